@@ -1,0 +1,21 @@
+"""bertkit: pretrain and fine-tune BERT.
+
+`load_model`, `load_tokenizer` and `export_model` are imported on first use, so that `import bertkit`
+costs milliseconds.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertkit.interop.load import export_model, load_model, load_tokenizer
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "export_model", "load_model", "load_tokenizer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("export_model", "load_model", "load_tokenizer"):
+        from bertkit.interop import load
+
+        return getattr(load, name)
+    raise AttributeError(f"module 'bertkit' has no attribute {name!r}")

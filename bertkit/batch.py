@@ -1,0 +1,46 @@
+"""The batch contracts: the only words that data and training share.
+
+Axes: B sequences, S packed tokens, M masked positions. A batch is packed: the tokens of all its sequences, one after
+another, without padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class PretrainBatch:
+    """One packed micro-batch for masked language modelling and, with pairs, next sentence prediction.
+
+    Attributes:
+        input_ids: token ids after masking, (S,).
+        token_type_ids: 0 for `[CLS] A [SEP]`, 1 for `B [SEP]`, (S,).
+        sequence_lengths: tokens of each sequence, (B,); they sum to S.
+        masked_positions: indices into S of the tokens to predict, ascending, (M,).
+        masked_labels: the original ids at those positions, (M,).
+        next_sentence_labels: 0 when B follows A, 1 when B is random, (B,); None for blocks without pairs.
+    """
+
+    input_ids: NDArray[np.int64]
+    token_type_ids: NDArray[np.int64]
+    sequence_lengths: NDArray[np.int64]
+    masked_positions: NDArray[np.int64]
+    masked_labels: NDArray[np.int64]
+    next_sentence_labels: NDArray[np.int64] | None
+
+    @property
+    def loss_counts(self) -> dict[str, int]:
+        """How many predictions each loss will sum over, known before any forward pass."""
+        counts = {"mlm": len(self.masked_labels)}
+        if self.next_sentence_labels is not None:
+            counts["nsp"] = len(self.next_sentence_labels)
+        return counts
+
+    @property
+    def num_tokens(self) -> int:
+        """S, the number of real tokens."""
+        return len(self.input_ids)

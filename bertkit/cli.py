@@ -1,0 +1,296 @@
+"""`bertkit <command> [group=option] [key=value] ...`: compose, build the settings, call the stage.
+
+Hydra composes plain YAML here and nowhere else. torch is imported only by the stages, after every key and type
+has been checked.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMANDS = {
+    "prepare": "text -> tokenizer and prepared dataset",
+    "pretrain": "prepared dataset -> BERT, by masked LM and next sentence prediction",
+    "evaluate": "model and prepared dataset -> losses and accuracies",
+    "export": "checkpoint -> a directory that transformers loads, compared before it says done",
+    "verify": "any model -> a certificate of parity with the Hugging Face implementation",
+}
+
+USAGE = """\
+usage: bertkit <command> [group=option] [key=value] ...
+
+{commands}
+
+options:
+  --help             this text; `bertkit <command> --help` for what a command needs and gives
+  --cfg job          print the composed configuration and stop
+  --config-dir DIR   add your own configuration groups
+  -m                 one run per combination of comma-separated values, each in its own directory
+  --debug            show tracebacks
+  --version
+
+first steps:
+  bertkit prepare corpus=python_docs tokenizer.vocab_size=4096 output_dir=runs/docs
+  bertkit pretrain experiment=quickstart data_dir=runs/docs output_dir=runs/tiny
+  bertkit export checkpoint=runs/tiny head=masked_lm output_dir=runs/tiny-mlm"""
+
+
+def main() -> None:
+    """Run one command and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; give the exit code instead of raising."""
+    options = {"--help": False, "-h": False, "-m": False, "--debug": False, "--version": False}
+    config_dir: str | None = None
+    print_config = False
+    rest: list[str] = []
+    queue = list(arguments)
+    while queue:
+        argument = queue.pop(0)
+        if argument in options:
+            options[argument] = True
+        elif argument in ("--config-dir", "--cfg"):
+            value = queue.pop(0) if queue else ""
+            if argument == "--config-dir":
+                config_dir = value
+            elif value == "job":
+                print_config = True
+            else:
+                return _fail("--cfg: expected 'job'")
+        elif argument.startswith("-"):
+            return _fail(f"unknown option {argument}; see bertkit --help")
+        else:
+            rest.append(argument)
+
+    if options["--version"]:
+        from bertkit import __version__
+
+        print(f"bertkit {__version__}")
+        return 0
+    command = rest[0] if rest else ""
+    if command not in COMMANDS:
+        if command and not (options["--help"] or options["-h"]):
+            from bertkit.config import nearest
+
+            return _fail(f"unknown command '{command}'{nearest(command, COMMANDS)}; see bertkit --help")
+        print(_usage())
+        return 0 if options["--help"] or options["-h"] or not arguments else 2
+    if options["--help"] or options["-h"]:
+        print(_command_help(command))
+        return 0
+    try:
+        return _run_command(command, rest[1:], config_dir, print_config, sweep=options["-m"])
+    except Exception as error:
+        if options["--debug"]:
+            raise
+        return _report(error)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+
+
+def _run_command(
+    command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool
+) -> int:
+    if sweep:
+        return _sweep(command, overrides, config_dir)
+    composed = compose(command, overrides, config_dir)
+    if print_config:
+        import yaml
+
+        print(yaml.safe_dump(composed, sort_keys=False), end="")
+        return 0
+    from bertkit.config import build
+    from bertkit.settings import SCHEMAS
+
+    settings = build(SCHEMAS[command], composed)
+    _quieten_libraries()
+    import importlib
+
+    code = importlib.import_module(f"bertkit.{command}").run(settings)
+    return int(code or 0)
+
+
+def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
+    """Compose a command's configuration into a plain, resolved mapping.
+
+    Raises:
+        InputError: unknown keys and options, each with the nearest known name; malformed overrides.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from bertkit.config import conf_dir
+    from bertkit.errors import InputError
+
+    directories = [conf_dir()]
+    searchpath = []
+    if config_dir is not None:
+        directory = Path(config_dir).resolve()
+        if not directory.is_dir():
+            raise InputError(f"--config-dir {config_dir}: no such directory")
+        directories.append(directory)
+        searchpath = [f"hydra.searchpath=[file://{directory}]"]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(directories[0]), version_base="1.3"):
+        defaults: dict[str, Any] = OmegaConf.to_container(hydra_compose(command), resolve=False)  # type: ignore[assignment]
+        _check_overrides(overrides, defaults, directories)
+        try:
+            composed = hydra_compose(command, overrides=[*overrides, *searchpath])
+            plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+        except (HydraException, OmegaConfBaseException) as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise InputError(f"cannot compose the configuration: {reason}") from None
+    plain.pop("experiment", None)
+    return plain
+
+
+def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], directories: list[Path]) -> None:
+    """Refuse every override whose key or option does not exist, all of them in one error."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    from bertkit.config import nearest
+    from bertkit.errors import InputError
+
+    keys = _dotted_keys(defaults)
+    groups = _groups(directories)
+    errors = []
+    for text in overrides:
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException:
+            errors.append(f"'{text}': expected key=value or group=option (quote values that hold , = or spaces)")
+            continue
+        key = override.key_or_group
+        name = key.split("/")[-1]
+        if override.is_sweep_override():
+            errors.append(f"'{text}': several values; add -m to run each of them, or quote the value")
+        elif key in groups:
+            value = override.value()
+            if isinstance(value, str) and value not in groups[key]:
+                errors.append(
+                    f"unknown option {key}={value}{nearest(value, groups[key])} (one of {', '.join(groups[key])})"
+                )
+        elif key not in keys and not key.startswith("hydra."):
+            known = [*keys, *groups]
+            leaves = {leaf.split(".")[-1]: leaf for leaf in keys}
+            hint = nearest(key, known) or nearest(name.split(".")[-1], leaves)
+            parent, _, leaf = key.rpartition(".")
+            if parent and any(known_key.startswith(f"{parent}.") for known_key in keys):
+                siblings = [k[len(parent) + 1 :] for k in keys if k.startswith(f"{parent}.")]
+                hint = nearest(leaf, siblings) or hint
+            errors.append(f"unknown key '{key}'{hint or '; see bertkit <command> --help'}")
+    if errors:
+        raise InputError("\n".join(errors))
+
+
+def _dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in mapping.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, dict):
+            keys += _dotted_keys(value, f"{prefix}{key}.")
+    return keys
+
+
+def _groups(directories: list[Path]) -> dict[str, list[str]]:
+    """The option names of every configuration group."""
+    groups: dict[str, list[str]] = {}
+    for directory in directories:
+        for path in sorted(directory.glob("*/*.yaml")):
+            groups.setdefault(path.parent.name, []).append(path.stem)
+    return groups
+
+
+def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
+    """Run every combination of comma-separated values, each in a process and a directory of its own."""
+    import itertools
+    import subprocess
+
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from bertkit.errors import InputError
+
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    choices = [
+        [f"{item.key_or_group}={value}" for value in item.sweep_string_iterator()]
+        if item.is_sweep_override()
+        else [str(item.input_line)]
+        for item in parsed
+    ]
+    swept = [item.is_sweep_override() for item in parsed]
+    output = [n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"]
+    if not output and command != "evaluate":
+        raise InputError("-m needs output_dir=: each run goes to a directory below it")
+    extra = ["--config-dir", config_dir] if config_dir else []
+    for combination in itertools.product(*choices):
+        name = ",".join(choice for choice, is_swept in zip(combination, swept, strict=True) if is_swept)
+        arguments = list(combination)
+        if output:
+            arguments[output[0]] += "/" + name.replace("/", "_").replace("=", "-")
+        print(f"-- {name}", flush=True)
+        code = subprocess.run([sys.executable, "-m", "bertkit", command, *extra, *arguments]).returncode
+        if code:
+            return code
+    return 0
+
+
+def _quieten_libraries() -> None:
+    """Keep third-party notices off the terminal; bertkit's own lines say what matters."""
+    import os
+    import warnings
+
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
+
+
+def _report(error: Exception) -> int:
+    from bertkit.errors import BertkitError, StorageError
+
+    if isinstance(error, BertkitError):
+        return _fail(str(error), error.exit_code)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", StorageError.exit_code)
+    message = " ".join(str(error).split())
+    return _fail(f"{type(error).__name__}: {message}; this is a fault of bertkit, --debug shows where", 1)
+
+
+def _fail(message: str, code: int = 2) -> int:
+    for line in message.split("\n"):
+        print(f"error: {line}", file=sys.stderr)
+    return code
+
+
+def _usage() -> str:
+    return USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items()))
+
+
+def _command_help(command: str) -> str:
+    """The head of the command's configuration file, its settings, and the options of its groups."""
+    from bertkit.config import conf_dir
+
+    directory = conf_dir()
+    lines = (directory / f"{command}.yaml").read_text(encoding="utf-8").splitlines()
+    head = [line[2:] for line in lines[: lines.index("defaults:")]]
+    settings = [line for line in lines[lines.index("") + 1 :] if line]
+    used = {line.split(":")[0].strip(" -") for line in lines if line.startswith("  - ") and ":" in line}
+    groups = {name: options for name, options in _groups([directory]).items() if name in used}
+    options = [f"  {name + '=':<12} {', '.join(choices)}" for name, choices in groups.items()]
+    text = [*head, "", "settings (every default stands in conf/; --cfg job prints all of them):"]
+    text += [f"  {line}" for line in settings]
+    return "\n".join([*text, "", "groups:", *options] if options else text)

@@ -1,0 +1,148 @@
+"""Plain mappings to frozen dataclasses, or every reason why not, in one error.
+
+The schema is a dataclass whose annotations say all: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`,
+`tuple[X, ...]` and unions of them. Nothing is optional unless its annotation admits `None`; unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bertkit.errors import InputError
+
+T = TypeVar("T")
+
+
+def conf_dir() -> Path:
+    """Find the directory of the shipped configuration files: inside the installed package, or beside it.
+
+    Raises:
+        InputError: neither place has it (a broken installation).
+    """
+    package = Path(__file__).resolve().parent
+    for candidate in (package / "conf", package.parent / "conf"):
+        if (candidate / "pretrain.yaml").is_file():
+            return candidate
+    raise InputError(f"no configuration files in {package} or beside it; reinstall bertkit")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant: "; did you mean 'x'?", or nothing when none is near."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{match[0]}'?" if match else ""
+
+
+def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
+    """Build the dataclass `schema` from a plain mapping, with every type and key checked.
+
+    Raises:
+        InputError: one line for each unknown key, missing value, wrong type and broken rule of a `__post_init__`.
+    """
+    errors: list[str] = []
+    value = _build_dataclass(schema, mapping, "", errors)
+    if errors:
+        raise InputError("\n".join(errors))
+    return value  # type: ignore[no-any-return]
+
+
+def to_mapping(value: Any) -> dict[str, Any]:
+    """Turn a dataclass back into plain dicts and lists, as YAML and JSON write them."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(value))
+    return plain
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """List the dotted keys whose values differ between two nested mappings, with both values."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append((f"{prefix}{key}", before, after))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _build_dataclass(schema: Any, mapping: Any, path: str, errors: list[str]) -> Any:
+    if not isinstance(mapping, Mapping):
+        errors.append(f"{path.rstrip('.') or 'configuration'}={mapping!r}: expected a group of settings")
+        return None
+    annotations = get_type_hints(schema)
+    names = [field.name for field in dataclasses.fields(schema)]
+    for key in mapping:
+        if key not in names:
+            errors.append(f"unknown key '{path}{key}'{nearest(str(key), names)}")
+    values: dict[str, Any] = {}
+    errors_before = len(errors)
+    for name in names:
+        if name not in mapping:
+            errors.append(f"missing value: set {path}{name}=")
+        else:
+            values[name] = _convert(annotations[name], mapping[name], f"{path}{name}", errors)
+    if len(errors) > errors_before:
+        return None
+    try:
+        return schema(**values)
+    except InputError as error:
+        errors.extend(str(error).split("\n"))
+        return None
+
+
+def _convert(annotation: Any, value: Any, path: str, errors: list[str]) -> Any:
+    if value == "???":
+        errors.append(f"missing value: set {path}=")
+        return None
+    if dataclasses.is_dataclass(annotation):
+        return _build_dataclass(annotation, value, f"{path}.", errors)
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    for option in options:
+        matched, converted = _match(option, value)
+        if matched:
+            return converted
+    expected = " or ".join(_describe(option) for option in options)
+    errors.append(f"{path}={value!r}: expected {expected}")
+    return None
+
+
+def _match(option: Any, value: Any) -> tuple[bool, Any]:
+    """Whether `value` is of the type `option`, and the value as that type."""
+    origin = get_origin(option)
+    if option is type(None):
+        return value is None, None
+    if origin is Literal:
+        return value in get_args(option), value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            return False, None
+        items = [_match(get_args(option)[0], item) for item in value]
+        return all(ok for ok, _ in items), tuple(item for _, item in items)
+    if option is bool or isinstance(value, bool):
+        return option is bool and isinstance(value, bool), value
+    if option is int and isinstance(value, float) and value.is_integer():
+        return True, int(value)  # steps=1e6
+    if option is float and isinstance(value, int):
+        return True, float(value)
+    return isinstance(value, option), value
+
+
+def _describe(option: Any) -> str:
+    if option is type(None):
+        return "null"
+    if get_origin(option) is Literal:
+        return " or ".join(str(choice) for choice in get_args(option))
+    if get_origin(option) is tuple:
+        return f"a list of {_describe(get_args(option)[0])}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]

@@ -1,0 +1,1 @@
+"""From text to packed batches of token ids. Knows no model."""

@@ -1,0 +1,84 @@
+"""Settings of the data side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.errors import InputError
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Where the text comes from and how it is cut into documents and sentences."""
+
+    source: Literal["files", "python_docs", "hub"]
+    path: str | tuple[str, ...] | None
+    format: Literal["auto", "text", "jsonl", "json", "parquet", "wikiextractor"]
+    field: str
+    sentences: Literal["auto", "lines", "split"]
+    encoding: str
+    name: str | None
+    split: str
+
+    def __post_init__(self) -> None:
+        if self.source != "python_docs" and not self.path:
+            raise InputError(
+                "missing value: set corpus.path= to files, folders or globs of text (or take corpus=python_docs)"
+            )
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            raise InputError(
+                f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1"
+            ) from None
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """An existing vocabulary, or how to train one."""
+
+    path: str | None
+    vocab_size: int
+    min_frequency: int
+    lowercase: bool | None
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 100:
+            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected at least 100")
+
+
+@dataclass(frozen=True)
+class SegmentsConfig:
+    """How documents become training examples: segment pairs, or blocks of full sentences."""
+
+    kind: Literal["pairs", "full_sentences"]
+    max_seq_length: int
+    short_seq_prob: float
+
+    def __post_init__(self) -> None:
+        if self.max_seq_length < 8:
+            raise InputError(f"segments.max_seq_length={self.max_seq_length}: expected at least 8")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise InputError(f"segments.short_seq_prob={self.short_seq_prob}: expected a probability")
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """Which tokens are predicted, and what stands in their place."""
+
+    probability: float
+    whole_word: bool
+    mask_prob: float
+    random_prob: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability < 1:
+            raise InputError(
+                f"masking.probability={self.probability}: expected a number between 0 and 1, such as 0.15"
+            )
+        if min(self.mask_prob, self.random_prob) < 0 or self.mask_prob + self.random_prob > 1:
+            raise InputError(
+                f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: "
+                "expected two probabilities that sum to at most 1"
+            )

@@ -1,0 +1,91 @@
+"""Keyed random draws: every draw is a pure function of its key, never of a shared stream.
+
+`uniform(seed, stream, epoch, document)` is the same number whoever asks for it, in whatever order and process, so
+pairs, order and masks need no generator state. A key is a few integers or integer arrays; arrays broadcast.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Key = int | NDArray[np.int64] | NDArray[np.uint64]
+
+
+class Stream(IntEnum):
+    """What a draw is for; the second part of every key, so that no two purposes share numbers."""
+
+    ORDER = 1
+    TARGET_IS_SHORT = 2
+    TARGET_LENGTH = 3
+    SPLIT_POINT = 4
+    IS_RANDOM_NEXT = 5
+    RANDOM_DOCUMENT = 6
+    RANDOM_SENTENCE = 7
+    TRUNCATE_A = 8
+    TRUNCATE_B = 9
+    DOCUMENT_ORDER = 10
+    MASK = 11
+    MASK_CHOICE = 12
+    MASK_KIND = 13
+    MASK_TOKEN = 14
+
+
+def bits(*key: Key) -> NDArray[np.uint64]:
+    """Give 64 random bits for each key.
+
+    The finaliser of SplitMix64 is applied once per part of the key (Steele, Lea and Flood 2014).
+    """
+    with np.errstate(over="ignore"):
+        state = np.zeros(1, np.uint64)
+        for part in key:
+            state = state + np.asarray(part).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def uniform(*key: Key) -> NDArray[np.float64]:
+    """Give a uniform number in [0, 1) for each key."""
+    return (bits(*key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def below(limit: int | NDArray[np.int64], *key: Key) -> NDArray[np.int64]:
+    """Give a uniform integer in [0, limit) for each key; limit is below 2**53."""
+    return (uniform(*key) * limit).astype(np.int64)
+
+
+def num_heads(tosses: NDArray[np.int64], *key: Key) -> NDArray[np.int64]:
+    """Count the heads of `tosses` fair coins for each key (a binomial draw)."""
+    heads = np.zeros_like(tosses)
+    keys = np.broadcast_to(bits(*key), tosses.shape)
+    rows, word = np.flatnonzero(tosses > 0), 0
+    while len(rows):
+        left = np.minimum(tosses[rows] - 64 * word, 64).astype(np.uint64)
+        heads[rows] += np.bitwise_count(bits(keys[rows], word) >> (np.uint64(64) - left)).astype(np.int64)
+        word += 1
+        rows = rows[tosses[rows] > 64 * word]
+    return heads
+
+
+def permute(index: NDArray[np.int64], size: int, *key: Key) -> NDArray[np.int64]:
+    """Map indices through a keyed permutation of range(size), one by one, without storing it.
+
+    Four Feistel rounds over the next power of four, walking the cycle until back in range (Black and Rogaway 2002).
+    """
+    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half) - 1)
+    shift = np.uint64(half)
+    base = bits(*key)
+    value = np.array(index, np.uint64)
+    outside = np.ones(value.shape, bool)
+    while outside.any():
+        left, right = value[outside] >> shift, value[outside] & mask
+        for turn in range(4):
+            left, right = right, left ^ (bits(base, turn, right) & mask)
+        value[outside] = (left << shift) | right
+        outside = value >= np.uint64(size)
+    return value.astype(np.int64)

@@ -1,0 +1,100 @@
+"""Which examples make up a step: a function of (seed, step), reached in constant time.
+
+The examples of an epoch are visited in the order of a keyed permutation. Every epoch is as long as the first one:
+pairs are drawn anew each epoch, so their number varies a little, and a longer epoch leaves a few out, a shorter one
+repeats a few. Step s then simply takes positions s * batch to (s + 1) * batch of all epochs in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.batch import PretrainBatch
+from bertkit.data.collate import collate
+from bertkit.data.config import MaskingConfig, SegmentsConfig
+from bertkit.data.draws import Stream, bits, permute
+from bertkit.data.prepared import Split
+from bertkit.data.segments import Examples, concatenate, examples_of_epoch
+from bertkit.data.tokenizer import VocabFacts
+
+OpenEpoch = Callable[[int], Examples]
+
+
+@dataclass
+class Sampler:
+    """Gives the packed micro-batches of any step.
+
+    Attributes:
+        split: the text to draw from.
+        vocab: special ids for assembly and masking.
+        seed: of pairs, order and masks.
+        open_epoch: gives the examples of an epoch; the default computes them in memory.
+    """
+
+    split: Split
+    vocab: VocabFacts
+    segments: SegmentsConfig
+    masking: MaskingConfig
+    seed: int
+    open_epoch: OpenEpoch | None = None
+    _epochs: dict[int, Examples] = field(default_factory=dict, init=False)
+
+    @property
+    def epoch_length(self) -> int:
+        """The number of examples in every epoch."""
+        return len(self._epoch(0))
+
+    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
+        """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
+        return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
+
+    def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
+        """Assemble the examples at positions of the endless row of epochs into one packed batch, shortest first."""
+        parts, keys = [], []
+        for epoch in np.unique(positions // self.epoch_length):
+            within = positions[positions // self.epoch_length == epoch] % self.epoch_length
+            examples = self._epoch(int(epoch))
+            chosen = permute(within % len(examples), len(examples), self.seed, Stream.ORDER, int(epoch))
+            parts.append(select(examples, chosen))
+            keys.append(bits(self.seed, Stream.MASK, int(epoch), chosen))
+        examples, key = concatenate(parts), np.concatenate(keys)
+        by_length = np.argsort(np.add.reduceat(examples.piece_length, examples.first_piece[:-1]), kind="stable")
+        return collate(self.split, select(examples, by_length), key[by_length], self.masking, self.vocab)
+
+    def in_order(self, first: int, last: int) -> PretrainBatch:
+        """Assemble examples first to last of epoch 0, unshuffled: for evaluation."""
+        chosen = np.arange(first, last)
+        keys = bits(self.seed, Stream.MASK, 0, chosen)
+        return collate(self.split, select(self._epoch(0), chosen), keys, self.masking, self.vocab)
+
+    def _epoch(self, epoch: int) -> Examples:
+        if epoch not in self._epochs:
+            for old in [known for known in self._epochs if known != 0 and known < epoch - 1]:
+                del self._epochs[old]
+            make = self.open_epoch or self._compute_epoch
+            self._epochs[epoch] = make(epoch)
+        return self._epochs[epoch]
+
+    def _compute_epoch(self, epoch: int) -> Examples:
+        split = self.split
+        return concatenate(
+            list(examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch))
+        )
+
+
+def select(examples: Examples, chosen: NDArray[np.int64]) -> Examples:
+    """Pick examples by index."""
+    counts = examples.first_piece[chosen + 1] - examples.first_piece[chosen]
+    first_piece = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    within = np.arange(first_piece[-1]) - np.repeat(first_piece[:-1], counts)
+    pieces = np.repeat(examples.first_piece[chosen], counts) + within
+    return Examples(
+        first_piece=first_piece,
+        piece_start=np.asarray(examples.piece_start[pieces]),
+        piece_length=np.asarray(examples.piece_length[pieces]),
+        is_random_next=None if examples.is_random_next is None else examples.is_random_next[chosen],
+    )

@@ -1,0 +1,201 @@
+"""Documents of token ids become training examples: segment pairs, or blocks of full sentences.
+
+An example is a few pieces, each a contiguous run of tokens of one document; nothing is copied here. Pairs of a document
+are a function of (seed, epoch, document), computed for many documents at once.
+
+A split's text is described by two arrays: `sentences`, the token at which each sentence starts, and `documents`, the
+sentence at which each document starts; both end with one entry past the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.data.config import SegmentsConfig
+from bertkit.data.draws import Stream, below, num_heads, permute, uniform
+
+Offsets = NDArray[np.int64]
+DOCUMENTS_AT_ONCE = 1 << 15
+BLOCKS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Training examples as runs of tokens.
+
+    Attributes:
+        first_piece: the index of each example's first piece, one more at the end, (examples + 1,).
+        piece_start: the first token of each piece, (pieces,).
+        piece_length: its number of tokens, (pieces,).
+        is_random_next: 0 when B follows A, 1 when B is random, (examples,); None for blocks.
+    """
+
+    first_piece: NDArray[np.int64]
+    piece_start: NDArray[np.int64]
+    piece_length: NDArray[np.int64]
+    is_random_next: NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.first_piece) - 1
+
+
+def examples_of_epoch(
+    sentences: Offsets, documents: Offsets, config: SegmentsConfig, seed: int, epoch: int
+) -> Iterator[Examples]:
+    """Cut a split into the examples of one epoch, some thousand documents at a time."""
+    if config.kind == "full_sentences":
+        yield from full_sentence_blocks(sentences, documents, config.max_seq_length, seed, epoch)
+        return
+    for first in range(0, len(documents) - 1, DOCUMENTS_AT_ONCE):
+        chosen = np.arange(first, min(first + DOCUMENTS_AT_ONCE, len(documents) - 1))
+        yield document_pairs(
+            sentences, documents, chosen, config.max_seq_length, config.short_seq_prob, seed, epoch
+        )
+
+
+def document_pairs(
+    sentences: Offsets,
+    documents: Offsets,
+    chosen: NDArray[np.int64],
+    max_seq_length: int,
+    short_seq_prob: float,
+    seed: int,
+    epoch: int,
+) -> Examples:
+    """Cut the chosen documents into segment pairs (A, B), in the order of the documents.
+
+    A document is read chunk by chunk. A chunk of whole sentences, just long enough for the target length, is split at
+    random into A and B; half of the time, and whenever the chunk is one sentence, B is replaced by text from a random
+    other document and the unused sentences are put back. A pair too long is cut at the front or back of its longer
+    side, token by token, at random.
+
+    Source: google-research/bert create_pretraining_data.py, `create_instances_from_document`. It draws a random
+    document up to ten times to find another one; here the draw is among the others only. With a single
+    document, both take B from the same one and still call it random.
+    """
+    num_documents = len(documents) - 1
+    max_tokens = max_seq_length - 3  # [CLS] A [SEP] B [SEP]
+    is_short = uniform(seed, Stream.TARGET_IS_SHORT, epoch, chosen) < short_seq_prob
+    short_target = 2 + below(max_tokens - 1, seed, Stream.TARGET_LENGTH, epoch, chosen)
+    target = np.where(is_short, short_target, max_tokens)
+    position, end = documents[chosen], documents[chosen + 1]
+    document = chosen
+    found = []
+    turn = 0
+    while True:
+        active = position < end
+        document, position, end, target = document[active], position[active], end[active], target[active]
+        if not len(document):
+            break
+        key = (epoch, document, turn)
+
+        chunk_end = np.minimum(np.searchsorted(sentences, sentences[position] + target), end)
+        num_sentences = chunk_end - position
+        split = 1 + below(np.maximum(num_sentences - 1, 1), seed, Stream.SPLIT_POINT, *key)
+        a_end = np.where(num_sentences > 1, position + split, chunk_end)
+        is_random = (num_sentences == 1) | (uniform(seed, Stream.IS_RANDOM_NEXT, *key) < 0.5)
+        a_start, a_length = sentences[position], sentences[a_end] - sentences[position]
+
+        other = below(max(num_documents - 1, 1), seed, Stream.RANDOM_DOCUMENT, *key)
+        other += (other >= document) & (num_documents > 1)
+        first_of_other, end_of_other = documents[other], documents[other + 1]
+        random_first = first_of_other + below(
+            end_of_other - first_of_other, seed, Stream.RANDOM_SENTENCE, *key
+        )
+        wanted = np.maximum(target - a_length, 1)
+        random_end = np.minimum(np.searchsorted(sentences, sentences[random_first] + wanted), end_of_other)
+        b_first = np.where(is_random, random_first, a_end)
+        b_end = np.where(is_random, random_end, chunk_end)
+        b_start, b_length = sentences[b_first], sentences[b_end] - sentences[b_first]
+
+        cut_a, cut_b = _tokens_to_cut(a_length, b_length, max_tokens)
+        a_start = a_start + num_heads(cut_a, seed, Stream.TRUNCATE_A, *key)
+        b_start = b_start + num_heads(cut_b, seed, Stream.TRUNCATE_B, *key)
+        turns = np.full(len(document), turn)
+        found.append((document, turns, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random))
+        position = np.where(is_random, a_end, chunk_end)
+        turn += 1
+
+    columns = [np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True)]
+    order = np.lexsort((columns[1], columns[0]))
+    a_start, a_length, b_start, b_length, is_random_next = (column[order] for column in columns[2:])
+    return Examples(
+        first_piece=np.arange(0, 2 * len(order) + 1, 2),
+        piece_start=np.stack([a_start, b_start], axis=1).reshape(-1),
+        piece_length=np.stack([a_length, b_length], axis=1).reshape(-1),
+        is_random_next=is_random_next,
+    )
+
+
+def _tokens_to_cut(
+    a_length: NDArray[np.int64], b_length: NDArray[np.int64], max_tokens: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many tokens A and B lose: always one from the longer, from B when they are equal, until the pair fits."""
+    excess = np.maximum(a_length + b_length - max_tokens, 0)
+    to_equal = np.minimum(excess, np.abs(a_length - b_length))
+    rest = excess - to_equal
+    cut_a = np.where(a_length > b_length, to_equal, 0) + rest // 2
+    return cut_a, excess - cut_a
+
+
+def full_sentence_blocks(
+    sentences: Offsets, documents: Offsets, max_seq_length: int, seed: int, epoch: int
+) -> Iterator[Examples]:
+    """Fill blocks with whole sentences, across documents, with a separator between documents.
+
+    The documents come in a new order each epoch. Only a sentence longer than a whole block is cut.
+
+    Source: Liu et al. 2019 (RoBERTa), section 4.2, FULL-SENTENCES.
+    """
+    num_documents = len(documents) - 1
+    capacity = max_seq_length - 2  # [CLS] ... [SEP]
+    blocks: list[list[tuple[int, int]]] = []
+    block: list[tuple[int, int]] = []
+    room = capacity
+    for first in range(0, num_documents, DOCUMENTS_AT_ONCE):
+        in_order = np.arange(first, min(first + DOCUMENTS_AT_ONCE, num_documents))
+        for document in permute(in_order, num_documents, seed, Stream.DOCUMENT_ORDER, epoch):
+            token, end = int(sentences[documents[document]]), int(sentences[documents[document + 1]])
+            while token < end:
+                stop = min(int(sentences[np.searchsorted(sentences, token + room, side="right") - 1]), end)
+                if stop <= token and not block:
+                    stop = min(token + room, end)  # one sentence that is longer than a block
+                if stop > token:
+                    block.append((token, stop - token))
+                    room -= stop - token
+                    token = stop
+                if token == end:
+                    room -= 1  # the separator before the next document
+                if token < end or room < 1:
+                    blocks.append(block)
+                    block, room = [], capacity
+        while len(blocks) >= BLOCKS_AT_ONCE:
+            yield _as_examples(blocks[:BLOCKS_AT_ONCE])
+            blocks = blocks[BLOCKS_AT_ONCE:]
+    if block:
+        blocks.append(block)
+    if blocks:
+        yield _as_examples(blocks)
+
+
+def _as_examples(blocks: list[list[tuple[int, int]]]) -> Examples:
+    pieces = np.array([piece for block in blocks for piece in block], np.int64).reshape(-1, 2)
+    first_piece = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
+    return Examples(first_piece.astype(np.int64), pieces[:, 0], pieces[:, 1], None)
+
+
+def concatenate(parts: list[Examples]) -> Examples:
+    """Join examples into one."""
+    offsets = np.cumsum([0, *(len(part.piece_start) for part in parts)])
+    firsts = [part.first_piece[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
+    labels = [part.is_random_next for part in parts if part.is_random_next is not None]
+    return Examples(
+        first_piece=np.concatenate([*firsts, offsets[-1:]]).astype(np.int64),
+        piece_start=np.concatenate([np.zeros(0, np.int64), *(part.piece_start for part in parts)]),
+        piece_length=np.concatenate([np.zeros(0, np.int64), *(part.piece_length for part in parts)]),
+        is_random_next=np.concatenate(labels) if labels else None,
+    )

@@ -1,0 +1,316 @@
+"""WordPiece: train, load and save a tokenizer; text to ids.
+
+The work is done by the `tokenizers` library; here are BERT's settings for it, the checks of a vocabulary, and the
+files that make the same tokenizer elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import WordPieceTrainer
+
+from bertkit.errors import InputError
+from bertkit.files import read_json, to_json
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
+
+
+@dataclass(frozen=True)
+class VocabFacts:
+    """What masking and batching need to know of a vocabulary: special ids, and which ids are `##` pieces."""
+
+    size: int
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+    is_continuation: NDArray[np.bool_]
+
+
+class Tokenizer:
+    """A WordPiece tokenizer: `tokenizer("a text", "its pair")` gives ids as Hugging Face's does."""
+
+    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None = None) -> None:
+        """Build from a vocabulary of token -> id.
+
+        Raises:
+            InputError: a special token is missing, or the ids are not 0 to size - 1.
+        """
+        missing = [token for token in SPECIAL_TOKENS if token not in vocab]
+        if missing:
+            raise InputError(
+                f"vocabulary of {len(vocab)} tokens has no {' '.join(missing)}; "
+                f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
+            )
+        if sorted(vocab.values()) != list(range(len(vocab))):
+            raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
+        self.lowercase, self.strip_accents = lowercase, strip_accents
+        self.backend = _backend(vocab, lowercase, strip_accents)
+        self.corpus_backend = _backend(vocab, lowercase, strip_accents)
+        self.corpus_backend.encode_special_tokens = True  # "[MASK]" in a text is text, as in the original
+
+    @cached_property
+    def vocab(self) -> list[str]:
+        """The tokens in the order of their ids."""
+        return [self.backend.id_to_token(index) for index in range(self.backend.get_vocab_size())]
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens."""
+        return int(self.backend.get_vocab_size())
+
+    @cached_property
+    def facts(self) -> VocabFacts:
+        """The special ids and the continuation pieces."""
+        pad, unk, cls, sep, mask = (self.vocab.index(token) for token in SPECIAL_TOKENS)
+        is_continuation = np.array([token.startswith("##") for token in self.vocab])
+        return VocabFacts(self.vocab_size, pad, unk, cls, sep, mask, is_continuation)
+
+    def encode_document(self, document: list[str]) -> list[list[int]]:
+        """Turn a document's sentences into ids, without special tokens; a special token's name in the text is text."""
+        return [encoding.ids for encoding in self.encode_sentences(document)]
+
+    def encode_sentences(self, sentences: list[str]) -> Any:
+        """Encode many sentences of a corpus at once, on all cores."""
+        return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """Turn ids back into readable text."""
+        return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def __call__(
+        self,
+        text: str | list[str],
+        text_pair: str | list[str] | None = None,
+        *,
+        padding: bool = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: str | None = None,
+    ) -> dict[str, Any]:
+        """Encode a text, a pair, or a list of them, with [CLS] and [SEP].
+
+        Args:
+            text: one text, or a list.
+            text_pair: the second segment of each.
+            padding: pad a list to its longest sequence.
+            truncation: cut to `max_length`, the longer segment first.
+            max_length: tokens to keep when truncating.
+            return_tensors: "pt" for torch tensors of shape (B, T), "np" for numpy; lists otherwise.
+
+        Returns:
+            `input_ids`, `token_type_ids` (0 for the first segment, 1 for the second) and `attention_mask`
+            (1 for tokens, 0 for padding).
+        """
+        single = isinstance(text, str)
+        texts = [text] if isinstance(text, str) else list(text)
+        pairs = [text_pair] if isinstance(text_pair, str) else text_pair
+        if pairs is not None and len(pairs) != len(texts):
+            raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; expected as many of each")
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        if truncation:
+            if max_length is None:
+                raise InputError("truncation=True needs max_length=")
+            self.backend.enable_truncation(max_length)
+        if padding:
+            self.backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
+        inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
+        encodings = self.backend.encode_batch(inputs)
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        columns: dict[str, Any] = {
+            "input_ids": [encoding.ids for encoding in encodings],
+            "token_type_ids": [encoding.type_ids for encoding in encodings],
+            "attention_mask": [encoding.attention_mask for encoding in encodings],
+        }
+        if return_tensors is None:
+            return {name: rows[0] for name, rows in columns.items()} if single else columns
+        if len({len(row) for row in columns["input_ids"]}) > 1:
+            raise InputError("texts of different lengths do not make a tensor; set padding=True")
+        if return_tensors == "np":
+            return {name: np.array(rows) for name, rows in columns.items()}
+        if return_tensors != "pt":
+            raise InputError(f"return_tensors={return_tensors!r}: expected 'pt' or 'np'")
+        import torch
+
+        return {name: torch.tensor(rows) for name, rows in columns.items()}
+
+    def files(self, max_length: int) -> dict[str, str]:
+        """Give the files that make the same tokenizer elsewhere, by name: for `transformers`, old and new, and others."""
+        settings = {
+            "clean_up_tokenization_spaces": False,
+            "cls_token": CLS,
+            "do_lower_case": self.lowercase,
+            "mask_token": MASK,
+            "model_max_length": max_length,
+            "pad_token": PAD,
+            "sep_token": SEP,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": True,
+            "tokenizer_class": "BertTokenizer",
+            "unk_token": UNK,
+        }
+        specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
+        return {
+            "tokenizer.json": self.backend.to_str(pretty=True) + "\n",
+            "tokenizer_config.json": to_json(settings),
+            "special_tokens_map.json": to_json(specials),
+            "vocab.txt": "".join(f"{token}\n" for token in self.vocab),
+        }
+
+
+def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> Backend:
+    backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=100))
+    backend.normalizer = BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
+    )
+    backend.pre_tokenizer = BertPreTokenizer()
+    backend.post_processor = TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, vocab[CLS]), (SEP, vocab[SEP])],
+    )
+    backend.decoder = WordPieceDecoder(prefix="##", cleanup=True)
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
+    return backend
+
+
+def train_wordpiece(
+    sentences: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool, min_frequency: int
+) -> Tokenizer:
+    """Learn a WordPiece vocabulary of at most `vocab_size` tokens; the same text gives the same vocabulary.
+
+    Args:
+        sentences: gives the sentences; called twice, for the characters and for the words.
+        vocab_size: the tokens to learn, special tokens and characters counted.
+        lowercase: whether the tokenizer lower-cases and strips accents.
+        min_frequency: how often a pair of pieces must occur to become one piece.
+
+    Raises:
+        InputError: the text has no words to learn from, or more characters than `vocab_size` has room for.
+    """
+    learner = Backend(WordPiece(unk_token=UNK))
+    learner.normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
+    learner.pre_tokenizer = BertPreTokenizer()
+    # The library numbers characters in the order of a hash map, which breaks ties between merges differently in every
+    # run. Characters that it is given as special tokens are numbered in their order.
+    counts: Counter[str] = Counter()
+    for sentence in sentences():
+        counts.update(sentence)
+    normal: Counter[str] = Counter()
+    for character, count in counts.items():
+        for part in "".join(learner.normalizer.normalize_str(character).split()):
+            normal[part] += count
+    alphabet = sorted(character for character, _ in normal.most_common(MAX_ALPHABET))
+    if not alphabet:
+        raise InputError("no words in the corpus to learn a vocabulary from; check corpus.path")
+    first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{character}" for character in alphabet)]
+    if len(first_tokens) > vocab_size:
+        raise InputError(
+            f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus; "
+            f"set it to {2 * len(first_tokens)} or more"
+        )
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=first_tokens,
+        limit_alphabet=0,
+        show_progress=False,
+        continuing_subword_prefix="##",
+    )
+    learner.train_from_iterator(sentences(), trainer)
+    return Tokenizer(learner.get_vocab(), lowercase)
+
+
+def load_tokenizer(path: Path, lowercase: bool | None = None) -> Tokenizer:
+    """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
+
+    Args:
+        path: the file or directory.
+        lowercase: None to take what the files say of themselves (`do_lower_case`, the normalizer); a bare `vocab.txt`
+            that holds an upper-case letter is taken to be cased.
+
+    Raises:
+        InputError: no such file, or not a WordPiece vocabulary that BERT can use.
+    """
+    if path.is_dir():
+        settings_path = path / "tokenizer_config.json"
+        settings = read_json(settings_path) if settings_path.is_file() else {}
+        if lowercase is None and "do_lower_case" in settings:
+            lowercase = bool(settings["do_lower_case"])
+        for name in ("vocab.txt", "tokenizer.json"):
+            if (path / name).is_file():
+                return _load_file(path / name, lowercase, settings.get("strip_accents"))
+        raise InputError(f"{path}: no vocab.txt or tokenizer.json in this directory")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
+    return _load_file(path, lowercase, None)
+
+
+def _load_file(path: Path, lowercase: bool | None, strip_accents: bool | None) -> Tokenizer:
+    if path.suffix == ".json":
+        content = read_json(path)
+        try:
+            vocab = dict(content["model"]["vocab"])
+            if content["model"]["type"] != "WordPiece":
+                raise InputError(f"{path}: a {content['model']['type']} tokenizer; BERT needs WordPiece")
+            normalizer = content["normalizer"] or {}
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"{path}: not a WordPiece tokenizer.json (no model.vocab)") from None
+        for token in content.get("added_tokens") or []:
+            vocab.setdefault(token["content"], token["id"])
+        if lowercase is None and normalizer.get("lowercase") is not None:
+            lowercase = bool(normalizer["lowercase"])
+        strip_accents = normalizer.get("strip_accents") if strip_accents is None else strip_accents
+    else:
+        vocab = _read_vocab_txt(path)
+    if lowercase is None:
+        lowercase = not _is_cased(vocab)
+    try:
+        return Tokenizer(vocab, lowercase, strip_accents)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _read_vocab_txt(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 (byte {error.start}); expected one token per line") from None
+    tokens = [line.rstrip("\r") for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    vocab: dict[str, int] = {}
+    for number, token in enumerate(tokens):
+        if token in vocab:
+            raise InputError(
+                f"{path}:{number + 1}: token {json.dumps(token)} stands on line {vocab[token] + 1} already"
+            )
+        vocab[token] = number
+    return vocab
+
+
+def _is_cased(vocab: Iterable[str]) -> bool:
+    """Whether a vocabulary holds an upper-case letter outside of its special tokens in brackets."""
+    return any(token != token.lower() and token[:1] not in "[<" for token in vocab)

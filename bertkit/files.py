@@ -1,0 +1,167 @@
+"""Durable files: nothing half-written is ever visible under its final name.
+
+A directory is written under a partial name, every file in it flushed to the disk, and then renamed; a directory
+is deleted by renaming it away first. A crash at any moment leaves the old state or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import InputError, LockedError, StorageError
+
+PARTIAL = ".partial"
+TRASH = ".trash"
+
+
+def sha256_file(path: Path) -> str:
+    """Hash a file's bytes, as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def to_json(value: Any) -> str:
+    """Write JSON the one way used for every file: indented, keys in their order, a newline at the end."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: the file is missing, or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
+
+
+def write_durably(path: Path, content: str | bytes) -> None:
+    """Replace a file's content in one step that survives a power cut."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    partial = path.with_name(path.name + PARTIAL)
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    fsync_dir(path.parent)
+
+
+def fsync_dir(directory: Path) -> None:
+    """Flush a directory's own entries (its file names) to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish_dir(partial: Path, final: Path) -> None:
+    """Flush every file below `partial` to the disk, then rename it to `final`, replacing what stood there."""
+    for path in sorted(partial.rglob("*")):
+        if path.is_dir():
+            fsync_dir(path)
+        else:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    fsync_dir(partial)
+    if final.exists():
+        remove_dir(final)
+    partial.rename(final)
+    fsync_dir(final.parent)
+
+
+def remove_dir(path: Path) -> None:
+    """Delete a directory so that it is never seen half-deleted: rename it away, then delete."""
+    trash = path.with_name(f".{path.name}{TRASH}")
+    shutil.rmtree(trash, ignore_errors=True)
+    path.rename(trash)
+    fsync_dir(path.parent)
+    shutil.rmtree(trash)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Delete what a crash left behind in `directory`: partial and trashed entries."""
+    for path in [*directory.glob(f"*{PARTIAL}"), *directory.glob(f".*{TRASH}")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@contextlib.contextmanager
+def building_dir(final: Path) -> Iterator[Path]:
+    """Give a partial directory to fill; published as `final` at the end, deleted on any error.
+
+    Raises:
+        LockedError: another live process is building the same directory.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = final.with_name(final.name + PARTIAL)
+    partial.mkdir(exist_ok=True)
+    try:
+        with locked(partial):
+            for leftover in partial.iterdir():
+                if leftover.name != ".lock":
+                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            yield partial
+            (partial / ".lock").unlink()
+            publish_dir(partial, final)
+    except LockedError:
+        raise
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold `directory` for this process; the lock ends with the process, however it ends.
+
+    Raises:
+        LockedError: a live process holds it; the message names the host, the process and since when.
+    """
+    with (directory / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise LockedError(
+                f"{directory} is in use by {holder}; wait for it, stop it, or choose another output_dir"
+            ) from None
+        file.truncate(0)
+        started_at = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, started at {started_at}")
+        file.flush()
+        yield
+
+
+def require_space(directory: Path, num_bytes: int) -> None:
+    """Refuse before writing what cannot fit.
+
+    Raises:
+        StorageError: fewer than `num_bytes` bytes are free on the disk of `directory`.
+    """
+    free = shutil.disk_usage(directory).free
+    if free < num_bytes:
+        raise StorageError(
+            f"no space left on {directory}: need {num_bytes / 1e6:.0f} MB, have {free / 1e6:.0f} MB; free some space"
+        )

@@ -1,0 +1,65 @@
+"""The table of parameter names: bertkit <-> Hugging Face. The inverse is computed.
+
+`{}` stands for a layer's number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_LAYER = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward.intermediate": "intermediate.dense",
+    "feed_forward.output": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+_MODULES = {
+    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
+    **{
+        f"bert.encoder.layers.{{}}.{ours}": f"bert.encoder.layer.{{}}.{theirs}"
+        for ours, theirs in _LAYER.items()
+    },
+    "bert.pooler.dense": "bert.pooler.dense",
+    "heads.masked_lm.dense": "cls.predictions.transform.dense",
+    "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
+    "heads.next_sentence.dense": "cls.seq_relationship",
+}
+HUGGING_FACE = {
+    "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
+    "bert.embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
+    "bert.embeddings.segment.weight": "bert.embeddings.token_type_embeddings.weight",
+    "heads.masked_lm.bias": "cls.predictions.bias",
+    **{
+        f"{ours}.{part}": f"{theirs}.{part}"
+        for ours, theirs in _MODULES.items()
+        for part in ("weight", "bias")
+    },
+}
+_INVERSE = {theirs: ours for ours, theirs in HUGGING_FACE.items()}
+
+
+def to_hugging_face(name: str) -> str:
+    """Translate a bertkit parameter name; every name of every model has one."""
+    return _translate(name, HUGGING_FACE)
+
+
+def from_hugging_face(names: Iterable[str]) -> dict[str, str]:
+    """Translate the Hugging Face names that have a place in bertkit; names without one are left out."""
+    return {name: _translate(name, _INVERSE) for name in names if _template(name)[0] in _INVERSE}
+
+
+def _translate(name: str, table: dict[str, str]) -> str:
+    template, number = _template(name)
+    return table[template].replace("{}", number)
+
+
+def _template(name: str) -> tuple[str, str]:
+    match = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+", name)
+    if match is None:
+        return name, ""
+    return name[: match.start()] + "{}" + name[match.end() :], match.group()

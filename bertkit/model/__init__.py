@@ -1,0 +1,1 @@
+"""The encoder and its heads. Knows tensors; imports only torch."""

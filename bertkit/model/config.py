@@ -1,0 +1,63 @@
+"""The hyper-parameters of BERT, by the field's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertkit.errors import InputError
+
+HEADS = ("masked_lm", "next_sentence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertShape:
+    """What a configuration file says of the encoder; the vocabulary comes from the tokenizer.
+
+    Source: Devlin et al. 2019, section 3, and google-research/bert modeling.py `BertConfig`.
+    """
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
+    max_position_embeddings: int
+    type_vocab_size: int
+    initializer_range: float
+    layer_norm_eps: float
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"model.{name}={getattr(self, name)}: expected at least 1"
+            for name in (
+                "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                "max_position_embeddings", "type_vocab_size",
+            )
+            if getattr(self, name) < 1
+        ]  # fmt: skip
+        if not problems and self.hidden_size % self.num_attention_heads:
+            problems.append(
+                f"model.hidden_size={self.hidden_size} is not a multiple of "
+                f"model.num_attention_heads={self.num_attention_heads}; change one of them"
+            )
+        problems += [
+            f"model.{name}={getattr(self, name)}: expected a probability from 0 to below 1"
+            for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        problems += [
+            f"model.{name}={getattr(self, name)}: expected a positive number"
+            for name in ("initializer_range", "layer_norm_eps")
+            if not getattr(self, name) > 0
+        ]
+        if problems:
+            raise InputError("\n".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig(BertShape):
+    """The encoder together with its vocabulary."""
+
+    vocab_size: int
+    pad_token_id: int = 0

@@ -1,0 +1,63 @@
+"""The Transformer encoder, LayerNorm after the residual (Vaswani et al. 2017, figure 1, left).
+
+Axes: S packed tokens, D hidden_size, F intermediate_size, L layers.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.model.attention import MultiHeadAttention
+from bertkit.model.config import BertConfig
+from bertkit.model.layout import Layout
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a GELU between, for each token by itself.
+
+    The GELU is the exact one, with erf, as the released weights were trained with; google-research/bert later changed its
+    code to the tanh approximation.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(S, D) -> (S, F) -> (S, D)."""
+        return self.output(F.gelu(self.intermediate(hidden)))  # type: ignore[no-any-return]
+
+
+class EncoderLayer(nn.Module):
+    """Attention, then feed-forward, each with dropout, residual and LayerNorm."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (S, D)."""
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, layout)))
+        hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
+        return hidden
+
+
+class Encoder(nn.Module):
+    """L layers."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+
+    def forward(self, hidden: Tensor, layout: Layout) -> list[Tensor]:
+        """Give the input and the output of every layer: (S, D) -> L + 1 times (S, D)."""
+        hidden_states = [hidden]
+        for layer in self.layers:
+            hidden_states.append(layer(hidden_states[-1], layout))
+        return hidden_states

@@ -1,0 +1,71 @@
+"""Where each sequence starts and ends in a packed batch.
+
+Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
+H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a packed batch.
+
+    Attributes:
+        starts: index of each sequence's first token, (B,).
+        position_ids: each token's place in its own sequence, (S,).
+        runs: (first token, number of sequences, their length) of neighbours of equal length.
+    """
+
+    starts: Tensor
+    position_ids: Tensor
+    runs: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def from_lengths(
+        cls, sequence_lengths: Tensor, device: torch.device | None = None, position_ids: Tensor | None = None
+    ) -> Layout:
+        """Lay out sequences of the given lengths (B,), which lie on the CPU.
+
+        `position_ids` (S,) replaces 0, 1, 2, ... of each sequence where tokens do not stand side by side.
+        """
+        starts = sequence_lengths.cumsum(0) - sequence_lengths
+        if position_ids is None:
+            total = int(sequence_lengths.sum())
+            position_ids = torch.arange(total) - starts.repeat_interleave(sequence_lengths)
+        runs: list[tuple[int, int, int]] = []
+        for start, length in zip(starts.tolist(), sequence_lengths.tolist(), strict=True):
+            if runs and runs[-1][2] == length:
+                first, count, _ = runs[-1]
+                runs[-1] = (first, count + 1, length)
+            else:
+                runs.append((start, 1, length))
+        return cls(starts.to(device), position_ids.to(device), tuple(runs))
+
+
+def unpad(attention_mask: Tensor) -> tuple[Tensor, Layout]:
+    """Find the tokens of a padded batch: their indices into the flattened (B * T,) batch, (S,), and their layout.
+
+    Positions are columns, so a sequence padded on the left keeps the positions that it has in the padded batch.
+
+    Raises:
+        ValueError: a sequence has no token at all.
+    """
+    is_token = attention_mask.bool()  # (B, T)
+    indices = is_token.reshape(-1).nonzero().squeeze(1)  # (S,)
+    lengths = is_token.sum(1).cpu()  # (B,)
+    if not bool((lengths > 0).all()):
+        raise ValueError("attention_mask: a sequence has no token; every row needs at least one 1")
+    columns = indices.remainder(attention_mask.shape[1])
+    return indices, Layout.from_lengths(lengths, attention_mask.device, columns)
+
+
+def pad(packed: Tensor, indices: Tensor, num_sequences: int, num_columns: int) -> Tensor:
+    """Put packed values (S, ...) at `indices` of a padded batch (B, T, ...), with zeros elsewhere."""
+    padded = packed.new_zeros(num_sequences * num_columns, *packed.shape[1:])
+    return padded.index_copy(0, indices, packed).unflatten(0, (num_sequences, num_columns))

@@ -1,0 +1,195 @@
+"""Stage: text -> tokenizer and prepared dataset on disk.
+
+1. Read the corpus once to learn a vocabulary, unless one is given.
+2. Read it again: encode, and write tokens and offsets of each document to its split.
+3. Describe it in words, say what is wrong with it, and publish the directory in one rename.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import __version__
+from bertkit.config import to_mapping
+from bertkit.data import prepared
+from bertkit.data.collate import assemble
+from bertkit.data.config import SegmentsConfig
+from bertkit.data.corpus import Corpus
+from bertkit.data.lint import CorpusStatistics, Finding, lint
+from bertkit.data.sampling import select
+from bertkit.data.segments import document_pairs
+from bertkit.data.tokenizer import Tokenizer, load_tokenizer, train_wordpiece
+from bertkit.errors import InputError
+from bertkit.files import building_dir, read_json
+from bertkit.progress import Progress
+from bertkit.settings import PrepareSettings
+
+DOCUMENTS_AT_ONCE = 64
+
+
+def run(settings: PrepareSettings) -> None:
+    """Prepare a dataset, or say that it is done.
+
+    Raises:
+        InputError: a file cannot be read, the vocabulary cannot be used, or the output directory holds something else.
+    """
+    output_dir = Path(settings.output_dir)
+    corpus = Corpus(settings.corpus)
+    identity = _identity(settings, corpus)
+    if _is_done(output_dir, identity):
+        print(f"done already: {output_dir} holds this dataset")
+        return
+    if settings.tokenizer.path is not None:
+        tokenizer = load_tokenizer(Path(settings.tokenizer.path), settings.tokenizer.lowercase)
+    else:
+        tokenizer = _learn_vocabulary(settings, corpus)
+
+    with building_dir(output_dir) as partial:
+        max_length = 512
+        (partial / "tokenizer").mkdir()
+        for name, content in tokenizer.files(max_length).items():
+            (partial / "tokenizer" / name).write_text(content, encoding="utf-8")
+        statistics, splits, text_sha256 = _encode(settings, corpus, tokenizer, partial)
+        findings = lint(statistics, corpus.has_document_breaks)
+        if not statistics.tokens:
+            raise InputError(f"{corpus.describe()}: no text in it; check corpus.path")
+        if settings.strict and findings:
+            raise InputError("\n".join(f"{finding.name}: {finding.text}" for finding in findings))
+        facts = {
+            "fingerprint": prepared.fingerprint({**identity, "text": text_sha256}),
+            "identity": identity,
+            "bertkit": __version__,
+            "corpus": {"description": corpus.describe(), "text_sha256": text_sha256},
+            "splits": splits,
+            "statistics": {
+                "vocab_size": tokenizer.vocab_size,
+                "unknown_rate": statistics.unknown_rate,
+                "unigram_entropy": statistics.unigram_entropy,
+                "most_frequent_share": statistics.most_frequent_share,
+                "tokens_per_sentence": statistics.tokens / statistics.sentences,
+                "words": statistics.words,
+                "repeat_rate": statistics.repeat_rate,
+                "empty_documents": statistics.empty_documents,
+            },
+            "findings": [{"name": finding.name, "text": finding.text} for finding in findings],
+        }
+        prepared.write_manifest(partial, facts)
+    _say(output_dir, findings)
+
+
+def _identity(settings: PrepareSettings, corpus: Corpus) -> dict[str, Any]:
+    """Everything that shapes the result: the settings, and the names and sizes of the files."""
+    identity = to_mapping(settings)
+    del identity["output_dir"], identity["strict"]
+    identity["files"] = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path, _ in corpus.files]
+    return identity
+
+
+def _is_done(output_dir: Path, identity: dict[str, Any]) -> bool:
+    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
+        return False
+    if not (output_dir / "manifest.json").is_file():
+        raise InputError(f"output_dir={output_dir} exists and is not a prepared dataset; choose another one")
+    manifest = read_json(output_dir / "manifest.json")
+    if not isinstance(manifest, dict) or manifest.get("format") != prepared.FORMAT:
+        raise InputError(f"output_dir={output_dir} exists and is not a prepared dataset; choose another one")
+    if manifest["identity"] != identity:
+        keys = [key for key in identity if manifest["identity"].get(key) != identity[key]]
+        raise InputError(
+            f"output_dir={output_dir} holds another dataset ({', '.join(keys)} differ); choose another one or remove it"
+        )
+    prepared.open_prepared(output_dir)
+    return True
+
+
+def _learn_vocabulary(settings: PrepareSettings, corpus: Corpus) -> Tokenizer:
+    lowercase = settings.tokenizer.lowercase is not False
+
+    def sentences() -> Iterator[str]:
+        with Progress("reading for the vocabulary", corpus.total_bytes) as progress:
+            for document in corpus:
+                progress.advance(corpus.bytes_read)
+                yield from document
+
+    tokenizer = train_wordpiece(
+        sentences, settings.tokenizer.vocab_size, lowercase, settings.tokenizer.min_frequency
+    )
+    print(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens", flush=True)
+    return tokenizer
+
+
+def _encode(
+    settings: PrepareSettings, corpus: Corpus, tokenizer: Tokenizer, directory: Path
+) -> tuple[CorpusStatistics, dict[str, Any], str]:
+    """Write both splits; give the statistics, the counts of each split, and the hash of the text."""
+    facts = tokenizer.facts
+    dtype = prepared.token_dtype(facts.size)
+    writers = {
+        name: prepared.SplitWriter(directory / name, dtype, settings.shard_tokens) for name in prepared.SPLITS
+    }
+    statistics = CorpusStatistics(np.zeros(facts.size, np.int64), facts.unk)
+    text_hash = hashlib.sha256()
+    threshold = int(settings.held_out_prob * 2**32)
+    with Progress("encoding", corpus.total_bytes) as progress:
+        for documents in _batches(corpus):
+            encodings = iter(tokenizer.encode_sentences([line for document in documents for line in document]))
+            for document in documents:
+                ids = [next(encodings).ids for _ in document]
+                digest = hashlib.sha256("\n".join(document).encode("utf-8", "surrogatepass")).digest()
+                text_hash.update(digest)
+                statistics.add_document(document, ids)
+                kept = [sentence for sentence in ids if sentence]
+                if kept:
+                    is_held_out = int.from_bytes(digest[:4], "little") < threshold
+                    writers["held_out" if is_held_out else "train"].write(kept)
+            progress.advance(corpus.bytes_read)
+    counts = {name: writer.close() for name, writer in writers.items()}
+    return statistics, counts, text_hash.hexdigest()
+
+
+def _batches(corpus: Corpus) -> Iterator[list[list[str]]]:
+    """Documents in groups large enough to encode on all cores, small enough for flat memory."""
+    batch: list[list[str]] = []
+    num_lines = 0
+    for document in corpus:
+        batch.append(document)
+        num_lines += len(document)
+        if len(batch) >= DOCUMENTS_AT_ONCE or num_lines >= 2048:
+            yield batch
+            batch, num_lines = [], 0
+    if batch:
+        yield batch
+
+
+def _say(output_dir: Path, findings: list[Finding]) -> None:
+    dataset = prepared.open_prepared(output_dir)
+    print(prepared.describe(dataset.manifest, decoded_examples(dataset, 3)))
+    for finding in findings:
+        print(f"\nwarning: {finding.name}: {finding.text}")
+    print(f"\nprepared dataset in {output_dir}")
+
+
+def decoded_examples(dataset: prepared.PreparedDataset, count: int) -> list[str]:
+    """Decode a few training pairs, to be looked at."""
+    split = dataset.splits["train"] if dataset.splits["train"].num_documents else dataset.splits["held_out"]
+    shape = SegmentsConfig("pairs", 64, 0.1)
+    first = np.unique(np.linspace(0, split.num_documents - 1, count).astype(np.int64))
+    pairs = document_pairs(
+        split.sentences, split.documents, first, shape.max_seq_length, shape.short_seq_prob, seed=0, epoch=0
+    )
+    chosen = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(np.int64)
+    ids, _, lengths = assemble(split, select(pairs, chosen), dataset.tokenizer.facts)
+    ends = np.cumsum(lengths)
+    assert pairs.is_random_next is not None
+    return [
+        f"{'random next' if pairs.is_random_next[index] else 'actual next'}: "
+        f"{dataset.tokenizer.decode(ids[end - length : end])}"
+        for index, end, length in zip(chosen, ends, lengths, strict=True)
+    ]
+
+

@@ -1,0 +1,78 @@
+"""Progress of long work: a bar with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+class Progress:
+    """Count towards a known (or unknown) total and show the time left.
+
+    On a terminal this is one bar at the bottom; `line` prints above it. Elsewhere `advance` prints a plain line
+    now and then, unless `silent`, when the caller writes lines of its own.
+    """
+
+    def __init__(self, label: str, total: float | None, *, done: float = 0, silent: bool = False) -> None:
+        self.label, self.total, self.done, self.silent = label, total, done, silent
+        self.started_at = self.last_line_at = time.monotonic()
+        self.done_at_start = done
+        terminal = sys.stdout.isatty() and not silent
+        self.bar = (
+            tqdm(
+                total=total, initial=done, desc=label, file=sys.stdout, leave=False, dynamic_ncols=True,
+                bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed} elapsed, {remaining} left",
+            )
+            if terminal and total
+            else None
+        )  # fmt: skip
+
+    def advance(self, to: float) -> None:
+        """Say how far the work has come, in the unit of the total."""
+        step, self.done = to - self.done, to
+        if self.bar is not None:
+            self.bar.update(step)
+        elif not self.silent and time.monotonic() - self.last_line_at > SECONDS_BETWEEN_LINES:
+            self.last_line_at = time.monotonic()
+            share = f" {100 * self.done / self.total:.0f} %" if self.total else ""
+            print(f"{self.label}:{share}, {self.time_left()} left", flush=True)
+
+    def line(self, text: str) -> None:
+        """Print a line without disturbing the bar."""
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
+
+    def time_left(self) -> str:
+        """Estimate the time left from the pace so far."""
+        if not self.total or self.done <= self.done_at_start:
+            return "?"
+        pace = (time.monotonic() - self.started_at) / (self.done - self.done_at_start)
+        return duration(pace * max(0.0, self.total - self.done))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def duration(seconds: float) -> str:
+    """Write seconds for people: 42s, 3m10s, 2h05m, 3d04h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"

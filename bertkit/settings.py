@@ -1,0 +1,140 @@
+"""What each command accepts: one frozen dataclass a command, made of the parts' own.
+
+The values stand in `conf/`; this page holds the types and the rules that span several groups. Nothing here imports
+torch, so that a misspelt key is refused at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.data.config import CorpusConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
+from bertkit.errors import InputError
+from bertkit.model.config import BertShape
+from bertkit.train.config import (
+    BatchConfig,
+    CheckpointConfig,
+    EvaluationConfig,
+    LogConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """`bertkit prepare`."""
+
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+    output_dir: str
+    held_out_prob: float
+    strict: bool
+    shard_tokens: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out_prob < 1:
+            raise InputError(f"held_out_prob={self.held_out_prob}: expected a share of the documents below 1")
+        if not 1 <= self.shard_tokens < 2**32:
+            raise InputError(f"shard_tokens={self.shard_tokens}: expected 1 to {2**32 - 1}")
+
+
+@dataclass(frozen=True)
+class SkipConfig:
+    """Steps whose batches are left out."""
+
+    skip_steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """`bertkit pretrain`."""
+
+    data_dir: str
+    output_dir: str
+    init_from: str | None
+    steps: int
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    device: Literal["auto", "cpu", "cuda"]
+    model: BertShape
+    segments: SegmentsConfig
+    masking: MaskingConfig
+    batch: BatchConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    checkpoint: CheckpointConfig
+    evaluation: EvaluationConfig
+    log: LogConfig
+    data: SkipConfig
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.steps < 1:
+            problems.append(f"steps={self.steps}: expected at least 1")
+        if self.seed < 0:
+            problems.append(f"seed={self.seed}: expected 0 or more")
+        if self.schedule.num_warmup_steps(self.steps) > self.steps:
+            problems.append(
+                f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
+                "lower the warm-up or train longer"
+            )
+        if self.segments.max_seq_length > self.model.max_position_embeddings:
+            problems.append(
+                f"max_seq_length={self.segments.max_seq_length} exceeds the model's max_position_embeddings="
+                f"{self.model.max_position_embeddings}; lower segments.max_seq_length"
+            )
+        if self.segments.kind == "pairs" and self.model.type_vocab_size < 2:
+            problems.append(
+                f"model.type_vocab_size={self.model.type_vocab_size}: segment pairs need 2; "
+                "set it, or take segments=full_sentences"
+            )
+        if problems:
+            raise InputError("\n".join(problems))
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """`bertkit evaluate`."""
+
+    model_dir: str
+    data_dir: str
+    split: Literal["auto", "train", "held_out", "all"]
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    device: Literal["auto", "cpu", "cuda"]
+    segments: SegmentsConfig
+    masking: MaskingConfig
+    max_sequences: int | None
+    batch_sequences: int
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """`bertkit export`."""
+
+    checkpoint: str
+    output_dir: str
+    head: Literal["pretraining", "masked_lm", "encoder"] | None
+    license: str | None
+    language: str | None
+
+
+@dataclass(frozen=True)
+class VerifySettings:
+    """`bertkit verify`."""
+
+    model_dir: str
+    output: str | None
+    seed: int
+    sequences: int
+
+
+SCHEMAS = {
+    "prepare": PrepareSettings,
+    "pretrain": PretrainSettings,
+    "evaluate": EvaluateSettings,
+    "export": ExportSettings,
+    "verify": VerifySettings,
+}

@@ -1,0 +1,100 @@
+"""Settings of the training loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.errors import InputError
+
+
+def _require_positive(group: str, config: object, *names: str) -> None:
+    problems = [
+        f"{group}.{name}={getattr(config, name)}: expected a positive number"
+        for name in names
+        if not getattr(config, name) > 0
+    ]
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and gradient clipping."""
+
+    name: Literal["adamw"]
+    peak_learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    bias_correction: bool
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        _require_positive("optimizer", self, "peak_learning_rate", "epsilon", "max_grad_norm")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over the steps."""
+
+    name: Literal["linear", "constant"]
+    warmup_steps: int | Literal["auto"]
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps != "auto" and self.warmup_steps < 0:
+            raise InputError(f"schedule.warmup_steps={self.warmup_steps}: expected auto or 0 or more")
+
+    def num_warmup_steps(self, steps: int) -> int:
+        """Give the warm-up of a run of `steps` steps; `auto` is a hundredth (Devlin et al. 2019, A.2)."""
+        return steps // 100 if self.warmup_steps == "auto" else self.warmup_steps
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """The global batch, and how much of it one forward pass takes."""
+
+    sequences: int
+    micro_sequences: int | Literal["auto"]
+    micro_tokens: int | Literal["auto"]
+
+    def __post_init__(self) -> None:
+        _require_positive("batch", self, "sequences")
+        sizes = [size for size in (self.micro_sequences, self.micro_tokens) if size != "auto"]
+        if len(sizes) == 2:
+            raise InputError("batch.micro_sequences and batch.micro_tokens are both set; set one of them")
+        if any(size < 1 for size in sizes):
+            raise InputError("batch.micro_sequences and batch.micro_tokens: expected auto or at least 1")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save, and how many checkpoints to keep."""
+
+    every_steps: int
+    keep_last: int
+
+    def __post_init__(self) -> None:
+        _require_positive("checkpoint", self, "every_steps", "keep_last")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """When to write a line."""
+
+    every_steps: int
+
+    def __post_init__(self) -> None:
+        _require_positive("log", self, "every_steps")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """When to evaluate on the held-out documents, and on how many sequences at most."""
+
+    every_steps: int
+    max_sequences: int
+
+    def __post_init__(self) -> None:
+        _require_positive("evaluation", self, "every_steps", "max_sequences")
