@@ -1,0 +1,117 @@
+"""Stage: a model on a prepared dataset -> MLM and NSP loss and accuracy, with fixed pairs and masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from accelerate import Accelerator
+from torch import nn
+
+from bertkit.batch import PretrainBatch
+from bertkit.data.prepared import PreparedDataset, Split, open_prepared
+from bertkit.data.sampling import Sampler
+from bertkit.errors import InputError
+from bertkit.files import read_json
+from bertkit.interop.load import load_packed
+from bertkit.launch import world_from_environment
+from bertkit.objective import pretraining_losses
+from bertkit.settings import EvaluateSettings
+from bertkit.train import loop
+
+
+def run(settings: EvaluateSettings) -> None:
+    """Evaluate and print the metrics as JSON.
+
+    Raises:
+        InputError: the model has no masked LM head, or its vocabulary is not the dataset's.
+    """
+    dataset = open_prepared(Path(settings.data_dir))
+    model, report = load_packed(settings.model_dir)
+    if "masked_lm" not in model.heads:
+        raise InputError(f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)")
+    check_fit(model.config.vocab_size, model.config.max_position_embeddings, dataset, settings.segments.max_seq_length)
+    accelerator = loop.make_accelerator(settings.device, settings.precision)
+    prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
+    totals: dict[str, float] = {}
+    weights = {"train": ["train"], "held_out": ["held_out"], "all": ["train", "held_out"]}
+    names = weights[_split_for(settings, dataset)]
+    counts: dict[str, float] = {}
+    for name in names:
+        if dataset.splits[name].num_documents == 0:
+            continue
+        sampler = Sampler(
+            dataset.splits[name], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed
+        )
+        for key, (value, count) in evaluate_split(
+            accelerator, prepared_model, sampler, settings.max_sequences, settings.batch_sequences
+        ).items():
+            totals[key] = totals.get(key, 0.0) + value * count
+            counts[key] = counts.get(key, 0.0) + count
+    if not totals:
+        raise InputError(f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; set split=all")
+    if world_from_environment().is_main:
+        metrics = {key: totals[key] / counts[key] for key in totals}
+        print(json.dumps({**metrics, "split": "+".join(names)}, indent=2))
+
+
+def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
+    """The held-out documents when the model was trained on this very dataset, else all of it."""
+    if settings.split != "auto":
+        return settings.split
+    manifest = Path(settings.model_dir) / "manifest.json"
+    if manifest.is_file():
+        content = read_json(manifest)
+        if content.get("data_fingerprint") == dataset.fingerprint:
+            return "held_out"
+    return "all"
+
+
+def check_fit(vocab_size: int, max_positions: int, dataset: PreparedDataset, max_seq_length: int) -> None:
+    """Refuse a model and a dataset that do not belong together.
+
+    Raises:
+        InputError: another vocabulary size, or sequences longer than the model's positions.
+    """
+    problems = []
+    if vocab_size != dataset.tokenizer.vocab_size:
+        problems.append(
+            f"the model has a vocabulary of {vocab_size}, {dataset.directory} one of {dataset.tokenizer.vocab_size}; "
+            "prepare the text with tokenizer.path= of the model's directory"
+        )
+    if max_seq_length > max_positions:
+        problems.append(
+            f"max_seq_length={max_seq_length} exceeds the model's max_position_embeddings={max_positions}; "
+            "lower segments.max_seq_length"
+        )
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def evaluate_split(
+    accelerator: Accelerator, model: nn.Module, sampler: Sampler, max_sequences: int | None, batch_sequences: int
+) -> dict[str, tuple[float, int]]:
+    """Give `mlm_loss`, `mlm_accuracy`, `nsp_loss` and `nsp_accuracy` of a split, each with its number of predictions.
+
+    The sequences are the same every time; each process takes a range of its own.
+    """
+    total = sampler.epoch_length if max_sequences is None else min(max_sequences, sampler.epoch_length)
+    rank, size = accelerator.process_index, accelerator.num_processes
+    first, last = total * rank // size, total * (rank + 1) // size
+
+    def batches() -> Iterator[PretrainBatch]:
+        for start in range(first, last, batch_sequences):
+            yield sampler.in_order(start, min(start + batch_sequences, last))
+
+    results = loop.evaluate(accelerator, model, pretraining_losses, batches())
+    return {
+        f"{name}_{kind}": (value, result.count)
+        for name, result in results.items()
+        for kind, value in (("loss", result.loss), ("accuracy", result.accuracy))
+    }
+
+
+def held_out_sampler(split: Split, sampler: Sampler) -> Sampler:
+    """Give a sampler over held-out text with the settings of another, and the seed that evaluation always uses."""
+    return Sampler(split, sampler.vocab, sampler.segments, sampler.masking, seed=0)

@@ -1,0 +1,120 @@
+"""Any model directory -> a model and its tokenizer; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
+from bertkit.errors import InputError
+from bertkit.files import building_dir
+from bertkit.interop import huggingface
+from bertkit.interop.huggingface import LoadReport
+from bertkit.model.heads import BertWithHeads, PaddedBert
+from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid, write_tensors
+
+
+def resolve_model_dir(model_dir: str | Path) -> Path:
+    """Find the directory with `config.json` and weights.
+
+    Args:
+        model_dir: a run directory (its newest valid checkpoint, or its final model), a checkpoint, or a Hugging Face
+            directory.
+
+    Raises:
+        InputError: no such directory, or nothing in it to load.
+    """
+    path = Path(model_dir).expanduser()
+    if not path.is_dir():
+        raise InputError(
+            f"model_dir={model_dir}: no such directory; expected a run, a checkpoint or a Hugging Face model"
+        )
+    if checkpoints_dir(path).is_dir():
+        checkpoint, faults = newest_valid(path)
+        if checkpoint is not None:
+            return checkpoint
+        if (path / "model" / "config.json").is_file():
+            return path / "model"
+        raise InputError("\n".join([*faults, f"model_dir={model_dir}: a run without a valid checkpoint"]))
+    if not (path / "config.json").is_file():
+        raise InputError(f"model_dir={model_dir}: no config.json and no checkpoints in this directory")
+    if (path / "state.json").is_file():
+        fault = fault_of(path)
+        if fault is not None:
+            raise InputError(f"model_dir={model_dir} is damaged: {fault}; take another checkpoint")
+    return path
+
+
+def load_packed(
+    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None, seed: int = 0
+) -> tuple[BertWithHeads, LoadReport]:
+    """Load any model directory as the packed model that training uses."""
+    return huggingface.load(resolve_model_dir(model_dir), heads, with_pooler, seed)
+
+
+def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> PaddedBert:
+    """Load any model directory, in evaluation mode, for padded (B, T) tensors.
+
+    Args:
+        model_dir: a run directory, a checkpoint, or a Hugging Face directory.
+        heads: the heads to load, such as `["masked_lm"]`; None for those that the directory holds.
+
+    Raises:
+        InputError: the directory cannot be loaded, or lacks a head that was asked for.
+    """
+    directory = resolve_model_dir(model_dir)
+    model, report = huggingface.load(directory, heads)
+    missing = sorted({name.split(".")[1] for name in report.new if name.startswith("heads.")})
+    if missing:
+        raise InputError(f"{directory}: no weights for the head {', '.join(missing)}; choose among those it holds")
+    return PaddedBert(model).eval()
+
+
+def load_tokenizer(model_dir: str | Path) -> Tokenizer:
+    """Load the tokenizer of any model directory, a prepared dataset, or a vocabulary file.
+
+    Raises:
+        InputError: there is none, or BERT cannot use it.
+    """
+    path = Path(model_dir).expanduser()
+    if path.is_file():
+        return load_tokenizer_files(path)
+    if (path / "tokenizer").is_dir():
+        return load_tokenizer_files(path / "tokenizer")
+    if checkpoints_dir(path).is_dir() or not path.is_dir():
+        path = resolve_model_dir(path)
+    return load_tokenizer_files(path)
+
+
+def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
+    """Write a Hugging Face directory of the class that has the model's heads; nothing is compared.
+
+    Raises:
+        InputError: the directory holds something else, or the vocabulary is of another size than the model's.
+    """
+    final = Path(output_dir)
+    if final.exists() and any(final.iterdir()) and not (final / "config.json").is_file():
+        raise InputError(f"output_dir={final} holds something else than a model; choose another one")
+    with building_dir(final) as partial:
+        write_model(model, tokenizer, partial)
+    return final
+
+
+def write_model(
+    model: PaddedBert | BertWithHeads,
+    tokenizer: Tokenizer,
+    directory: Path,
+    more_files: Mapping[str, str] | None = None,
+) -> None:
+    """Write weights, configuration and tokenizer into an existing directory."""
+    packed = model.model if isinstance(model, PaddedBert) else model
+    if tokenizer.vocab_size != packed.config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {packed.config.vocab_size}; they do not belong "
+            "together"
+        )
+    files = huggingface.text_files(packed, tokenizer.files(packed.config.max_position_embeddings))
+    for name, content in {**files, **(more_files or {})}.items():
+        (directory / name).write_text(content, encoding="utf-8")
+    write_tensors(directory / "model.safetensors", huggingface.tensors_of(packed))

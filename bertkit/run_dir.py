@@ -1,0 +1,119 @@
+"""A run directory: whose it is, whether it is done, and a clean stop.
+
+    config.yaml    the resolved configuration
+    manifest.json  versions, git revision, hashes, world size, command line, and the settings that identify the run
+    eval.json      the final metrics; its presence says that the run is done
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from bertkit import __version__
+from bertkit.config import differences
+from bertkit.errors import InputError
+from bertkit.files import read_json, to_json, write_durably
+from bertkit.launch import world_from_environment
+
+RESULT = "eval.json"
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
+MAX_LISTED = 6
+
+
+def check(directory: Path, identity: dict[str, Any]) -> bool:
+    """Tell whether the run in `directory` is done already; False for a new or unfinished one.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run.
+    """
+    if not directory.exists():
+        return False
+    if not directory.is_dir():
+        raise InputError(f"output_dir={directory} is a file; choose a directory")
+    if not (directory / "manifest.json").is_file():
+        others = [path.name for path in directory.iterdir() if path.name != ".lock"]
+        if others:
+            raise InputError(
+                f"output_dir={directory} exists and holds no run ({', '.join(sorted(others)[:3])}); choose another one"
+            )
+        return False
+    manifest = read_json(directory / "manifest.json")
+    if not isinstance(manifest, dict) or "identity" not in manifest:
+        raise InputError(f"output_dir={directory} holds something else than a run; choose another one")
+    changed = differences(manifest["identity"], identity)
+    if changed:
+        listed = [f"{key}: {old!r} there, {new!r} here" for key, old, new in changed[:MAX_LISTED]]
+        if len(changed) > MAX_LISTED:
+            listed.append(f"and {len(changed) - MAX_LISTED} more")
+        raise InputError(
+            f"output_dir={directory} holds another run ({'; '.join(listed)}); choose another directory, or use its settings"
+        )
+    return (directory / RESULT).is_file() and (directory / "model").is_dir()
+
+
+def write_identity(
+    directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    """Write what a run is into its directory; what a run started with is never overwritten."""
+    if (directory / "manifest.json").is_file():
+        return
+    header = f"# bertkit {__version__}; the settings of this run\n"
+    write_durably(directory / "config.yaml", header + yaml.safe_dump(settings, sort_keys=False))
+    manifest = {
+        "bertkit": __version__,
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "git_revision": _git_revision(),
+        "world_size": world_from_environment().size,
+        "command_line": sys.argv[1:],
+        **facts,
+        "identity": identity,
+    }
+    write_durably(directory / "manifest.json", to_json(manifest))
+
+
+def _git_revision() -> str | None:
+    """The revision of bertkit's own checkout; None where it is installed without one."""
+    package = Path(__file__).resolve().parent
+    if not (package.parent / ".git").exists():
+        return None
+    command = ["git", "-C", str(package), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Turn the first SIGINT or SIGTERM into a request; the second one ends the process at once.
+
+    Gives a function that tells whether a stop was requested.
+    """
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def remember(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+    for number in before:
+        signal.signal(number, remember)
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
