@@ -95,9 +95,7 @@ def run(arguments: list[str]) -> int:
         return _fail("interrupted", 130)
 
 
-def _run_command(
-    command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool
-) -> int:
+def _run_command(command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool) -> int:
     if sweep:
         return _sweep(command, overrides, config_dir)
     composed = compose(command, overrides, config_dir)
@@ -109,7 +107,7 @@ def _run_command(
     from bertkit.config import build
     from bertkit.settings import SCHEMAS
 
-    settings = build(SCHEMAS[command], composed)
+    settings: Any = build(SCHEMAS[command], composed)
     _quieten_libraries()
     import importlib
 

@@ -30,7 +30,9 @@ def run(settings: EvaluateSettings) -> None:
     dataset = open_prepared(Path(settings.data_dir))
     model, report = load_packed(settings.model_dir)
     if "masked_lm" not in model.heads:
-        raise InputError(f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)")
+        raise InputError(
+            f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
+        )
     check_fit(model.config.vocab_size, model.config.max_position_embeddings, dataset, settings.segments.max_seq_length)
     accelerator = loop.make_accelerator(settings.device, settings.precision)
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)

@@ -23,7 +23,9 @@ def run(settings: ExportSettings) -> None:
         InputError: the checkpoint lacks the head, the directory holds something else, or the comparison fails.
     """
     source = resolve_model_dir(settings.checkpoint)
-    weights = {path.name: sha256_file(path) for path in sorted(source.glob("*.safetensors")) if "optimizer" not in path.name}
+    weights = {
+        path.name: sha256_file(path) for path in sorted(source.glob("*.safetensors")) if "optimizer" not in path.name
+    }
     identity = {"settings": {**to_mapping(settings), "output_dir": None, "checkpoint": None}, "weights": weights}
     final = Path(settings.output_dir)
     if final.exists() and any(final.iterdir()):
@@ -37,8 +39,7 @@ def run(settings: ExportSettings) -> None:
     model, report = load_packed(source, heads, with_pooler=keep_pooler)
     if report.new:
         raise InputError(
-            f"checkpoint={settings.checkpoint} has no weights for head={settings.head}; it holds "
-            f"{_held(source)}"
+            f"checkpoint={settings.checkpoint} has no weights for head={settings.head}; it holds {_held(source)}"
         )
     tokenizer = load_tokenizer(source)
     readme = card.model_card(
@@ -49,7 +50,9 @@ def run(settings: ExportSettings) -> None:
         parity.same_ids(partial)
         result = parity.certificate(partial)
         if not result["within_tolerance"]:
-            raise InputError(f"{settings.checkpoint}: the exported model differs from transformers\n{parity.in_one_screen(result)}")
+            raise InputError(
+                f"{settings.checkpoint}: the exported model differs from transformers\n{parity.in_one_screen(result)}"
+            )
         (partial / CERTIFICATE).write_text(to_json({**result, "export": identity}), encoding="utf-8")
     print(parity.in_one_screen(result))
     print(f"exported {result['architecture']} to {final}")

@@ -116,9 +116,7 @@ def _learn_vocabulary(settings: PrepareSettings, corpus: Corpus) -> Tokenizer:
                 progress.advance(corpus.bytes_read)
                 yield from document
 
-    tokenizer = train_wordpiece(
-        sentences, settings.tokenizer.vocab_size, lowercase, settings.tokenizer.min_frequency
-    )
+    tokenizer = train_wordpiece(sentences, settings.tokenizer.vocab_size, lowercase, settings.tokenizer.min_frequency)
     print(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens", flush=True)
     return tokenizer
 
@@ -129,9 +127,7 @@ def _encode(
     """Write both splits; give the statistics, the counts of each split, and the hash of the text."""
     facts = tokenizer.facts
     dtype = prepared.token_dtype(facts.size)
-    writers = {
-        name: prepared.SplitWriter(directory / name, dtype, settings.shard_tokens) for name in prepared.SPLITS
-    }
+    writers = {name: prepared.SplitWriter(directory / name, dtype, settings.shard_tokens) for name in prepared.SPLITS}
     statistics = CorpusStatistics(np.zeros(facts.size, np.int64), facts.unk)
     text_hash = hashlib.sha256()
     threshold = int(settings.held_out_prob * 2**32)
@@ -191,5 +187,3 @@ def decoded_examples(dataset: prepared.PreparedDataset, count: int) -> list[str]
         f"{dataset.tokenizer.decode(ids[end - length : end])}"
         for index, end, length in zip(chosen, ends, lengths, strict=True)
     ]
-
-

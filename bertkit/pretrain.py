@@ -200,9 +200,7 @@ class _Pretraining:
 
         def batches(step: int) -> loop.Numbered:
             ranges = [shards[number] for number in mine]
-            return list(
-                zip(mine, self.sampler.micro_batches(step, settings.batch.sequences, ranges), strict=True)
-            )
+            return list(zip(mine, self.sampler.micro_batches(step, settings.batch.sequences, ranges), strict=True))
 
         return loop.train(
             self.accelerator,

@@ -1,8 +1,8 @@
 """A run directory: whose it is, whether it is done, and a clean stop.
 
-    config.yaml    the resolved configuration
-    manifest.json  versions, git revision, hashes, world size, command line, and the settings that identify the run
-    eval.json      the final metrics; its presence says that the run is done
+config.yaml    the resolved configuration
+manifest.json  versions, git revision, hashes, world size, command line, and the settings that identify the run
+eval.json      the final metrics; its presence says that the run is done
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ def check(directory: Path, identity: dict[str, Any]) -> bool:
     return (directory / RESULT).is_file() and (directory / "model").is_dir()
 
 
-def write_identity(
-    directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]
-) -> None:
+def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]) -> None:
     """Write what a run is into its directory; what a run started with is never overwritten."""
     if (directory / "manifest.json").is_file():
         return

@@ -27,7 +27,9 @@ def run(settings: VerifySettings) -> int:
     result["within_tolerance"] = result["within_tolerance"] and not changed
     summary = parity.in_one_screen(result)
     if changed:
-        summary += f"\n{len(set(changed))} tensors changed since they were certified: {', '.join(sorted(set(changed))[:4])}"
+        summary += (
+            f"\n{len(set(changed))} tensors changed since they were certified: {', '.join(sorted(set(changed))[:4])}"
+        )
     if settings.output is None:
         print(to_json(result), end="")
         print(summary, file=sys.stderr)

@@ -21,9 +21,9 @@ def assemble(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArr
     """
     num_pieces = np.diff(examples.first_piece)  # (B,)
     example = np.repeat(np.arange(len(examples)), num_pieces)  # (pieces,)
-    sequence_lengths = 1 + np.bincount(
-        example, weights=examples.piece_length + 1, minlength=len(examples)
-    ).astype(np.int64)
+    sequence_lengths = 1 + np.bincount(example, weights=examples.piece_length + 1, minlength=len(examples)).astype(
+        np.int64
+    )
     input_ids = np.empty(sequence_lengths.sum(), np.int64)
     token_type_ids = np.zeros(len(input_ids), np.int64)
     is_pair = examples.is_random_next is not None
@@ -46,9 +46,7 @@ def collate(
 ) -> PretrainBatch:
     """Assemble and mask examples; `keys` (B,) are the random keys of their masks."""
     input_ids, token_type_ids, sequence_lengths = assemble(split, examples, vocab)
-    masked_ids, masked_positions, masked_labels = mask_tokens(
-        input_ids, sequence_lengths, keys, masking, vocab
-    )
+    masked_ids, masked_positions, masked_labels = mask_tokens(input_ids, sequence_lengths, keys, masking, vocab)
     return PretrainBatch(
         input_ids=masked_ids,
         token_type_ids=token_type_ids,

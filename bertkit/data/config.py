@@ -29,9 +29,7 @@ class CorpusConfig:
         try:
             "".encode(self.encoding)
         except LookupError:
-            raise InputError(
-                f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1"
-            ) from None
+            raise InputError(f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1") from None
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,7 @@ class MaskingConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.probability < 1:
-            raise InputError(
-                f"masking.probability={self.probability}: expected a number between 0 and 1, such as 0.15"
-            )
+            raise InputError(f"masking.probability={self.probability}: expected a number between 0 and 1, such as 0.15")
         if min(self.mask_prob, self.random_prob) < 0 or self.mask_prob + self.random_prob > 1:
             raise InputError(
                 f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: "

@@ -171,9 +171,7 @@ class Corpus:
                         ) from None
                     yield number, text.lstrip("\ufeff") if number == 1 else text
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise InputError(
-                    f"{path}:{number + 1}: damaged gzip file ({error}); restore it"
-                ) from None
+                raise InputError(f"{path}:{number + 1}: damaged gzip file ({error}); restore it") from None
 
     def _json_documents(self, path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[list[str]]:
         for number, line in lines:
@@ -206,9 +204,7 @@ class Corpus:
 
         try:
             name = self.config.path if isinstance(self.config.path, str) else None
-            return iter(
-                datasets.load_dataset(name, self.config.name, split=self.config.split, streaming=True)
-            )
+            return iter(datasets.load_dataset(name, self.config.name, split=self.config.split, streaming=True))
         except Exception as error:
             reason = " ".join(str(error).split())
             raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None

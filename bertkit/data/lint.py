@@ -140,8 +140,6 @@ def lint(statistics: CorpusStatistics, blank_lines_expected: bool) -> list[Findi
         )
     if 0 < statistics.tokens < 10_000:
         found.append(
-            Finding(
-                "little text", f"{statistics.tokens:,} tokens are enough to try a command, not to learn from"
-            )
+            Finding("little text", f"{statistics.tokens:,} tokens are enough to try a command, not to learn from")
         )
     return found

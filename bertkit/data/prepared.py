@@ -47,9 +47,7 @@ class Split:
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
         self.sentences = _map(directory / "sentences.bin", np.dtype("<i8"))
         self.documents = _map(directory / "documents.bin", np.dtype("<i8"))
-        self._shards = [
-            _map(directory / f"tokens-{number:05d}.bin", dtype) for number in range(len(shard_tokens))
-        ]
+        self._shards = [_map(directory / f"tokens-{number:05d}.bin", dtype) for number in range(len(shard_tokens))]
         self._shard_starts = [0, *np.cumsum(shard_tokens).tolist()]
 
     @property
@@ -90,9 +88,7 @@ class SplitWriter:
     def write(self, document: list[list[int]]) -> None:
         """Append a document, the ids of its sentences; none of them may be empty."""
         length = sum(map(len, document))
-        if self._tokens is None or (
-            self.shard_tokens[-1] and self.shard_tokens[-1] + length > self.max_shard_tokens
-        ):
+        if self._tokens is None or (self.shard_tokens[-1] and self.shard_tokens[-1] + length > self.max_shard_tokens):
             self._next_shard()
         assert self._tokens is not None
         flat = np.fromiter((token for sentence in document for token in sentence), self.dtype, length)
@@ -187,17 +183,13 @@ def open_prepared(directory: Path) -> PreparedDataset:
             raise InputError(f"{path}: {state}, expected {facts['bytes']} bytes; run bertkit prepare again")
     tokenizer = load_tokenizer(directory / "tokenizer")
     dtype = token_dtype(tokenizer.vocab_size)
-    splits = {
-        name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS
-    }
+    splits = {name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS}
     return PreparedDataset(directory, manifest, tokenizer, splits)
 
 
 def damaged_files(directory: Path, manifest: dict[str, Any]) -> list[str]:
     """List the files whose SHA-256 differs from the manifest's."""
-    return [
-        name for name, facts in manifest["files"].items() if sha256_file(directory / name) != facts["sha256"]
-    ]
+    return [name for name, facts in manifest["files"].items() if sha256_file(directory / name) != facts["sha256"]]
 
 
 def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:

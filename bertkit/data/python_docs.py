@@ -50,9 +50,7 @@ def _sources() -> Iterator[list[str]]:
         yield [topics[name]]
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = [
-        path
-        for path in sorted(library.rglob("*.py"))
-        if not SKIPPED.intersection(path.relative_to(library).parts)
+        path for path in sorted(library.rglob("*.py")) if not SKIPPED.intersection(path.relative_to(library).parts)
     ]
     for path in paths:
         yield _docstrings(path)

@@ -81,9 +81,7 @@ class Sampler:
 
     def _compute_epoch(self, epoch: int) -> Examples:
         split = self.split
-        return concatenate(
-            list(examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch))
-        )
+        return concatenate(list(examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch)))
 
 
 def select(examples: Examples, chosen: NDArray[np.int64]) -> Examples:

@@ -52,9 +52,7 @@ def examples_of_epoch(
         return
     for first in range(0, len(documents) - 1, DOCUMENTS_AT_ONCE):
         chosen = np.arange(first, min(first + DOCUMENTS_AT_ONCE, len(documents) - 1))
-        yield document_pairs(
-            sentences, documents, chosen, config.max_seq_length, config.short_seq_prob, seed, epoch
-        )
+        yield document_pairs(sentences, documents, chosen, config.max_seq_length, config.short_seq_prob, seed, epoch)
 
 
 def document_pairs(
@@ -103,9 +101,7 @@ def document_pairs(
         other = below(max(num_documents - 1, 1), seed, Stream.RANDOM_DOCUMENT, *key)
         other += (other >= document) & (num_documents > 1)
         first_of_other, end_of_other = documents[other], documents[other + 1]
-        random_first = first_of_other + below(
-            end_of_other - first_of_other, seed, Stream.RANDOM_SENTENCE, *key
-        )
+        random_first = first_of_other + below(end_of_other - first_of_other, seed, Stream.RANDOM_SENTENCE, *key)
         wanted = np.maximum(target - a_length, 1)
         random_end = np.minimum(np.searchsorted(sentences, sentences[random_first] + wanted), end_of_other)
         b_first = np.where(is_random, random_first, a_end)

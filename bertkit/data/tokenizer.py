@@ -70,7 +70,7 @@ class Tokenizer:
     @cached_property
     def vocab(self) -> list[str]:
         """The tokens in the order of their ids."""
-        return [self.backend.id_to_token(index) for index in range(self.backend.get_vocab_size())]
+        return [token for token, _ in sorted(self.backend.get_vocab().items(), key=lambda item: item[1])]
 
     @property
     def vocab_size(self) -> int:
@@ -190,9 +190,7 @@ def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None)
         special_tokens=[(CLS, vocab[CLS]), (SEP, vocab[SEP])],
     )
     backend.decoder = WordPieceDecoder(prefix="##", cleanup=True)
-    backend.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
-    )
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     return backend
 
 

@@ -54,9 +54,7 @@ def model_card(
     return f"---\n{head}---\n\n" + "\n".join(lines) + "\n"
 
 
-def pretraining_card(
-    model: BertWithHeads, settings: dict[str, Any], corpus: str, results: dict[str, Any]
-) -> str:
+def pretraining_card(model: BertWithHeads, settings: dict[str, Any], corpus: str, results: dict[str, Any]) -> str:
     """Write the card of a pretrained model."""
     facts = {
         "text": corpus,

@@ -224,8 +224,7 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
     """Give the weights under the names of the `transformers` class with the same heads, tied ones once."""
     prefix = "bert." if architecture_of(model) == "BertModel" else ""
     return {
-        names.to_hugging_face(name).removeprefix(prefix): tensor.detach()
-        for name, tensor in model.state_dict().items()
+        names.to_hugging_face(name).removeprefix(prefix): tensor.detach() for name, tensor in model.state_dict().items()
     }
 
 

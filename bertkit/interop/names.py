@@ -20,10 +20,7 @@ _LAYER = {
 }
 _MODULES = {
     "bert.embeddings.norm": "bert.embeddings.LayerNorm",
-    **{
-        f"bert.encoder.layers.{{}}.{ours}": f"bert.encoder.layer.{{}}.{theirs}"
-        for ours, theirs in _LAYER.items()
-    },
+    **{f"bert.encoder.layers.{{}}.{ours}": f"bert.encoder.layer.{{}}.{theirs}" for ours, theirs in _LAYER.items()},
     "bert.pooler.dense": "bert.pooler.dense",
     "heads.masked_lm.dense": "cls.predictions.transform.dense",
     "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
@@ -34,11 +31,7 @@ HUGGING_FACE = {
     "bert.embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
     "bert.embeddings.segment.weight": "bert.embeddings.token_type_embeddings.weight",
     "heads.masked_lm.bias": "cls.predictions.bias",
-    **{
-        f"{ours}.{part}": f"{theirs}.{part}"
-        for ours, theirs in _MODULES.items()
-        for part in ("weight", "bias")
-    },
+    **{f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
 }
 _INVERSE = {theirs: ours for ours, theirs in HUGGING_FACE.items()}
 

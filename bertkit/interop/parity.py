@@ -93,7 +93,7 @@ def tensor_hashes(directory: Path) -> dict[str, str]:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
         hashes[name] = digest.hexdigest()
     return hashes
 
@@ -192,7 +192,9 @@ def _compare(ours: PaddedBert, theirs: Any, inputs: Inputs, dtype: torch.dtype) 
     arguments = {"input_ids": inputs.input_ids, "token_type_ids": inputs.token_type_ids}
     if inputs.attention_mask is not None:
         arguments["attention_mask"] = inputs.attention_mask
-    is_token = torch.ones_like(inputs.input_ids).bool() if inputs.attention_mask is None else inputs.attention_mask.bool()
+    is_token = (
+        torch.ones_like(inputs.input_ids).bool() if inputs.attention_mask is None else inputs.attention_mask.bool()
+    )
     ours.zero_grad(set_to_none=True)
     theirs.zero_grad(set_to_none=True)
     out = ours(**arguments, output_hidden_states=True)
@@ -215,7 +217,11 @@ def _compare(ours: PaddedBert, theirs: Any, inputs: Inputs, dtype: torch.dtype) 
     if out.pooled_output is not None and "pooler_output" in reference:
         pairs["pooled_output"] = (out.pooled_output, reference.pooler_output)
     loss = _loss(out, inputs)
-    their_loss = reference.loss if their_labels else _weighted_sum(reference.last_hidden_state, reference.pooler_output, is_token)
+    their_loss = (
+        reference.loss
+        if their_labels
+        else _weighted_sum(reference.last_hidden_state, reference.pooler_output, is_token)
+    )
     if loss is None:
         loss = _weighted_sum(out.last_hidden_state, out.pooled_output, is_token)
     pairs["loss"] = (loss, their_loss)
@@ -225,8 +231,8 @@ def _compare(ours: PaddedBert, theirs: Any, inputs: Inputs, dtype: torch.dtype) 
         difference = float((a - b).detach().abs().max())
         largest = float(b.detach().abs().max())
         rows.append(_row(name, what, difference, difference / max(largest, 1e-300), difference <= TOLERANCES[name]))
-    loss.backward()
-    their_loss.backward()
+    torch.autograd.backward(loss)
+    torch.autograd.backward(their_loss)
     return rows + _compare_gradients(ours.model, theirs, name)
 
 
@@ -247,7 +253,9 @@ def _compare_gradients(ours: BertWithHeads, theirs: Any, dtype: str) -> list[dic
     for name, (a, b) in gradients.items():
         difference = float((a - b).abs().max())
         relative = difference / max(float(b.abs().max()), GRADIENT_FLOOR * largest_of_all)
-        rows.append(_row(dtype, f"gradient.{names.to_hugging_face(name)}", difference, relative, relative <= TOLERANCES[dtype]))
+        rows.append(
+            _row(dtype, f"gradient.{names.to_hugging_face(name)}", difference, relative, relative <= TOLERANCES[dtype])
+        )
     return rows
 
 
@@ -304,6 +312,8 @@ def in_one_screen(result: dict[str, Any]) -> str:
             key = "max_rel" if kind == "gradient" else "max_abs"
             worst = max(rows, key=lambda row: row[key])
             mark = "ok " if all(row["within_tolerance"] for row in rows) else "BAD"
-            lines.append(f"  {mark} {dtype} {kind:<14} {len(rows):>4} compared, worst {worst[key]:.1e} ({worst['what']})")
+            lines.append(
+                f"  {mark} {dtype} {kind:<14} {len(rows):>4} compared, worst {worst[key]:.1e} ({worst['what']})"
+            )
     lines.append("within tolerance" if result["within_tolerance"] else "NOT within tolerance")
     return "\n".join(lines)

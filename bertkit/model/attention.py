@@ -38,7 +38,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
     for first, count, length in layout.runs:
         last = first + count * length
         q, k, v = (
-            packed[first:last].unflatten(0, (count, length)).transpose(1, 2)  # (B, N, T, H)
+            packed[first:last].view(count, length, *packed.shape[1:]).transpose(1, 2)  # (B, N, T, H)
             for packed in (query, key, value)
         )
         context = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_prob)

@@ -36,9 +36,7 @@ class Bert(nn.Module):
         self.encoder = Encoder(config)
         self.pooler = Pooler(config) if with_pooler else None
 
-    def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout
-    ) -> tuple[list[Tensor], Tensor | None]:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> tuple[list[Tensor], Tensor | None]:
         """Encode packed tokens.
 
         Args:

@@ -159,8 +159,6 @@ class PaddedBert(nn.Module):
         def padded(packed: Tensor) -> Tensor:
             return pad(packed, indices, num_sequences, num_columns)
 
-        logits = {
-            name: padded(value) if name == "masked_lm" else value for name, value in out.logits.items()
-        }
+        logits = {name: padded(value) if name == "masked_lm" else value for name, value in out.logits.items()}
         hidden_states = tuple(map(padded, out.hidden_states)) if out.hidden_states is not None else None
         return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states)

@@ -68,4 +68,4 @@ def unpad(attention_mask: Tensor) -> tuple[Tensor, Layout]:
 def pad(packed: Tensor, indices: Tensor, num_sequences: int, num_columns: int) -> Tensor:
     """Put packed values (S, ...) at `indices` of a padded batch (B, T, ...), with zeros elsewhere."""
     padded = packed.new_zeros(num_sequences * num_columns, *packed.shape[1:])
-    return padded.index_copy(0, indices, packed).unflatten(0, (num_sequences, num_columns))
+    return padded.index_copy(0, indices, packed).view(num_sequences, num_columns, *packed.shape[1:])

@@ -96,7 +96,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         StorageError: the file is damaged.
     """
     try:
-        return load_file(path)
+        return dict(load_file(path))
     except safetensors.SafetensorError as error:
         raise StorageError(f"{path}: damaged ({error}); restore it from a copy") from None
 
@@ -125,7 +125,7 @@ def fault_of(checkpoint_dir: Path) -> str | None:
 
 def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
     """Find the newest checkpoint that is whole; give it with a line on each newer one that is not."""
-    faults = []
+    faults: list[str] = []
     for path in all_checkpoints(run_dir):
         fault = fault_of(path)
         if fault is None:

@@ -84,10 +84,7 @@ def make_accelerator(device: str, precision: str) -> Accelerator:
 
 def micro_shards(num_sequences: int, micro_sequences: int) -> list[tuple[int, int]]:
     """Cut a global batch into its micro-shards: (first, last) of each; the last may be smaller."""
-    return [
-        (first, min(first + micro_sequences, num_sequences))
-        for first in range(0, num_sequences, micro_sequences)
-    ]
+    return [(first, min(first + micro_sequences, num_sequences)) for first in range(0, num_sequences, micro_sequences)]
 
 
 def shards_of_process(num_shards: int, process: int, num_processes: int) -> range:

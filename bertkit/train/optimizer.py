@@ -66,8 +66,7 @@ class AdamW(torch.optim.AdamW):
                 self.state[parameter] = {
                     "step": torch.tensor(float(num_updates), device=parameter.device),
                     **{
-                        moment: tensors[f"{name}.{moment}"].to(parameter.device)
-                        for moment in ("exp_avg", "exp_avg_sq")
+                        moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in ("exp_avg", "exp_avg_sq")
                     },
                 }
 
@@ -78,12 +77,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     Source: google-research/bert optimization.py, lines 59-65.
     """
     norms = {
-        parameter
-        for module in model.modules()
-        if isinstance(module, nn.LayerNorm)
-        for parameter in module.parameters()
+        parameter for module in model.modules() if isinstance(module, nn.LayerNorm) for parameter in module.parameters()
     }
-    decayed, kept = [], []
+    decayed: list[Tensor] = []
+    kept: list[Tensor] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             (kept if parameter in norms or name.endswith("bias") else decayed).append(parameter)

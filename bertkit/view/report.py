@@ -102,10 +102,10 @@ def _figure(
     last_step = max(step for _, _, points in lines for step, _ in points)
 
     def x(step: float) -> float:
-        return LEFT + (WIDTH - LEFT - 8) * step / max(last_step, 1)
+        return float(LEFT + (WIDTH - LEFT - 8) * step / max(last_step, 1))
 
     def y(value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
+        return float(TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low))
 
     parts = []
     for tick in range(5):

