@@ -257,8 +257,11 @@ def _quieten_libraries() -> None:
 
 
 def _report(error: Exception) -> int:
-    from bertkit.errors import BertkitError, StorageError
+    from bertkit.errors import BertkitError, StoppedError, StorageError
 
+    if isinstance(error, StoppedError):
+        print(error)
+        return error.exit_code
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)
     if isinstance(error, OSError):
@@ -269,8 +272,11 @@ def _report(error: Exception) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    for line in message.split("\n"):
-        print(f"error: {line}", file=sys.stderr)
+    from bertkit.launch import world_from_environment
+
+    if world_from_environment().is_main:
+        for line in message.split("\n"):
+            print(f"error: {line}", file=sys.stderr)
     return code
 
 

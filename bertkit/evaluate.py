@@ -34,7 +34,7 @@ def run(settings: EvaluateSettings) -> None:
             f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
         )
     check_fit(model.config.vocab_size, model.config.max_position_embeddings, dataset, settings.segments.max_seq_length)
-    accelerator = loop.make_accelerator(settings.device, settings.precision)
+    accelerator = loop.make_accelerator(settings.device, settings.precision, world_from_environment().size)
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
     totals: dict[str, float] = {}
     weights = {"train": ["train"], "held_out": ["held_out"], "all": ["train", "held_out"]}

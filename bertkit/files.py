@@ -82,19 +82,25 @@ def publish_dir(partial: Path, final: Path) -> None:
             finally:
                 os.close(descriptor)
     fsync_dir(partial)
-    if final.exists():
-        remove_dir(final)
+    trash = _rename_away(final) if final.exists() else None
     partial.rename(final)
     fsync_dir(final.parent)
+    if trash is not None:
+        shutil.rmtree(trash)
 
 
 def remove_dir(path: Path) -> None:
     """Delete a directory so that it is never seen half-deleted: rename it away, then delete."""
+    trash = _rename_away(path)
+    fsync_dir(path.parent)
+    shutil.rmtree(trash)
+
+
+def _rename_away(path: Path) -> Path:
     trash = path.with_name(f".{path.name}{TRASH}")
     shutil.rmtree(trash, ignore_errors=True)
     path.rename(trash)
-    fsync_dir(path.parent)
-    shutil.rmtree(trash)
+    return trash
 
 
 def remove_leftovers(directory: Path) -> None:

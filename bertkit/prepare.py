@@ -83,10 +83,15 @@ def run(settings: PrepareSettings) -> None:
 
 
 def _identity(settings: PrepareSettings, corpus: Corpus) -> dict[str, Any]:
-    """Everything that shapes the result: the settings, and the names and sizes of the files."""
+    """Everything that shapes the result: the settings, and the names, sizes and times of the files."""
     identity = to_mapping(settings)
     del identity["output_dir"], identity["strict"]
-    identity["files"] = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path, _ in corpus.files]
+    files = [path for path, _ in corpus.files]
+    if settings.tokenizer.path is not None:
+        given = Path(settings.tokenizer.path)
+        names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
+        files += [path for path in (given, *(given / name for name in names)) if path.is_file()]
+    identity["files"] = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     return identity
 
 
@@ -178,10 +183,11 @@ def decoded_examples(dataset: prepared.PreparedDataset, count: int) -> list[str]
     pairs = document_pairs(
         split.sentences, split.documents, first, shape.max_seq_length, shape.short_seq_prob, seed=0, epoch=0
     )
-    chosen = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(np.int64)
+    assert pairs.is_random_next is not None
+    actual_first = np.argsort(pairs.is_random_next, kind="stable")  # so that both kinds are seen
+    chosen = actual_first[np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(np.int64)]
     ids, _, lengths = assemble(split, select(pairs, chosen), dataset.tokenizer.facts)
     ends = np.cumsum(lengths)
-    assert pairs.is_random_next is not None
     return [
         f"{'random next' if pairs.is_random_next[index] else 'actual next'}: "
         f"{dataset.tokenizer.decode(ids[end - length : end])}"

@@ -60,23 +60,24 @@ def run(settings: PretrainSettings) -> None:
     """
     dataset = _open_data(settings)
     model, origin = _build_model(settings, dataset)
-    accelerator = loop.make_accelerator(settings.device, settings.precision)
-    main = world_from_environment().is_main
+    accelerator = loop.make_accelerator(settings.device, settings.precision, world_from_environment().size)
     directory = Path(settings.output_dir)
     identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
     identity["data_fingerprint"] = dataset.fingerprint
-    is_done = runs.check(directory, identity)
-    if is_done:
-        if main:
-            print(f"done already: the model is in {directory / 'model'}")
-        return
+
     with contextlib.ExitStack() as stack:
-        if main:
+
+        def open_run() -> bool:
+            if runs.check(directory, identity):
+                print(f"done already: the model is in {directory / 'model'}")
+                return False
             directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(directory))
             runs.write_identity(directory, to_mapping(settings), identity, _manifest(settings, dataset, origin))
-        accelerator.wait_for_everyone()
-        _Pretraining(settings, dataset, model, accelerator, directory, main).run()
+            return True
+
+        if loop.on_main_process(accelerator, open_run):
+            _Pretraining(settings, dataset, model, accelerator, directory).run()
 
 
 def _open_data(settings: PretrainSettings) -> PreparedDataset:
@@ -132,10 +133,9 @@ class _Pretraining:
         model: BertWithHeads,
         accelerator: Accelerator,
         directory: Path,
-        main: bool,
     ) -> None:
         self.settings, self.dataset, self.accelerator = settings, dataset, accelerator
-        self.directory, self.main = directory, main
+        self.directory, self.main = directory, accelerator.is_main_process
         self.packed = model
         self.unigram_entropy: float = dataset.manifest["statistics"]["unigram_entropy"]
         self.first_step = 0
@@ -291,8 +291,14 @@ class _Pretraining:
         text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"
         text += f", MLM accuracy {row['eval_mlm_accuracy']:.3f}"
         if "eval_nsp_accuracy" in row:
-            text += f"; NSP accuracy {row['eval_nsp_accuracy']:.3f}, chance 0.5"
+            text += f"; NSP accuracy {row['eval_nsp_accuracy']:.3f}, guessing {self._nsp_chance():.3f}"
         return text
+
+    def _nsp_chance(self) -> float:
+        """The next sentence accuracy of always guessing the commoner label, over what is evaluated."""
+        assert self.held_out is not None
+        share = self.held_out.random_next_share(self.settings.evaluation.max_sequences)
+        return max(share, 1 - share)
 
     def _save(self, step: int) -> None:
         if self.main:

@@ -38,20 +38,14 @@ def minilm_dir() -> Path:
 
 
 def make_text(num_documents: int = 23, seed: int = 0) -> list[list[str]]:
-    """Documents of made-up sentences whose words depend on the one before, so that there is something to learn."""
+    """Documents of made-up sentences; each keeps to one of five topics of six words, so there is something to learn."""
     rng = np.random.default_rng(seed)
-    words = [a + b for a in ("ka", "lo", "mi", "ru", "te", "so") for b in ("n", "r", "sh", "d", "m")]
+    topics = [[a + b for a in ("ka", "lo", "mi", "ru", "te", "so")] for b in ("n", "r", "sh", "d", "m")]
     documents = []
     for _ in range(num_documents):
-        topic = int(rng.integers(len(words)))
-        sentences = []
-        for _ in range(int(rng.integers(5, 17))):
-            word, sentence = topic, []
-            for _ in range(int(rng.integers(4, 14))):
-                sentence.append(words[word])
-                word = (word * 7 + int(rng.integers(3))) % len(words)
-            sentences.append(" ".join(sentence) + ".")
-        documents.append(sentences)
+        topic = topics[rng.integers(len(topics))]
+        lengths = rng.integers(4, 14, size=rng.integers(5, 17))
+        documents.append([" ".join(rng.choice(topic, length)) + "." for length in lengths])
     return documents
 
 

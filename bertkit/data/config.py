@@ -27,9 +27,13 @@ class CorpusConfig:
                 "missing value: set corpus.path= to files, folders or globs of text (or take corpus=python_docs)"
             )
         try:
-            "".encode(self.encoding)
+            line = "a\n".encode(self.encoding)
         except LookupError:
             raise InputError(f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1") from None
+        if not line.endswith(b"a\n"):
+            raise InputError(
+                f"corpus.encoding={self.encoding!r}: lines do not end in the byte 0x0a; convert the files to UTF-8"
+            )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ Document = list[str]
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
-LINES_AT_ONCE = 4096
 
 
 class Corpus:
@@ -78,7 +77,7 @@ class Corpus:
         if self.config.source == "python_docs":
             yield from python_documents()
         elif self.config.source == "hub":
-            yield from self._read_records(self._open_hub())
+            yield from self._read_records(self._open_hub(), self.config.path)
         else:
             for path, kind in self.files:
                 before = self.bytes_read
@@ -136,7 +135,7 @@ class Corpus:
 
     def _read_file(self, path: Path, kind: str) -> Iterator[Document]:
         if kind in ("json", "parquet"):
-            yield from self._read_records(_open_table(path, kind))
+            yield from self._read_records(_open_table(path, kind), path)
             return
         split = self.config.sentences == "split" or (self.config.sentences == "auto" and kind != "text")
         readers = {"text": _text_documents, "jsonl": self._json_documents, "wikiextractor": _wiki_documents}
@@ -157,10 +156,10 @@ class Corpus:
             try:
                 for number, line in enumerate(file, 1):
                     self.bytes_read = before + raw.tell()
-                    if b"\0" in line and "16" not in self.config.encoding and "32" not in self.config.encoding:
+                    if b"\0" in line:
                         raise InputError(
-                            f"{path}:{number}: not text (a zero byte at column {line.index(0) + 1}); remove the file, or "
-                            "set corpus.encoding"
+                            f"{path}:{number}: not text (a zero byte at column {line.index(0) + 1}); remove the file, "
+                            "or convert it to UTF-8"
                         )
                     try:
                         text = line.decode(self.config.encoding)
@@ -179,13 +178,13 @@ class Corpus:
                 continue
             try:
                 record = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}:{number}: not JSON ({error}); expected one object per line") from None
             yield self._text_of(record, f"{path}:{number}").splitlines()
 
-    def _read_records(self, records: Iterator[Any]) -> Iterator[Document]:
+    def _read_records(self, records: Iterator[Any], source: Any) -> Iterator[Document]:
         for number, record in enumerate(records, 1):
-            lines = self._text_of(record, f"{self.config.path}: record {number}").splitlines()
+            lines = self._text_of(record, f"{source}: record {number}").splitlines()
             document = _as_sentences(lines, self.config.sentences != "lines")
             if document:
                 yield document
@@ -197,7 +196,7 @@ class Corpus:
             raise InputError(f"{where}: no field '{field}' (it has: {fields}); set corpus.field=")
         if not isinstance(record[field], str):
             raise InputError(f"{where}: field '{field}' is {type(record[field]).__name__}, expected text")
-        return str(record[field])
+        return _LONE_SURROGATE.sub("\ufffd", record[field])
 
     def _open_hub(self) -> Iterator[Any]:
         import datasets
@@ -208,6 +207,9 @@ class Corpus:
         except Exception as error:
             reason = " ".join(str(error).split())
             raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, as JSON can hold it; no text that can be encoded
 
 
 def _open_bytes(path: Path, raw: BinaryIO | None = None) -> BinaryIO:

@@ -180,7 +180,9 @@ def open_prepared(directory: Path) -> PreparedDataset:
         path = directory / name
         if not path.is_file() or path.stat().st_size != facts["bytes"]:
             state = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-            raise InputError(f"{path}: {state}, expected {facts['bytes']} bytes; run bertkit prepare again")
+            raise InputError(
+                f"{path}: {state}, expected {facts['bytes']} bytes; remove {directory} and run bertkit prepare again"
+            )
     tokenizer = load_tokenizer(directory / "tokenizer")
     dtype = token_dtype(tokenizer.vocab_size)
     splits = {name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS}

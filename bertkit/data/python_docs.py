@@ -75,7 +75,7 @@ def _docstrings(path: Path) -> list[str]:
 _MARKUP = [
     (re.compile(r":[a-z:]+:`~?([^`<]*?)(?:\s*<[^>]*>)?`"), r"\1"),  # :class:`Name`
     (re.compile(r"``?([^`]*)``?"), r"\1"),
-    (re.compile(r"(?<!\w)[*_]{1,2}(\w[^*_]*)[*_]{1,2}(?!\w)"), r"\1"),  # *emphasis*
+    (re.compile(r"(?<!\w)\*{1,2}(\w[^*]*)\*{1,2}(?!\w)"), r"\1"),  # *emphasis*
     (re.compile(r"\s*\[\d+\]_?"), ""),  # footnote marks
     (re.compile(r'"([\w.()\[\]]+)"'), r"\1"),  # the topics quote code
 ]

@@ -71,6 +71,12 @@ class Sampler:
         keys = bits(self.seed, Stream.MASK, 0, chosen)
         return collate(self.split, select(self._epoch(0), chosen), keys, self.masking, self.vocab)
 
+    def random_next_share(self, max_sequences: int) -> float:
+        """Give the share of random pairs among the first sequences of `in_order`."""
+        labels = self._epoch(0).is_random_next
+        assert labels is not None, "blocks have no pairs"
+        return float(labels[:max_sequences].mean())
+
     def _epoch(self, epoch: int) -> Examples:
         if epoch not in self._epochs:
             for old in [known for known in self._epochs if known != 0 and known < epoch - 1]:

@@ -6,6 +6,7 @@ or newly made by a named rule, and anything else is an error that lists the name
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bertkit.config import build
-from bertkit.errors import InputError
+from bertkit.errors import InputError, StorageError
 from bertkit.files import read_json, to_json
 from bertkit.interop import names
 from bertkit.model.bert import init_weights
@@ -53,8 +54,17 @@ class LoadReport:
 
 
 def architecture_of(model: BertWithHeads) -> str:
-    """Give the name of the `transformers` class with the same heads."""
-    return ARCHITECTURES[tuple(sorted(model.heads))]
+    """Give the name of the `transformers` class with the same heads.
+
+    Raises:
+        InputError: bertkit writes none with these heads.
+    """
+    heads = tuple(sorted(model.heads))
+    if heads not in ARCHITECTURES:
+        raise InputError(
+            f"heads {', '.join(heads)}: cannot be written by themselves; load the model with masked_lm too"
+        )
+    return ARCHITECTURES[heads]
 
 
 def config_json(config: BertConfig, architecture: str) -> str:
@@ -112,7 +122,7 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if path.suffix == ".safetensors":
             tensors |= read_tensors(path)
         else:
-            tensors |= torch.load(path, map_location="cpu", weights_only=True)
+            tensors |= _read_pickled(path)
     renamed: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
     for name, tensor in tensors.items():
@@ -139,13 +149,28 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return renamed, skipped
 
 
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """Read a file of `torch.save`; nothing but tensors and plain values, never code."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise StorageError(f"{path}: damaged, or holds more than weights ({reason}); take a safe copy of it") from None
+    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+        raise StorageError(f"{path}: expected weights by name; save the model's state_dict() to it")
+    return content
+
+
 def _weight_files(directory: Path) -> list[Path]:
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (directory / name).is_file():
             return [directory / name]
         index = directory / f"{name}.index.json"
         if index.is_file():
-            shards = sorted(set(read_json(index)["weight_map"].values()))
+            try:
+                shards = sorted(map(str, set(read_json(index)["weight_map"].values())))
+            except (AttributeError, KeyError, TypeError):
+                raise InputError(f"{index}: no weight_map; copy the whole directory again") from None
             if any(Path(shard).name != shard for shard in shards):
                 raise InputError(f"{index}: names a file outside of its directory")
             missing = [shard for shard in shards if not (directory / shard).is_file()]
@@ -221,10 +246,16 @@ def _same_part(name: str, present: dict[str, Tensor]) -> bool:
 
 
 def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
-    """Give the weights under the names of the `transformers` class with the same heads, tied ones once."""
-    prefix = "bert." if architecture_of(model) == "BertModel" else ""
+    """Give the weights under the names of the `transformers` class with the same heads, tied ones once.
+
+    `BertForMaskedLM` has no pooler, so a pooler beside the masked LM head alone is left out.
+    """
+    architecture = architecture_of(model)
+    prefix = "bert." if architecture == "BertModel" else ""
     return {
-        names.to_hugging_face(name).removeprefix(prefix): tensor.detach() for name, tensor in model.state_dict().items()
+        names.to_hugging_face(name).removeprefix(prefix): tensor.detach()
+        for name, tensor in model.state_dict().items()
+        if not (architecture == "BertForMaskedLM" and name.startswith("bert.pooler."))
     }
 
 

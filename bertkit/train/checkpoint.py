@@ -57,6 +57,8 @@ def checkpoints_dir(run_dir: Path) -> Path:
 def save(run_dir: Path, checkpoint: Checkpoint, keep_last: int) -> Path:
     """Write a checkpoint and, once it is safe on the disk, delete all but the newest `keep_last`.
 
+    Damaged checkpoints of later steps, left aside on resume, are neither counted nor deleted.
+
     Raises:
         StorageError: the disk has no room for it; nothing was written or deleted.
     """
@@ -78,7 +80,8 @@ def save(run_dir: Path, checkpoint: Checkpoint, keep_last: int) -> Path:
     }
     (partial / MANIFEST).write_text(to_json({"files": hashes}), encoding="utf-8")
     publish_dir(partial, final)
-    for old in all_checkpoints(run_dir)[keep_last:]:
+    saved = all_checkpoints(run_dir)
+    for old in saved[saved.index(final) + keep_last :]:
         remove_dir(old)
     return final
 

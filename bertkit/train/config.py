@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.errors import InputError
 
 
-def _require_positive(group: str, config: object, *names: str) -> None:
+def _require_positive(group: str, config: object, *names: str, other_problems: Sequence[str] = ()) -> None:
     problems = [
         f"{group}.{name}={getattr(config, name)}: expected a positive number"
         for name in names
         if not getattr(config, name) > 0
     ]
+    problems += other_problems
     if problems:
         raise InputError("\n".join(problems))
 
@@ -32,7 +34,14 @@ class OptimizerConfig:
     max_grad_norm: float
 
     def __post_init__(self) -> None:
-        _require_positive("optimizer", self, "peak_learning_rate", "epsilon", "max_grad_norm")
+        problems = [
+            f"optimizer.{name}={getattr(self, name)}: expected a number from 0 to below 1"
+            for name in ("beta1", "beta2")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        if not self.weight_decay >= 0:
+            problems.append(f"optimizer.weight_decay={self.weight_decay}: expected 0 or more")
+        _require_positive("optimizer", self, "peak_learning_rate", "epsilon", "max_grad_norm", other_problems=problems)
 
 
 @dataclass(frozen=True)

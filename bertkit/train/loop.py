@@ -17,16 +17,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from bertkit.errors import InputError, NumericsError
+from bertkit.errors import BertkitError, InputError, NumericsError
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import AdamW
 from bertkit.train.schedule import Schedule
+
+
+T = TypeVar("T")
 
 
 class MicroBatch(Protocol):
@@ -70,16 +73,46 @@ class StepReport:
     stop_requested: bool
 
 
-def make_accelerator(device: str, precision: str) -> Accelerator:
+def make_accelerator(device: str, precision: str, num_processes: int) -> Accelerator:
     """Set up processes, device and precision.
 
+    Args:
+        device: "auto", "cpu" or "cuda"; auto takes CUDA where there is one.
+        precision: "fp32" or "bf16".
+        num_processes: the world that was asked for; accelerate would quietly train in a smaller one.
+
     Raises:
-        InputError: a CUDA device is asked for and there is none.
+        InputError: a CUDA device is asked for and there is none, or the world is another one.
     """
-    if device == "cuda" and not torch.cuda.is_available():
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
         raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
-    mixed = "bf16" if precision == "bf16" else "no"
-    return Accelerator(cpu=device == "cpu" or None, mixed_precision=mixed, gradient_accumulation_steps=1)
+    accelerator = Accelerator(
+        cpu=device == "cpu" or not has_cuda,
+        mixed_precision="bf16" if precision == "bf16" else "no",
+        gradient_accumulation_steps=1,
+    )
+    if accelerator.num_processes != num_processes:
+        raise InputError(
+            f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "
+            "torchrun"
+        )
+    return accelerator
+
+
+def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
+    """Call a function on the main process only; every process gets its result, or raises its error."""
+    outcome: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            outcome[0] = function()
+        except BertkitError as error:
+            outcome[1] = error
+    if accelerator.num_processes > 1:
+        torch.distributed.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]  # type: ignore[no-any-return]
 
 
 def micro_shards(num_sequences: int, micro_sequences: int) -> list[tuple[int, int]]:

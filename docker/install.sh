@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Install bertkit into a virtual environment: install.sh ENVIRONMENT [EXTRAS], for example install.sh .venv '[test]'
+#
+# Keeps a torch that is already importable; else takes the build for this machine: with an NVIDIA GPU the usual one,
+# without one a CPU build, from where pip is set up to find files locally, or from the PyTorch project's own index.
+# Uses uv where it can, pip otherwise. Run again, it does nothing. Settings: PYTHON=python3.12 chooses the interpreter.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+environment=$1 extras=${2:-}
+python=$environment/bin/python
+pins=$root/docker/constraints.txt
+
+say() { printf '== %s\n' "$*"; }
+has_torch() { "$1" -c 'import torch' 2>/dev/null; }
+
+# An existing package cache is used; where there is none, none is made outside of the checkout.
+[ -d "${PIP_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pip}" ] || export PIP_NO_CACHE_DIR=1
+[ -d "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/uv}" ] || export UV_NO_CACHE=1
+
+stamp=$environment/.bertkit-installed
+wanted="$root $extras $(cat "$root/pyproject.toml" "$pins" | cksum)"
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+  say "installed already in $environment"
+  exit 0
+fi
+
+outer=${PYTHON:-python3}
+"$outer" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || {
+  echo "error: $("$outer" --version) found; bertkit needs Python 3.11 to 3.13: set PYTHON=" >&2
+  exit 2
+}
+if [ ! -x "$python" ]; then
+  say "making the virtual environment $environment"
+  "$outer" -m venv "$environment"
+fi
+
+installer=("$python" -m pip install --disable-pip-version-check -q)
+if ! has_torch "$python" && has_torch "$outer"; then
+  say "keeping the torch of $("$outer" -c 'import sys; print(sys.prefix)')"
+  packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  "$outer" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$packages/outer-torch.pth"
+elif "${installer[@]}" uv 2>/dev/null; then
+  installer=("$python" -m uv pip install -q --python "$python")  # uv does not see packages of an outer environment
+fi
+
+if ! has_torch "$python"; then
+  pip=("$python" -m pip install --disable-pip-version-check -q)
+  torch=$(grep '^torch==' "$pins")
+  if nvidia-smi -L >/dev/null 2>&1 || [ "$(uname -s)" != Linux ]; then
+    say "installing torch"
+    "${pip[@]}" torch
+  elif "${pip[@]}" --no-index --no-deps "$torch" 2>/dev/null; then
+    say "installed torch for the CPU from a local file"
+  else
+    say "installing torch for the CPU"
+    "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu "$torch"
+  fi
+fi
+
+say "installing bertkit$extras"
+others=$(mktemp)
+trap 'rm -f "$others"' EXIT
+grep -v '^torch==' "$pins" > "$others"
+"${installer[@]}" -c "$others" -e "$root$extras"
+printf '%s' "$wanted" > "$stamp"

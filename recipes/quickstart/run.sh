@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# From nothing to a BERT that transformers loads: install, prepare, pretrain, export, on text that every Python carries.
+# Run again, it resumes or says that it is done. RUN_DIR= chooses where the results go (runs/quickstart).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+run=${RUN_DIR:-runs/quickstart}
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing outside of the checkout
+
+bash docker/install.sh .venv
+bertkit=.venv/bin/bertkit
+
+echo "== prepare: text -> tokenizer and token shards"
+$bertkit prepare corpus=python_docs tokenizer.vocab_size=2048 held_out_prob=0.05 output_dir="$run/data"
+echo "== pretrain: a tiny BERT, masked LM and next sentence prediction"
+$bertkit pretrain experiment=quickstart data_dir="$run/data" output_dir="$run/tiny" "$@"
+echo "== export: a model for transformers, compared with it"
+$bertkit export checkpoint="$run/tiny" head=masked_lm output_dir="$run/tiny-mlm"
+
+cat <<NEXT
+
+Next:
+  $bertkit evaluate model_dir=$run/tiny data_dir=$run/data
+  $bertkit prepare corpus.path=YOUR_TEXT output_dir=runs/mine
+  $bertkit pretrain model=mini data_dir=runs/mine output_dir=runs/mini
+NEXT

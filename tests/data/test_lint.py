@@ -1,0 +1,102 @@
+"""The linter: a finding for every fault, and none without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertkit.data import lint as module
+from bertkit.data.lint import CorpusStatistics, lint
+
+UNK, SIZE = 1, 1_009
+Corpus = list[tuple[list[str], list[list[int]]]]
+
+
+def gather(documents: Corpus) -> CorpusStatistics:
+    statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
+    for sentences, ids in documents:
+        statistics.add_document(sentences, ids)
+    return statistics
+
+
+def names(documents: Corpus, blank_lines_expected: bool = True) -> list[str]:
+    return [finding.name for finding in lint(gather(documents), blank_lines_expected)]
+
+
+def make(num_documents: int = 13, num_sentences: int = 101, num_tokens: int = 11, *, unknown: float = 0.0, distinct: bool = True) -> Corpus:  # fmt: skip
+    rng = np.random.default_rng(0)
+    corpus = []
+    for document in range(num_documents):
+        numbers = [document * num_sentences + n if distinct else n % 7 for n in range(num_sentences)]
+        ids = rng.integers(5, SIZE, (num_sentences, num_tokens))
+        ids[rng.random(ids.shape) < unknown] = UNK
+        corpus.append(([f"sentence number {n}" for n in numbers], ids.tolist()))
+    return corpus
+
+
+def test_a_clean_corpus_has_no_findings() -> None:
+    assert names(make()) == names(make(), blank_lines_expected=False) == []
+
+
+@pytest.mark.parametrize(
+    ("corpus", "expected"),
+    [
+        (make(1, 2_003), ["one document"]),
+        (make(2, 10_007), ["no blank lines"]),
+        ([*make(), (["\u200b"], [[]])], ["empty documents"]),
+        (make(distinct=False), ["duplicate lines"]),
+        (make(unknown=0.02), ["unknown rate"]),
+        (make(13, 3, 521), ["long lines"]),
+        (make(3, 7), ["little text"]),
+        (make(1, 7, distinct=False), ["one document", "little text"]),
+    ],
+)
+def test_each_fault_is_found_alone(corpus: Corpus, expected: list[str]) -> None:
+    assert names(corpus) == expected
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.008])
+def test_a_few_unknown_tokens_are_no_finding(unknown: float) -> None:
+    assert names(make(unknown=unknown)) == []
+
+
+def test_what_the_findings_say() -> None:
+    texts = {f.name: f.text for f in lint(gather([*make(1, 2_003, unknown=0.05), (["\u200b"], [[]])]), True)}
+    assert "there are no blank lines in it: put one between documents" in texts["one document"]
+    assert "1 documents have no text" in texts["empty documents"]
+    assert "5.0 % of the tokens are [UNK]" in texts["unknown rate"]
+    (finding,) = lint(gather(make(1, 2_003)), False)
+    assert "add documents, or train with segments=full_sentences" in finding.text
+    (finding,) = lint(gather(make(2, 10_007)), True)
+    assert "one document has 10,007 sentences" in finding.text
+    assert lint(gather(make(2, 10_007)), False) == []  # records, not blank lines, separate these
+
+
+def test_counts_by_hand() -> None:
+    statistics = gather([(["a b", "c", "a b"], [[7, 8], [9], [7, 8]]), (["", "d"], [[], [UNK]]), (["\u200b"], [[]])])
+    assert (statistics.documents, statistics.empty_documents) == (3, 1)
+    assert (statistics.sentences, statistics.tokens, statistics.longest_document) == (4, 6, 3)
+    assert statistics.unknown_rate == 1 / 6
+    assert statistics.most_frequent_share == 2 / 6
+    assert np.isclose(statistics.unigram_entropy, -(4 / 6 * np.log(2 / 6) + 2 / 6 * np.log(1 / 6)))
+    assert np.isclose(statistics.repeat_rate, 1 / 5)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5])
+def test_the_estimate_of_repeats_holds_when_the_sample_overflows(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLE_SIZE", 1_000)
+    statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
+    for _ in range(copies):
+        for document in range(50):
+            statistics.add_document([f"sentence {document} {n}" for n in range(500)], [[7]] * 500)
+    assert 300 < len(statistics._seen) <= 1_000
+    assert abs(statistics.repeat_rate - (1 - 1 / copies)) < 0.01
+
+
+def test_repeats_of_some_sentences_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second sentence is one of 5,000 that come four times; the others come once: 3 of 8 repeat."""
+    monkeypatch.setattr(module, "SAMPLE_SIZE", 2_000)
+    statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
+    for n in range(20_000):
+        statistics.add_document([f"again {n % 5_000}", f"once {n}"], [[7], [7]])
+    assert abs(statistics.repeat_rate - 3 / 8) < 0.03

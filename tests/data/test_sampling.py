@@ -1,0 +1,163 @@
+"""Sampling: which examples make up a step, as a function of the step alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertkit.batch import PretrainBatch
+from bertkit.data.config import MaskingConfig, SegmentsConfig
+from bertkit.data.prepared import Split, SplitWriter
+from bertkit.data.sampling import Sampler, select
+from bertkit.data.segments import Examples
+from bertkit.data.tokenizer import VocabFacts
+
+VOCAB = VocabFacts(60_000, 0, 1, 2, 3, 4, np.zeros(60_000, bool))
+MASKING = MaskingConfig(0.15, False, 0.8, 0.1)
+Row = tuple[tuple[int, ...], ...]
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """47 documents; every token has an id of its own, so that an example names itself."""
+    folder = tmp_path_factory.mktemp("sampling") / "split"
+    writer = SplitWriter(folder, np.dtype("<u2"), 997)
+    rng, token = np.random.default_rng(0), 5
+    for _ in range(47):
+        document = []
+        for length in rng.integers(1, 14, rng.integers(3, 30)).tolist():
+            document.append(list(range(token, token + length)))
+            token += length
+        writer.write(document)
+    return Split(folder, np.dtype("<u2"), writer.close()["shard_tokens"])
+
+
+def make_sampler(split: Split, kind: str = "pairs", seed: int = 0, **more) -> Sampler:
+    return Sampler(split, VOCAB, SegmentsConfig(kind, 41, 0.1), MASKING, seed, **more)
+
+
+def rows(*batches: PretrainBatch) -> list[Row]:
+    """Every sequence: its masked ids, token types, original ids and label."""
+    found = []
+    for batch in batches:
+        originals = batch.input_ids.copy()
+        originals[batch.masked_positions] = batch.masked_labels
+        ends = np.cumsum(batch.sequence_lengths)
+        labels = batch.next_sentence_labels if batch.next_sentence_labels is not None else np.full(len(ends), -1)
+        for end, length, label in zip(ends, batch.sequence_lengths, labels, strict=True):
+            here = slice(end - length, end)
+            columns = (batch.input_ids[here], batch.token_type_ids[here], originals[here], [label])
+            found.append(tuple(tuple(int(x) for x in column) for column in columns))
+    return found
+
+
+def test_the_same_positions_give_the_same_batch(split: Split) -> None:
+    sampler = make_sampler(split)
+    first = rows(sampler.take(np.arange(13, 29)))
+    sampler.take(np.arange(400, 431))
+    assert rows(sampler.take(np.arange(13, 29))) == first == rows(make_sampler(split).take(np.arange(13, 29)))
+    assert rows(make_sampler(split, seed=1).take(np.arange(13, 29))) != first
+
+
+@pytest.mark.parametrize("kind", ["pairs", "full_sentences"])
+@pytest.mark.parametrize("step", [0, 3, 40])
+def test_micro_batches_hold_the_same_examples_however_cut(split: Split, kind: str, step: int) -> None:
+    sampler = make_sampler(split, kind)
+    whole = Counter(rows(*sampler.micro_batches(step, 12, [(0, 12)])))
+    assert whole.total() == 12
+    for ranges in ([(0, 6), (6, 12)], [(0, 5), (5, 7), (7, 12)], [(n, n + 1) for n in range(12)], [(6, 12), (0, 6)]):
+        assert Counter(rows(*sampler.micro_batches(step, 12, ranges))) == whole
+
+
+def test_sequences_come_shortest_first(split: Split) -> None:
+    lengths = make_sampler(split).take(np.arange(31)).sequence_lengths
+    assert len(set(lengths.tolist())) > 3
+    assert (np.diff(lengths) >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["pairs", "full_sentences"])
+def test_an_epoch_visits_every_example_once(split: Split, kind: str) -> None:
+    sampler = make_sampler(split, kind)
+    length = sampler.epoch_length
+    assert length > 50
+    in_order = rows(sampler.in_order(0, length))
+    shuffled = rows(*(sampler.take(np.arange(first, min(first + 7, length))) for first in range(0, length, 7)))
+    assert Counter(shuffled) == Counter(in_order)
+    assert rows(*(sampler.take(np.array([n])) for n in range(length))) != in_order
+
+
+def test_a_later_epoch_has_other_pairs_masks_and_order(split: Split) -> None:
+    blocks = make_sampler(split, "full_sentences")
+    length = blocks.epoch_length
+    first, second = (rows(blocks.take(np.arange(length) + epoch * length)) for epoch in (0, 1))
+    assert len(first) == len(second) == length
+    assert not set(first) & set(second)
+    pairs = make_sampler(split)
+    length = pairs.epoch_length
+    first, second = ({row[2] for row in rows(pairs.take(np.arange(length) + e * length))} for e in (0, 1))
+    assert len(first & second) < 0.5 * len(first)
+
+
+def test_masks_are_drawn_anew_each_epoch_for_the_same_tokens(tmp_path: Path) -> None:
+    """One document of one block: every epoch holds the same example."""
+    writer = SplitWriter(tmp_path / "split", np.dtype("<u2"), 997)
+    writer.write([list(range(5, 35))])
+    sampler = make_sampler(Split(tmp_path / "split", np.dtype("<u2"), writer.close()["shard_tokens"]), "full_sentences")
+    assert sampler.epoch_length == 1
+    epochs = rows(*(sampler.take(np.array([n])) for n in range(5)))
+    assert len({row[2] for row in epochs}) == 1
+    assert len({row[0] for row in epochs}) == 5
+
+
+def test_a_far_position_opens_only_the_epochs_it_needs(split: Split) -> None:
+    plain = make_sampler(split)
+    opened: list[int] = []
+
+    def open_epoch(epoch: int) -> Examples:
+        opened.append(epoch)
+        return plain._compute_epoch(epoch)
+
+    sampler = make_sampler(split, open_epoch=open_epoch)
+    length = sampler.epoch_length
+    batch = sampler.take(np.arange(4) + 5 * length)
+    assert opened == [0, 5]
+    straddling = sampler.take(np.arange(-3, 5) + 6 * length)
+    assert opened == [0, 5, 6]
+    assert len(straddling.sequence_lengths) == 8
+    one_by_one = rows(*(make_sampler(split).take(np.array([n + 6 * length])) for n in range(-3, 5)))
+    assert Counter(rows(straddling)) == Counter(one_by_one)
+    assert rows(batch) == rows(plain.take(np.arange(4) + 5 * length))
+
+
+def test_epochs_that_are_over_are_forgotten(split: Split) -> None:
+    sampler = make_sampler(split)
+    for epoch in range(6):
+        sampler.take(np.array([epoch * sampler.epoch_length]))
+    assert sorted(sampler._epochs) == [0, 4, 5]
+
+
+def test_longer_and_shorter_epochs_keep_the_length_of_the_first(split: Split) -> None:
+    plain = make_sampler(split)
+    whole = plain._compute_epoch(0)
+    length = len(whole)
+
+    def open_epoch(epoch: int) -> Examples:
+        return select(whole, np.arange({0: length - 7, 1: length, 2: length - 17}[epoch]))
+
+    sampler = make_sampler(split, open_epoch=open_epoch)
+    assert sampler.epoch_length == length - 7
+    for epoch, distinct in ((0, length - 7), (1, length - 7), (2, length - 17)):
+        taken = rows(sampler.take(np.arange(length - 7) + epoch * (length - 7)))
+        assert len(taken) == length - 7
+        assert len(set(taken)) == distinct
+
+
+def test_select_by_hand() -> None:
+    examples = Examples(np.array([0, 2, 3, 6]), np.array([10, 20, 30, 40, 50, 60]), np.array([1, 2, 3, 4, 5, 6]), None)
+    chosen = select(examples, np.array([2, 0, 2]))
+    assert chosen.first_piece.tolist() == [0, 3, 5, 8]
+    assert chosen.piece_start.tolist() == [40, 50, 60, 10, 20, 40, 50, 60]
+    assert chosen.piece_length.tolist() == [4, 5, 6, 1, 2, 4, 5, 6]

@@ -1,0 +1,322 @@
+"""The tokenizer: the same vocabulary from the same text, and the same ids as Hugging Face's from real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_text, real_data
+
+from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer, train_wordpiece
+from bertkit.errors import InputError
+
+# of each published vocabulary, whether it is lower-cased; the Chinese file does not show it (it has no upper-case letters)
+REAL = {
+    "bert-base-uncased": True,
+    "bert-base-cased": False,
+    "bert-base-multilingual-cased": False,
+    "bert-base-chinese": False,
+}
+HARD = [
+    "",
+    " ",
+    "Hello, World!",
+    "unaffable runningly UNAFFABLE",
+    "Ünïcödé naïve café résumé Ångström",
+    "e\u0301 n\u0303 A\u030a",
+    "[CLS] is text [SEP] [MASK] [UNK] [PAD] [mask]",
+    "a[MASK]b",
+    "##ing ing## #",
+    "\ufeffBOM \u200bzero\u200dwidth\u00a0nbsp\u3000ideographic\u2028line\u2029para",
+    "tab\tnew\nline\r\nreturn\x0bvertical\x0cform\x00null\x7fdel\x85nel",
+    "\ufffd \ue000 \U000f0000",
+    "x" * 100,
+    "x" * 101,
+    "日本語のテキスト、中国話。한국어 텍스트",
+    "𠀀𪜀 中文English混合123",
+    "İstanbul ıI ẞß ς Σ ΣΑΣ ﬁ ǅ",
+    "العربية ١٢٣ עִבְרִית हिन्दी ไทย",
+    "😀👍🏽👨‍👩‍👧 ♥ ™ © ½ € £ ₿ … — – “q” ‘q’ «q»",
+    "a.b,c;d:e!f?g'h\"i(j)k[l]m{n}o/p\\q|r~s`t@u#v$w%x^y&z*0+1=2<3>4-5_6",
+    "3.14159 1,000,000 0xDEADBEEF 1e-12 https://example.org/a?b=c&d#e me@x.org",
+    "don't won't I'm they're o'clock 's-Hertogenbosch",
+    "a " * 700,
+]
+PAIRS = [text for text in reversed(HARD)]
+
+
+def in_process(script: str, hash_seed: int) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "TOKENIZERS_PARALLELISM": "true"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    return done.stdout
+
+
+def test_the_same_text_gives_the_same_vocabulary_in_every_process() -> None:
+    """Many ties: words of a few letters, each as frequent as the others."""
+    script = (
+        "import itertools, json\n"
+        "from bertkit.data.tokenizer import train_wordpiece\n"
+        "words = [''.join(w) for w in itertools.product('abcdeéüß中文', repeat=3)]\n"
+        "print(json.dumps(train_wordpiece(lambda: iter([' '.join(words)] * 2), 211, True, 2).vocab))"
+    )
+    vocabularies = [json.loads(in_process(script, seed)) for seed in (1, 2, 3)]
+    assert vocabularies[0] == vocabularies[1] == vocabularies[2]
+    assert len(vocabularies[0]) == 211
+    assert vocabularies[0][:5] == list(SPECIAL_TOKENS)
+    assert not {"é", "ü"} & set(vocabularies[0])
+    assert {"中", "##a"} < set(vocabularies[0])
+    assert len([token for token in vocabularies[0] if len(token.removeprefix("##")) > 1]) > 100  # merges
+
+
+@pytest.mark.parametrize(("lowercase", "ids_alike"), [(True, True), (False, False)])
+def test_trained_case(lowercase: bool, ids_alike: bool) -> None:
+    tokenizer = train_wordpiece(lambda: iter(["Alpha alpha BETA beta é"] * 3), 101, lowercase, 2)
+    upper, lower = tokenizer.encode_document(["Alpha", "alpha"])
+    assert (upper == lower) == ids_alike
+    assert tokenizer.facts.unk not in upper + lower
+    assert any(token != token.lower() for token in tokenizer.vocab[5:]) == (not lowercase)
+
+
+def test_frequent_words_become_tokens_and_rare_ones_do_not() -> None:
+    tokenizer = train_wordpiece(lambda: iter(["often often often seldom"]), 101, True, 2)
+    assert "often" in tokenizer.vocab
+    assert "seldom" not in tokenizer.vocab
+    assert tokenizer.facts.unk not in tokenizer.encode_document(["seldom"])[0]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "vocab_size", "message"),
+    [
+        ([], 101, "no words in the corpus to learn a vocabulary from; check corpus.path"),
+        ([" \t"], 101, "no words in the corpus"),
+        (["".join(map(chr, range(0x4E00, 0x4E80)))], 200, "vocab_size=200 has no room for the 128 characters of the corpus"),
+    ],
+)  # fmt: skip
+def test_nothing_to_learn(sentences: list[str], vocab_size: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train_wordpiece(lambda: iter(sentences), vocab_size, True, 2)
+
+
+def test_facts(tokenizer: Tokenizer) -> None:
+    facts = tokenizer.facts
+    assert (facts.pad, facts.unk, facts.cls, facts.sep, facts.mask) == (0, 1, 2, 3, 4)
+    assert facts.size == tokenizer.vocab_size == len(tokenizer.vocab) == len(facts.is_continuation)
+    assert [token for token, is_piece in zip(tokenizer.vocab, facts.is_continuation, strict=True) if is_piece] == [
+        token for token in tokenizer.vocab if token[:2] == "##"
+    ]
+
+
+@pytest.mark.parametrize("special", SPECIAL_TOKENS)
+def test_a_special_token_in_a_corpus_is_text(special: str) -> None:
+    letters = [*"[]acdeklmnpsu", *(f"##{letter}" for letter in "acdeklmnpsu")]
+    tokenizer = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *letters])}, lowercase=True)
+    own = tokenizer.vocab.index(special)
+    assert tokenizer(special)["input_ids"] == [2, own, 3]
+    for ids in tokenizer.encode_document([special, f"ka {special} a", f"a{special}a"]):
+        assert min(ids) >= len(SPECIAL_TOKENS)
+        assert {tokenizer.vocab.index("["), tokenizer.vocab.index("]")} < set(ids)
+
+
+# ---- loading
+
+
+def write_vocab(path: Path, tokens: list[str], end: str = "\n") -> Path:
+    path.write_bytes("".join(token + end for token in tokens).encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"],
+            r"vocab.txt: vocabulary of 5 tokens has no \[MASK\]; BERT needs \[PAD\]",
+        ),
+        (["a", "b"], r"has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
+        ([*SPECIAL_TOKENS, "a", "b", "a"], r'vocab.txt:8: token "a" stands on line 6 already'),
+        ([*SPECIAL_TOKENS, "a", "[CLS]"], r'vocab.txt:7: token "\[CLS\]" stands on line 3 already'),
+        ([], "has no"),
+    ],
+)
+def test_vocabularies_that_bert_cannot_use(tmp_path: Path, tokens: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_tokenizer(write_vocab(tmp_path / "vocab.txt", tokens))
+
+
+def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none: no such file; expected vocab.txt, tokenizer.json or a directory"):
+        load_tokenizer(tmp_path / "none")
+    with pytest.raises(InputError, match=r"no vocab.txt or tokenizer.json in this directory"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(InputError, match=r"vocab.txt: not UTF-8 \(byte 6\)"):
+        load_tokenizer(tmp_path / "vocab.txt")
+    for content, message in [
+        ("{}", "not a WordPiece tokenizer.json"),
+        ("[1]", "not a WordPiece tokenizer.json"),
+        ("{", "not JSON"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}}, "normalizer": null}', "a BPE tokenizer; BERT needs WordPiece"),
+    ]:
+        (tmp_path / "tokenizer.json").write_text(content)
+        with pytest.raises(InputError, match=message):
+            load_tokenizer(tmp_path / "tokenizer.json")
+    with pytest.raises(InputError, match="its ids are not 0 to 5"):
+        Tokenizer({**{token: n for n, token in enumerate(SPECIAL_TOKENS)}, "a": 7}, lowercase=True)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "settings", "asked", "lowercase"),
+    [
+        (["a", "b"], None, None, True),
+        (["a", "B"], None, None, False),
+        (["a", "[unused1]", "<S>"], None, None, True),
+        (["a", "##B"], None, None, False),
+        (["a", "É"], None, None, False),
+        (["a", "B"], None, True, True),
+        (["a", "b"], {"do_lower_case": False}, None, False),
+        (["a", "B"], {"do_lower_case": True}, None, True),
+        (["a", "b"], {"do_lower_case": False}, True, True),
+        (["a", "b"], {}, None, True),
+    ],
+)
+def test_cased_or_not(tmp_path: Path, tokens: list[str], settings: Any, asked: bool | None, lowercase: bool) -> None:
+    write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, *tokens])
+    if settings is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert load_tokenizer(tmp_path, asked).lowercase is lowercase
+
+
+def test_line_endings_and_blank_ends(tmp_path: Path) -> None:
+    tokens = [*SPECIAL_TOKENS, "a", "##b"]
+    for end, tail in (("\n", ""), ("\r\n", ""), ("\n", "\n\n")):
+        path = write_vocab(tmp_path / "vocab.txt", tokens, end)
+        path.write_bytes(path.read_bytes() + tail.encode())
+        assert load_tokenizer(path).vocab == tokens
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+def test_what_is_saved_is_loaded(tmp_path: Path, lowercase: bool, strip_accents: bool | None) -> None:
+    vocab = {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"aéeAÉ", "##a", "##é"])}
+    tokenizer = Tokenizer(vocab, lowercase, strip_accents)
+    for name, content in tokenizer.files(64).items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        again = load_tokenizer(path)
+        assert (again.vocab, again.lowercase, again.strip_accents) == (tokenizer.vocab, lowercase, strip_accents)
+        assert again.files(64) == tokenizer.files(64)
+
+
+# ---- calling
+
+
+def test_call_by_hand() -> None:
+    tokenizer = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, "a", "b", "##c"])}, lowercase=True)
+    assert tokenizer("a bc", "B") == {
+        "input_ids": [2, 5, 6, 7, 3, 6, 3],
+        "token_type_ids": [0, 0, 0, 0, 0, 1, 1],
+        "attention_mask": [1] * 7,
+    }
+    assert tokenizer(["a", "a b z"], padding=True) == {
+        "input_ids": [[2, 5, 3, 0, 0], [2, 5, 6, 1, 3]],
+        "token_type_ids": [[0] * 5] * 2,
+        "attention_mask": [[1, 1, 1, 0, 0], [1] * 5],
+    }
+    assert tokenizer("a b a b", truncation=True, max_length=4)["input_ids"] == [2, 5, 6, 3]
+    assert tokenizer("a b a b")["input_ids"] == [2, 5, 6, 5, 6, 3]  # nothing stays switched on
+    arrays = tokenizer(["a", "b"], return_tensors="np")["input_ids"]
+    assert arrays.tolist() == [[2, 5, 3], [2, 6, 3]]
+    assert torch.equal(tokenizer("a", return_tensors="pt")["input_ids"], torch.tensor([[2, 5, 3]]))
+    assert isinstance(arrays, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((["a", "b"], ["c"]), {}, "2 texts but 1 pairs; expected as many of each"),
+        (("a",), {"truncation": True}, "truncation=True needs max_length="),
+        ((["a", "a b"],), {"return_tensors": "pt"}, "different lengths do not make a tensor; set padding=True"),
+        (("a",), {"return_tensors": "tf"}, "return_tensors='tf': expected 'pt' or 'np'"),
+    ],
+)
+def test_calls_that_cannot_work(tokenizer: Tokenizer, arguments: tuple, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tokenizer(*arguments, **options)
+
+
+def test_decode_gives_the_text_back(tokenizer: Tokenizer) -> None:
+    for sentence in [s for document in make_text(3) for s in document][:11]:
+        ids = tokenizer(sentence)["input_ids"]
+        assert tokenizer.decode(ids, skip_special_tokens=True) == sentence
+        assert tokenizer.decode(ids) == f"[CLS] {sentence} [SEP]"
+
+
+# ---- beside the reference implementations
+
+
+@pytest.fixture(scope="module", params=REAL)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
+    """A tokenizer of a published vocabulary, and Hugging Face's from the files that it writes."""
+    from transformers import AutoTokenizer
+
+    tokenizer = load_tokenizer(real_data("vocab", request.param, "vocab.txt"), REAL[request.param])
+    folder = tmp_path_factory.mktemp("tokenizer")
+    for name, content in tokenizer.files(512).items():
+        (folder / name).write_text(content, encoding="utf-8")
+    return tokenizer, AutoTokenizer.from_pretrained(folder)
+
+
+CALLS: list[dict[str, Any]] = [
+    {},
+    {"padding": True},
+    *({"truncation": True, "max_length": length} for length in (5, 17, 512)),
+    {"truncation": True, "max_length": 31, "padding": True},
+]
+
+
+@pytest.mark.parametrize("options", CALLS, ids=str)
+def test_a_call_is_hugging_faces(both: tuple[Tokenizer, Any], options: dict[str, Any]) -> None:
+    ours, theirs = both
+    for arguments in [(HARD,), (HARD, PAIRS)]:
+        expected = theirs(*arguments, **options, return_token_type_ids=True)
+        assert ours(*arguments, **options) == {name: expected[name] for name in ours("a")}
+    for text, pair in list(zip(HARD, PAIRS, strict=True))[:9]:
+        assert ours(text, pair, **options)["input_ids"] == theirs(text, pair, **options)["input_ids"]
+
+
+def test_hugging_face_takes_the_same_settings(both: tuple[Tokenizer, Any]) -> None:
+    ours, theirs = both
+    assert theirs.model_max_length == 512
+    assert len(theirs) == ours.vocab_size
+    specials = [
+        theirs.pad_token_id,
+        theirs.unk_token_id,
+        theirs.cls_token_id,
+        theirs.sep_token_id,
+        theirs.mask_token_id,
+    ]
+    facts = ours.facts
+    assert specials == [facts.pad, facts.unk, facts.cls, facts.sep, facts.mask]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_ids_of_the_original(name: str) -> None:
+    lines = real_data("tokenization", f"reference.{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    tokenizer = load_tokenizer(real_data("vocab", name, "vocab.txt"), REAL[name])
+    rows = [row for row in map(json.loads, lines) if row["hf_same"]]
+    assert len(rows) == 77
+    ids = tokenizer.encode_document([row["text"] for row in rows])
+    assert [row["text"] for row, got in zip(rows, ids, strict=True) if got != row["ids"]] == []
+    assert sum(map(len, ids)) > 1_000
+
+
+@pytest.mark.parametrize("name", [name for name in REAL if name != "bert-base-chinese"])
+def test_a_published_vocabulary_says_whether_it_is_cased(name: str) -> None:
+    assert load_tokenizer(real_data("vocab", name)).lowercase is REAL[name]

@@ -1,0 +1,234 @@
+"""Any model directory in; a directory out that `transformers` loads by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import minilm_dir, small_config, small_model
+from safetensors.torch import save_file
+
+from bertkit import export_model, load_model, load_tokenizer
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.interop import huggingface
+from bertkit.interop.load import resolve_model_dir, write_model
+from bertkit.model.heads import BertWithHeads, PaddedBert
+from bertkit.train import checkpoint
+from bertkit.train.checkpoint import Checkpoint
+
+HEADS = {"pretraining": ["masked_lm", "next_sentence"], "masked_lm": ["masked_lm"], "encoder": []}
+B, T = 3, 11
+MASK = (torch.arange(T) < torch.tensor([11, 5, 7])[:, None]).long()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """The small model, exported with all heads, with the masked LM head, and as a bare encoder."""
+    folder = tmp_path_factory.mktemp("exported")
+    export_model(small_model(tokenizer.vocab_size), tokenizer, folder / "pretraining")
+    for name in ("masked_lm", "encoder"):
+        export_model(load_model(folder / "pretraining", HEADS[name]), tokenizer, folder / name)
+    ids = torch.randint(5, 50, (B, T), generator=torch.Generator().manual_seed(0)) * MASK
+    types = torch.randint(2, (B, T), generator=torch.Generator().manual_seed(1)) * MASK
+    with torch.no_grad():
+        out = load_model(folder / "pretraining")(ids, MASK, types)
+    tensors = {"ids": ids, "mask": MASK, "types": types, "last": out.last_hidden_state, **out.logits}
+    save_file({**tensors, "pooled": out.pooled_output}, folder / "expected.safetensors")
+    return folder
+
+
+# runs without bertkit, and fails when anything is printed, logged or left over
+READER = """
+import importlib.abc, json, sys
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "bertkit":
+            raise ImportError("bertkit is not installed here")
+sys.meta_path.insert(0, Refuse())
+try:
+    import bertkit
+    raise SystemExit("bertkit can be imported")
+except ImportError:
+    pass
+import torch, transformers
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+folder, results = sys.argv[1], {}
+expected = load_file(folder + "/expected.safetensors")
+inputs = dict(zip(("input_ids", "attention_mask", "token_type_ids"), (expected[k] for k in ("ids", "mask", "types"))))
+outputs = {"last": "last_hidden_state", "pooled": "pooler_output", "masked_lm": "logits", "next_sentence": "seq_relationship_logits"}
+for directory, auto in json.loads(sys.argv[2]):
+    cls = getattr(transformers, auto)
+    model, info = cls.from_pretrained(f"{folder}/{directory}", output_loading_info=True)
+    with torch.no_grad():
+        out = model.eval()(**inputs)
+    found = {name: getattr(out, key, None) for name, key in outputs.items()}
+    if auto == "AutoModelForPreTraining":
+        found["masked_lm"] = out.prediction_logits
+    tokens = inputs["attention_mask"].bool()
+    far = {}
+    for name, value in found.items():
+        if value is not None:
+            difference = (value - expected[name]).abs()
+            far[name] = float((difference[tokens] if value.dim() == 3 else difference).max())
+    left = {key: sorted(map(str, value)) for key, value in info.items() if value}
+    results[f"{directory} {auto}"] = {"class": type(model).__name__, "far": far, "left": left}
+tokenizer = AutoTokenizer.from_pretrained(folder + "/encoder")
+results["ids"] = tokenizer("kan lor. mish", "rud")["input_ids"]
+results["limit"] = tokenizer.model_max_length
+print(json.dumps(results))
+"""
+
+
+def test_transformers_loads_it_without_bertkit(exported: Path, tokenizer: Tokenizer) -> None:
+    cases = [
+        ("pretraining", "AutoModelForPreTraining"),
+        ("masked_lm", "AutoModelForMaskedLM"),
+        ("encoder", "AutoModel"),
+    ]
+    command = [sys.executable, "-I", "-c", READER, str(exported), json.dumps(cases)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment.pop("TRANSFORMERS_VERBOSITY", None)
+    done = subprocess.run(command, cwd=exported, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.strip() and "Loading weights" not in line]
+    assert said == []
+    results = json.loads(done.stdout)
+    outputs = [("masked_lm", "next_sentence"), ("masked_lm",), ("last", "pooled")]
+    for (directory, auto), cls, expected in zip(
+        cases, ("BertForPreTraining", "BertForMaskedLM", "BertModel"), outputs, strict=True
+    ):
+        result = results[f"{directory} {auto}"]
+        assert result["class"] == cls
+        assert result["left"] == {}
+        assert sorted(result["far"]) == sorted(expected)
+        assert max(result["far"].values()) <= 1e-5
+    assert results["ids"] == tokenizer("kan lor. mish", "rud")["input_ids"]
+    assert len(results["ids"]) >= 8
+    assert results["limit"] == small_config().max_position_embeddings
+
+
+def test_the_pretraining_directory_serves_other_classes(exported: Path) -> None:
+    """Only what the other class does not have is left over."""
+    from transformers import AutoModel, AutoModelForMaskedLM
+
+    for cls, left_over in (
+        (AutoModelForMaskedLM, ("bert.pooler.", "cls.seq_relationship.")),
+        (AutoModel, ("cls.predictions.", "cls.seq_relationship.")),
+    ):
+        _, info = cls.from_pretrained(exported / "pretraining", output_loading_info=True)
+        assert not info["missing_keys"]
+        assert info["unexpected_keys"]
+        assert all(str(name).startswith(left_over) for name in info["unexpected_keys"])
+
+
+def test_there_and_back_is_exact(exported: Path, tokenizer: Tokenizer) -> None:
+    model = load_model(exported / "pretraining")
+    assert not model.training
+    expected = small_model(tokenizer.vocab_size).state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.model.state_dict().items())
+    assert load_tokenizer(exported / "pretraining")("kan lor.")["input_ids"] == tokenizer("kan lor.")["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("directory", "heads", "held"),
+    [
+        ("pretraining", None, ["masked_lm", "next_sentence"]),
+        ("pretraining", ["masked_lm"], ["masked_lm"]),
+        ("pretraining", ["next_sentence"], ["next_sentence"]),
+        ("pretraining", [], []),
+        ("masked_lm", None, ["masked_lm"]),
+        ("encoder", None, []),
+    ],
+)
+def test_choice_of_heads(exported: Path, directory: str, heads: list[str] | None, held: list[str]) -> None:
+    assert list(load_model(exported / directory, heads).model.heads) == held
+
+
+@pytest.mark.parametrize(
+    ("directory", "heads", "missing"),
+    [("encoder", ["masked_lm"], "masked_lm"), ("masked_lm", ["masked_lm", "next_sentence"], "next_sentence")],
+)
+def test_a_head_that_is_not_there_is_refused(exported: Path, directory: str, heads: list[str], missing: str) -> None:
+    with pytest.raises(InputError, match=f"no weights for the head {missing}"):
+        load_model(exported / directory, heads)
+
+
+def test_what_cannot_be_exported_is_refused(exported: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="heads next_sentence: cannot be written by themselves"):
+        export_model(load_model(exported / "pretraining", ["next_sentence"]), tokenizer, tmp_path / "a")
+    with pytest.raises(InputError, match=f"the tokenizer has {tokenizer.vocab_size} tokens, the model 127"):
+        export_model(small_model(127), tokenizer, tmp_path / "a")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "diary.txt").write_text("dear diary")
+    with pytest.raises(InputError, match="holds something else than a model"):
+        export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "notes")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["notes", "notes/diary.txt"]
+
+
+def run_with_checkpoints(run_dir: Path, tokenizer: Tokenizer) -> Path:
+    """A run with checkpoints of steps 1 and 2, whose weights differ."""
+    run_dir.mkdir()
+    for step in (1, 2):
+        model = small_model(tokenizer.vocab_size, seed=step)
+        files = huggingface.text_files(model, tokenizer.files(41))
+        checkpoint.save(run_dir, Checkpoint(step, huggingface.tensors_of(model), {}, {}, files), 3)
+    (run_dir / "model").mkdir()
+    write_model(small_model(tokenizer.vocab_size, seed=3), tokenizer, run_dir / "model")
+    return run_dir
+
+
+def test_which_directory_of_a_run(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run_dir = run_with_checkpoints(tmp_path / "run", tokenizer)
+    first, second = (run_dir / "checkpoints" / f"step-0000000{step}" for step in (1, 2))
+    assert resolve_model_dir(run_dir) == second
+    assert resolve_model_dir(str(first)) == first
+    assert resolve_model_dir(run_dir / "model") == run_dir / "model"
+    expected = small_model(tokenizer.vocab_size, seed=2).bert.embeddings.token.weight
+    assert torch.equal(load_model(run_dir).model.bert.embeddings.token.weight, expected)
+    assert load_tokenizer(run_dir).vocab_size == tokenizer.vocab_size
+    os.truncate(second / "model.safetensors", 100)
+    assert resolve_model_dir(run_dir) == first
+    with pytest.raises(InputError, match=r"step-00000002 is damaged: model\.safetensors.*; take another checkpoint"):
+        resolve_model_dir(second)
+    os.truncate(first / "config.json", 1)
+    assert resolve_model_dir(run_dir) == run_dir / "model"
+    shutil.rmtree(run_dir / "model")
+    with pytest.raises(InputError, match="a run without a valid checkpoint"):
+        resolve_model_dir(run_dir)
+
+
+def test_no_such_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model_dir=.*nowhere: no such directory"):
+        load_model(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"no config\.json and no checkpoints"):
+        load_model(tmp_path)
+
+
+@torch.no_grad()
+def test_a_real_checkpoint_gives_the_hidden_states_of_transformers() -> None:
+    from transformers import BertModel
+
+    directory = minilm_dir()
+    ours, theirs = load_model(directory), BertModel.from_pretrained(directory).eval()
+    tokenizer = load_tokenizer(directory)
+    assert isinstance(ours, PaddedBert)
+    assert isinstance(ours.model, BertWithHeads)
+    encoded = tokenizer(
+        ["A river rose slowly.", "Who?"], ["It fell again in June.", "Nobody."], padding=True, return_tensors="pt"
+    )
+    out = ours(**encoded, output_hidden_states=True)
+    reference = theirs(**encoded, output_hidden_states=True)
+    tokens = encoded["attention_mask"].bool()
+    assert not tokens.all()
+    assert len(out.hidden_states) == len(reference.hidden_states) == 7
+    for a, b in zip(out.hidden_states, reference.hidden_states, strict=True):
+        torch.testing.assert_close(a[tokens], b[tokens], rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.pooled_output, reference.pooler_output, rtol=0, atol=1e-5)

@@ -1,0 +1,56 @@
+"""The table of names is total both ways."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import LAYERS, small_model
+
+from bertkit.interop.names import HUGGING_FACE, from_hugging_face, to_hugging_face
+
+BY_HAND = {
+    "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
+    "bert.embeddings.norm.bias": "bert.embeddings.LayerNorm.bias",
+    "bert.encoder.layers.0.attention.query.weight": "bert.encoder.layer.0.attention.self.query.weight",
+    "bert.encoder.layers.11.attention_norm.weight": "bert.encoder.layer.11.attention.output.LayerNorm.weight",
+    "bert.encoder.layers.11.feed_forward_norm.bias": "bert.encoder.layer.11.output.LayerNorm.bias",
+    "bert.encoder.layers.2.feed_forward.intermediate.bias": "bert.encoder.layer.2.intermediate.dense.bias",
+    "heads.masked_lm.bias": "cls.predictions.bias",
+    "heads.masked_lm.norm.weight": "cls.predictions.transform.LayerNorm.weight",
+    "heads.next_sentence.dense.weight": "cls.seq_relationship.weight",
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), BY_HAND.items())
+def test_by_hand(ours: str, theirs: str) -> None:
+    assert to_hugging_face(ours) == theirs
+    assert from_hugging_face([theirs]) == {theirs: ours}
+
+
+def their_names() -> set[str]:
+    from transformers import BertConfig, BertForPreTraining
+
+    shape = {"hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 3, "vocab_size": 7}
+    model = BertForPreTraining(BertConfig(num_hidden_layers=LAYERS, max_position_embeddings=5, **shape))
+    return {name for name, _ in model.named_parameters()}  # tied weights once
+
+
+def test_total_both_ways() -> None:
+    ours, theirs = {name for name, _ in small_model().named_parameters()}, their_names()
+    assert len(ours) == len(theirs) == 5 + 16 * LAYERS + 2 + 5 + 2
+    assert {to_hugging_face(name) for name in ours} == theirs
+    back = from_hugging_face(theirs)
+    assert set(back) == theirs
+    assert set(back.values()) == ours
+    assert {to_hugging_face(name): name for name in ours} == back
+
+
+def test_the_table_is_one_to_one_and_every_row_is_used() -> None:
+    assert len(set(HUGGING_FACE.values())) == len(HUGGING_FACE) == 5 + 16 + 2 + 5 + 2
+    used = {to_hugging_face(name).replace("layer.0.", "layer.{}.") for name, _ in small_model().named_parameters()}
+    assert set(HUGGING_FACE.values()) <= used
+
+
+def test_a_name_without_a_place_is_left_out() -> None:
+    assert from_hugging_face(["bert.encoder.layer.0.output.scale", "lm_head.weight", "bert.embeddings.norm.bias"]) == {}
+    with pytest.raises(KeyError):
+        to_hugging_face("bert.encoder.layers.0.attention.rotary")

@@ -1,0 +1,116 @@
+"""The certificate of parity: within tolerance, and able to say no."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import LAYERS, minilm_dir, small_model
+from safetensors.torch import load_file, save_file
+
+from bertkit import export_model, load_model
+from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.interop import parity
+
+
+@pytest.fixture
+def exported(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    return export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("heads", "architecture", "values", "gradients"),
+    [
+        # hidden states, logits of each head, pooled output, loss
+        (None, "BertForPreTraining", LAYERS + 1 + 2 + 1, 5 + 16 * LAYERS + 2 + 5 + 2),
+        (["masked_lm"], "BertForMaskedLM", LAYERS + 1 + 1 + 1, 5 + 16 * LAYERS + 5),
+        ([], "BertModel", LAYERS + 1 + 1 + 1, 5 + 16 * LAYERS + 2),
+    ],
+)
+def test_a_random_model_is_within_tolerance(
+    exported: Path, tokenizer: Tokenizer, heads: list[str] | None, architecture: str, values: int, gradients: int
+) -> None:
+    directory = exported
+    if heads is not None:
+        directory = export_model(load_model(exported, heads), tokenizer, exported.with_name("other"))
+    result = parity.certificate(directory)
+    assert result["architecture"] == architecture
+    assert result["within_tolerance"] is True
+    rows = result["comparisons"]
+    assert {row["case"] for row in rows} == {"text, padded", "random ids, padded", "random ids, no mask"}
+    assert {row["dtype"] for row in rows} == {"float32", "float64"}
+    assert sum(row["what"].startswith("gradient.") for row in rows) == 6 * gradients
+    assert len(rows) == 6 * (values + gradients)
+    assert max(row["max_abs"] for row in rows if row["dtype"] == "float64") <= 1e-10
+    assert parity.certificate(directory) == result  # a function of the model and the seed
+    assert parity.in_one_screen(result).endswith("within tolerance")
+    parity.same_ids(directory)
+
+
+def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a reference with one slightly different weight, both the values and the gradients fail."""
+    load = parity.load_reference
+
+    def nudged(directory: Path, architecture: str, dtype: torch.dtype) -> object:
+        model = load(directory, architecture, dtype)
+        with torch.no_grad():
+            model.bert.encoder.layer[1].attention.self.value.bias[3] += 1e-3
+        return model
+
+    monkeypatch.setattr(parity, "load_reference", nudged)
+    result = parity.certificate(exported)
+    assert result["within_tolerance"] is False
+    bad = {row["what"] for row in result["comparisons"] if not row["within_tolerance"]}
+    assert {"hidden_states.2", "logits.masked_lm", "loss"} <= bad
+    assert any(what.startswith("gradient.") for what in bad)
+    assert "hidden_states.1" not in bad
+    assert "BAD" in parity.in_one_screen(result)
+    assert parity.in_one_screen(result).endswith("NOT within tolerance")
+
+
+def test_a_directory_that_transformers_does_not_load_cleanly_is_refused(exported: Path) -> None:
+    tensors = load_file(exported / "model.safetensors")
+    save_file({**tensors, "classifier.weight": torch.ones(2, 2)}, exported / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"transformers does not load it cleanly .*classifier\.weight"):
+        parity.certificate(exported)
+
+
+def test_verify_sees_a_flipped_weight(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "parity.json"
+    command = ["verify", f"model_dir={exported}", f"output={output}"]
+    assert run(command) == 0
+    certified = output.read_bytes()
+    assert json.loads(certified)["within_tolerance"] is True
+    assert run(command) == 0
+    path = exported / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1  # one bit of the last weight: both implementations still agree on it
+    path.write_bytes(bytes(data))
+    capsys.readouterr()
+    assert run(command) == 1
+    out = capsys.readouterr().out
+    changed = max(load_file(path))  # tensors lie in the order of their names
+    assert f"1 tensors changed since they were certified: {changed}" in out
+    assert output.read_bytes() == certified
+    assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'another.json'}"]) == 0
+
+
+def test_a_certificate_in_the_directory_is_checked_too(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", f"model_dir={exported}"]) == 0
+    (exported / "parity.json").write_text(capsys.readouterr().out)
+    tensors = load_file(exported / "model.safetensors")
+    tensors["cls.predictions.bias"][0] += 1
+    save_file(tensors, exported / "model.safetensors", {"format": "pt"})
+    assert run(["verify", f"model_dir={exported}"]) == 1
+    assert json.loads(capsys.readouterr().out)["changed_since_certified"] == ["cls.predictions.bias"]
+
+
+def test_a_real_checkpoint_is_within_tolerance() -> None:
+    result = parity.certificate(minilm_dir(), num_sequences=2)
+    assert result["within_tolerance"] is True
+    assert result["architecture"] == "BertModel"
+    assert len(result["tensor_sha256"]) == 5 + 16 * 6 + 2

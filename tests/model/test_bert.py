@@ -1,0 +1,159 @@
+"""Initial weights, heads, ties, and the shapes that the docstrings promise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import HIDDEN, LAYERS, POSITIONS, small_config, small_model
+from torch import nn
+
+from bertkit.errors import InputError
+from bertkit.model.bert import init_weights
+from bertkit.model.config import BertConfig
+from bertkit.model.heads import BertWithHeads
+from bertkit.model.layout import Layout
+
+LENGTHS = torch.tensor([5, 7, 3])
+# the standard deviation of a normal cut at two of its own
+CUT = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor, Layout]:
+    generator = torch.Generator().manual_seed(1)
+    ids, types = (torch.randint(high, (15,), generator=generator) for high in (131, 2))
+    return ids, types, Layout.from_lengths(LENGTHS)
+
+
+def test_every_parameter_is_initialised() -> None:
+    config = BertConfig(**{**vars(small_config()), "hidden_size": 122, "intermediate_size": 251})
+    model = BertWithHeads(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    init_weights(model, 0.02, torch.Generator().manual_seed(0))
+    kinds = {"ones": 0, "zeros": 0, "normal": 0}
+    for name, parameter in model.named_parameters():
+        if "norm.weight" in name:
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+            kinds["ones"] += 1
+        elif name.endswith("bias"):
+            assert torch.equal(parameter, torch.zeros_like(parameter)), name
+            kinds["zeros"] += 1
+        else:
+            assert float(parameter.detach().abs().max()) <= 0.04, name
+            assert abs(float(parameter.detach().mean())) < 4 * 0.02 / parameter.numel() ** 0.5, name
+            assert float(parameter.detach().std()) == pytest.approx(0.02 * CUT, rel=4 / parameter.numel() ** 0.5), name
+            kinds["normal"] += 1
+    assert kinds == {"ones": 2 + 2 * LAYERS, "zeros": 1 + 8 * LAYERS + 1 + 3 + 1, "normal": 3 + 6 * LAYERS + 1 + 1 + 1}
+    everything = torch.cat([p.detach().flatten() for n, p in model.named_parameters() if p.dim() == 2])
+    assert float(everything.std()) == pytest.approx(0.02 * CUT, rel=0.005)
+    assert float(everything.abs().max()) > 0.0399
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    first, again, other = small_model(seed=3), small_model(seed=3), small_model(seed=4)
+    for name, parameter in first.state_dict().items():
+        assert torch.equal(parameter, again.state_dict()[name])
+        assert torch.equal(parameter, other.state_dict()[name]) == (parameter.dim() == 1)
+
+
+def test_a_parameter_without_a_rule_is_refused() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+    with pytest.raises(AssertionError, match="no rule to initialise scale of Odd"):
+        init_weights(Odd(), 0.02, torch.Generator())
+
+
+def test_masked_positions_select_from_all_positions() -> None:
+    model, (ids, types, layout) = small_model().double().eval(), batch()
+    positions = torch.tensor([1, 4, 5, 14])
+    everywhere = model(ids, types, layout).logits
+    selected = model(ids, types, layout, masked_positions=positions).logits
+    torch.testing.assert_close(selected["masked_lm"], everywhere["masked_lm"][positions], rtol=0, atol=1e-12)
+    assert torch.equal(selected["next_sentence"], everywhere["next_sentence"])
+
+
+def test_the_decoder_is_the_embedding() -> None:
+    model, (ids, types, layout) = small_model(), batch()
+    assert not any("decoder" in name for name, _ in model.named_parameters())
+    unseen = next(i for i in range(131) if i not in ids.tolist())
+    model(ids, types, layout).logits["masked_lm"][:, unseen].sum().backward()
+    gradient = model.bert.embeddings.token.weight.grad
+    assert gradient[unseen].abs().max() > 0  # only the decoder can have put it there
+    with torch.no_grad():
+        before = model(ids, types, layout).logits["masked_lm"]
+        model.bert.embeddings.token.weight[unseen] += 1
+        after = model(ids, types, layout).logits["masked_lm"]
+    changed = (before != after).any(0)
+    assert changed.nonzero().flatten().tolist() == [unseen]
+
+
+def test_every_parameter_receives_a_gradient() -> None:
+    """An unused one would stop data-parallel training."""
+    model, (ids, types, layout) = small_model(), batch()
+    logits = model(ids, types, layout).logits
+    (logits["masked_lm"].square().sum() + logits["next_sentence"].square().sum()).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+SHAPES = [
+    (("masked_lm", "next_sentence"), True, {"masked_lm": (15, 131), "next_sentence": (3, 2)}),
+    (("masked_lm",), False, {"masked_lm": (15, 131)}),
+    (("next_sentence",), True, {"next_sentence": (3, 2)}),
+    ((), True, {}),
+]
+
+
+@pytest.mark.parametrize(("heads", "with_pooler", "logits"), SHAPES)
+def test_shapes(heads: tuple[str, ...], with_pooler: bool, logits: dict[str, tuple[int, ...]]) -> None:
+    out = BertWithHeads(small_config(), heads, with_pooler)(*batch(), output_hidden_states=True)
+    assert {name: tuple(value.shape) for name, value in out.logits.items()} == logits
+    assert out.last_hidden_state.shape == (15, HIDDEN)
+    assert (None if out.pooled_output is None else tuple(out.pooled_output.shape)) == (
+        (3, HIDDEN) if with_pooler else None
+    )
+    assert [tuple(state.shape) for state in out.hidden_states] == [(15, HIDDEN)] * (LAYERS + 1)
+    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+
+
+@pytest.mark.parametrize(("heads", "with_pooler"), [(("masked_lm", "regression"), True), (("next_sentence",), False)])
+def test_impossible_heads_are_refused(heads: tuple[str, ...], with_pooler: bool) -> None:
+    with pytest.raises(AssertionError):
+        BertWithHeads(small_config(), heads, with_pooler)
+
+
+def test_dropout_in_training_only() -> None:
+    model, inputs = small_model(dropout=0.3), batch()
+    with torch.no_grad():
+        plain = small_model()(*inputs).last_hidden_state
+        assert torch.equal(model.eval()(*inputs).last_hidden_state, plain)
+        assert not torch.allclose(model.train()(*inputs).last_hidden_state, plain)
+
+
+IMPOSSIBLE = [
+    ({"hidden_size": 0}, "model.hidden_size=0: expected at least 1"),
+    ({"num_attention_heads": 3}, "model.hidden_size=26 is not a multiple of model.num_attention_heads=3"),
+    ({"hidden_dropout_prob": 1.0}, "model.hidden_dropout_prob=1.0: expected a probability"),
+    ({"attention_probs_dropout_prob": -0.1}, "model.attention_probs_dropout_prob=-0.1"),
+    ({"layer_norm_eps": float("nan")}, "model.layer_norm_eps=nan: expected a positive number"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), IMPOSSIBLE)
+def test_impossible_shapes_are_refused(changed: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        BertConfig(**{**vars(small_config()), **changed})
+
+
+def test_positions_matter() -> None:
+    """The same token at another place, and in the other segment, has another embedding."""
+    embeddings = small_model().bert.embeddings
+    ids = torch.full((POSITIONS,), 9)
+    out = embeddings(ids, torch.zeros_like(ids), Layout.from_lengths(torch.tensor([POSITIONS])))
+    assert len(out.unique(dim=0)) == POSITIONS
+    assert not torch.equal(out, embeddings(ids, torch.ones_like(ids), Layout.from_lengths(torch.tensor([POSITIONS]))))

@@ -1,0 +1,95 @@
+"""The door for padded tensors, beside the Hugging Face implementation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import LAYERS, POSITIONS, small_model
+
+from bertkit import export_model
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.model.heads import BertOutput, PaddedBert
+
+B, T = 5, 13
+RIGHT = (torch.arange(T) < torch.tensor([13, 7, 2, 11, 7])[:, None]).long()
+HOLES = (torch.rand(B, T, generator=torch.Generator().manual_seed(5)) < 0.6).long()
+HOLES[:, 3] = 1
+MASKS = {"right padding": RIGHT, "left padding": RIGHT.flip(1), "holes": HOLES, "no mask": None}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> tuple[PaddedBert, Any]:
+    """The same random weights here and there, in float64."""
+    from transformers import BertForPreTraining
+
+    model = small_model(tokenizer.vocab_size)
+    with torch.no_grad():  # biases of zero would hide that they are used
+        for index, parameter in enumerate(model.parameters()):
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
+    directory = export_model(model, tokenizer, tmp_path_factory.mktemp("model") / "exported")
+    reference = BertForPreTraining.from_pretrained(directory, dtype=torch.float64).eval()
+    return PaddedBert(model.double()).eval(), reference
+
+
+def compare(out: BertOutput, reference: Any, poolers: torch.Tensor, is_token: torch.Tensor) -> dict[str, float]:
+    """The largest difference of every output, on the tokens."""
+    logits = reference["prediction_logits"], out.logits["masked_lm"]
+    pairs = {"masked_lm": logits, "last_hidden_state": (reference["hidden_states"][-1], out.last_hidden_state)}
+    assert len(out.hidden_states) == len(reference["hidden_states"]) == LAYERS + 1
+    pairs |= {
+        f"hidden_states.{n}": pair
+        for n, pair in enumerate(zip(reference["hidden_states"], out.hidden_states, strict=True))
+    }
+    differences = {name: float((a - b)[is_token].abs().max()) for name, (a, b) in pairs.items()}
+    differences["pooled_output"] = float((poolers - out.pooled_output).abs().max())
+    return differences
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("segments", [True, False])
+@pytest.mark.parametrize("name", MASKS)
+def test_equal_to_transformers(models: tuple[PaddedBert, Any], name: str, segments: bool) -> None:
+    ours, theirs = models
+    generator = torch.Generator().manual_seed(0)
+    ids, types = (torch.randint(high, (B, T), generator=generator) for high in (ours.config.vocab_size, 2))
+    mask = MASKS[name]
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types if segments else None}
+    out = ours(**inputs, output_hidden_states=True)
+    reference = theirs(**inputs, output_hidden_states=True)
+    is_token = torch.ones(B, T).bool() if mask is None else mask.bool()
+    # transformers pools the first column, padding or not; bertkit pools the first token
+    last, first = reference.hidden_states[-1], is_token.int().argmax(1)
+    poolers = theirs.bert.pooler(last[torch.arange(B), first][:, None])
+    differences = compare(out, reference, poolers, is_token)
+    assert len(differences) == LAYERS + 4
+    assert max(differences.values()) <= 1e-10, differences
+    rows = first == 0
+    assert rows.any()
+    nsp = (out.logits["next_sentence"] - reference.seq_relationship_logits)[rows].abs().max()
+    assert float(nsp) <= 1e-10
+    assert not out.last_hidden_state[~is_token].any()
+    assert not out.logits["masked_lm"][~is_token].any()
+
+
+@torch.no_grad()
+def test_what_stands_under_the_padding_is_never_read(models: tuple[PaddedBert, Any]) -> None:
+    ids = torch.randint(1, 50, (B, T))
+    out = models[0](ids, RIGHT)
+    again = models[0](torch.where(RIGHT.bool(), ids, 7), RIGHT)
+    assert torch.equal(out.last_hidden_state, again.last_hidden_state)
+
+
+def test_too_long_is_refused(models: tuple[PaddedBert, Any]) -> None:
+    ids = torch.ones(1, POSITIONS + 1).long()
+    with pytest.raises(
+        ValueError, match=f"{POSITIONS + 1} tokens a sequence exceed max_position_embeddings={POSITIONS}"
+    ):
+        models[0](ids)
+    models[0](ids[:, :-1])
+
+
+def test_a_row_without_tokens_is_refused(models: tuple[PaddedBert, Any]) -> None:
+    with pytest.raises(ValueError, match="a sequence has no token"):
+        models[0](torch.ones(2, 3).long(), torch.tensor([[1, 1, 1], [0, 0, 0]]))

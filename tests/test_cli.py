@@ -1,0 +1,264 @@
+"""The command line: help, refusals, exit codes; bad input gets one line and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import make_text, small_model, write_text
+
+from bertkit import export_model, load_tokenizer
+from bertkit.cli import COMMANDS, compose, run
+from bertkit.config import build, conf_dir
+from bertkit.settings import SCHEMAS
+
+TINY = ["model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "segments.max_seq_length=32"]
+
+
+def bertkit(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bertkit", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> None:
+    code = (
+        "import sys; from bertkit.cli import run\n"
+        "codes = [run([]), run(['--help']), *(run([command, '--help']) for command in "
+        f"{list(COMMANDS)})]\n"
+        "heavy = {'torch', 'hydra', 'numpy', 'transformers', 'yaml'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy or any(codes) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 5
+
+
+def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
+    code = (
+        "import sys; from bertkit.cli import run\n"
+        "code = run(['pretrain', 'model.hiden_size=3', 'data_dir=x', 'output_dir=y'])\n"
+        "sys.exit(10 if 'torch' in sys.modules else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: unknown key 'model.hiden_size'; did you mean 'hidden_size'?\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["pretrian"], "unknown command 'pretrian'; did you mean 'pretrain'?"),
+        (["pretrain", "--wat"], "unknown option --wat"),
+        (["pretrain", "model=tinny"], "unknown option model=tinny; did you mean 'tiny'?"),
+        (["pretrain", "batch.sequenses=3"], "unknown key 'batch.sequenses'; did you mean 'sequences'?"),
+        (["pretrain", "stpes=3"], "unknown key 'stpes'; did you mean 'steps'?"),
+        (["pretrain", "steps"], "'steps': expected key=value"),
+        (["pretrain", "seed=1,2"], "add -m to run each of them"),
+        (["pretrain", "data_dir=x"], "missing value: set output_dir="),
+        (["pretrain", "data_dir=x", "output_dir=y", "steps=many"], "steps='many': expected a whole number"),
+        (["pretrain", "data_dir=x", "output_dir=y", "precision=fp8"], "precision='fp8': expected fp32 or bf16"),
+        (["pretrain", "data_dir=x", "output_dir=y", "schedule.warmup_steps=20000"], "exceeds steps=10000"),
+        (["pretrain", "data_dir=x", "output_dir=y", "model.hidden_size=31"], "is not a multiple of"),
+        (
+            ["pretrain", "data_dir=x", "output_dir=y", "segments.max_seq_length=600"],
+            "max_seq_length=600 exceeds the model's max_position_embeddings=512; lower segments.max_seq_length",
+        ),
+        (["pretrain", "data_dir=no/such", "output_dir=y"], "data_dir=no/such: no such directory"),
+        (["prepare", "output_dir=y"], "missing value: set corpus.path="),
+        (["prepare", "corpus.path=no/such.txt", "output_dir=y"], "corpus.path=no/such.txt: no such file"),
+        (["export", "checkpoint=no/such", "output_dir=y"], "no/such: no such directory"),
+        (["verify", "model_dir=no/such"], "no/such: no such directory"),
+        (["prepare", "--config-dir", "no/such"], "--config-dir no/such: no such directory"),
+    ],
+)
+def test_refusals(
+    arguments: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    assert line in said.err
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_configuration_errors_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pretrain", "data_dir=x", "steps=-1", "seed=text", "batch.sequences=0"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3, lines
+
+
+def write_gibberish(path: Path) -> Path:
+    path.write_bytes(bytes(range(256)) * 40)
+    return path
+
+
+def write_bad_line(path: Path) -> Path:
+    path.write_bytes("eine Zeile\n".encode() * 41 + "Stra\xdfe\n".encode("latin-1"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "line"),
+    [
+        ("empty.txt", lambda path: path.write_text(""), "empty.txt: no text in this file"),
+        ("blank.txt", lambda path: path.write_text("\n \n\n"), "blank.txt: no text in this file"),
+        ("binary.txt", write_gibberish, "binary.txt:1: not text (a zero byte at column 1)"),
+        ("latin.txt", write_bad_line, "latin.txt:42: not UTF-8 (byte 0xdf at column 5)"),
+        ("bad.jsonl", lambda path: path.write_text('{"text": "a"}\n{"text": \n'), "bad.jsonl:2: not JSON"),
+        ("other.jsonl", lambda path: path.write_text('{"body": "a"}\n'), "no field 'text' (it has: body)"),
+    ],
+)
+def test_text_that_cannot_be_read(
+    name: str, make: object, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / name)  # type: ignore[operator]
+    assert run(["prepare", f"corpus.path={tmp_path / name}", f"output_dir={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_vocabulary_without_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = write_text(tmp_path / "text.txt", make_text(3))
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
+    assert run(["prepare", f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'out'}"]) == 2
+    assert "vocabulary of 6 tokens has no [MASK]" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_with_another_vocabulary(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = load_tokenizer(prepared_dir)
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"{token}\n" for token in [*tokenizer.vocab, "onemore"]))
+    export_model(small_model(tokenizer.vocab_size + 1), load_tokenizer(vocab), tmp_path / "model")
+    arguments = [f"data_dir={prepared_dir}", f"init_from={tmp_path / 'model'}", f"output_dir={tmp_path / 'run'}"]
+    assert run(["pretrain", *arguments, "segments.max_seq_length=32"]) == 2
+    assert f"the model has a vocabulary of {tokenizer.vocab_size + 1}" in capsys.readouterr().err
+    assert run(["evaluate", f"model_dir={tmp_path / 'model'}", f"data_dir={prepared_dir}"]) == 2
+    assert "exceeds the model's max_position_embeddings=41" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_output_directory_that_holds_something_else(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    text = write_text(tmp_path / "text.txt", make_text(3))
+    for arguments in (
+        ["prepare", f"corpus.path={text}"],
+        ["pretrain", f"data_dir={prepared_dir}", *TINY],
+        ["export", f"checkpoint={prepared_dir}"],
+    ):
+        assert run([*arguments, f"output_dir={tmp_path / 'mine'}"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(prepared_dir, tmp_path / "data")
+    shard = tmp_path / "data" / "train" / "tokens-00000.bin"
+    content = bytearray(shard.read_bytes())
+    content[11] ^= 1
+    shard.write_bytes(content)
+    assert run(["pretrain", f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", *TINY]) == 2
+    assert "train/tokens-00000.bin changed since prepare wrote them" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def every_choice() -> list[tuple[str, str]]:
+    """Each option of each group, with a command that uses the group."""
+    choices = []
+    for path in sorted(conf_dir().glob("*/*.yaml")):
+        users = [name for name in COMMANDS if f"- {path.parent.name}:" in (conf_dir() / f"{name}.yaml").read_text()]
+        choices += [(user, f"{path.parent.name}={path.stem}") for user in users]
+    return choices
+
+
+def test_every_configuration_composes_and_builds() -> None:
+    given = {
+        "prepare": ["corpus.path=x", "output_dir=y"],
+        "pretrain": ["data_dir=x", "output_dir=y"],
+        "evaluate": ["model_dir=x", "data_dir=y"],
+        "export": ["checkpoint=x", "output_dir=y"],
+        "verify": ["model_dir=x"],
+    }
+    composed = 0
+    for command, choice in [*((command, "") for command in COMMANDS), *every_choice()]:
+        if choice == "experiment=quickstart" and command != "pretrain":
+            continue
+        build(SCHEMAS[command], compose(command, [*given[command], *([choice] if choice else [])]))
+        composed += 1
+    assert composed == 5 + 22
+
+
+def test_cfg_prints_the_composed_configuration() -> None:
+    done = bertkit("pretrain", "data_dir=x", "output_dir=y", "model=mini", "--cfg", "job")
+    assert done.returncode == 0
+    assert "hidden_size: 256" in done.stdout
+
+
+def test_users_add_groups_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    tiny = (conf_dir() / "model" / "tiny.yaml").read_text()
+    (tmp_path / "conf" / "model" / "ours.yaml").write_text(tiny.replace("hidden_size: 128", "hidden_size: 62"))
+    arguments = ["model=ours", "data_dir=x", "output_dir=y"]
+    assert compose("pretrain", arguments, str(tmp_path / "conf"))["model"]["hidden_size"] == 62
+
+
+def test_a_sweep_runs_every_combination_in_its_own_directory(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.txt", make_text(5))
+    done = bertkit(
+        "prepare", "-m", f"corpus.path={text}", "tokenizer.vocab_size=120,140", f"output_dir={tmp_path / 'sweep'}"
+    )
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name for path in (tmp_path / "sweep").iterdir())
+    assert names == ["tokenizer.vocab_size-120", "tokenizer.vocab_size-140"]
+
+
+def test_the_wheel_holds_everything(tmp_path: Path) -> None:
+    """Built, unpacked elsewhere, and composed from there."""
+    root = Path(__file__).resolve().parents[1]
+    build_wheel = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", build_wheel, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
+    )
+    wheel = tmp_path / built.stdout.split()[-1]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
+        "import json, bertkit, bertkit.cli as cli, bertkit.config as config\n"
+        "composed = cli.compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
+        "print(json.dumps([bertkit.__file__, str(config.conf_dir()), composed['model']['hidden_size'],"
+        " len(list(config.conf_dir().rglob('*.yaml')))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    package, conf, size, count = json.loads(done.stdout)
+    assert package.startswith(str(tmp_path / "site"))
+    assert conf.startswith(str(tmp_path / "site"))
+    assert (size, count) == (1024, len(list((root / "conf").rglob("*.yaml"))))
+    entry = (tmp_path / "site" / "bin" / "bertkit").read_text()
+    assert "bertkit.cli" in entry
+
+
+def test_no_cuda_device(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *TINY, "device=cuda"]) == 2
+    assert "device=cuda: no CUDA device here" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

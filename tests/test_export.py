@@ -1,0 +1,135 @@
+"""Export and verify: what comes out loads elsewhere, without bertkit, and a changed weight is found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import minilm_dir
+from safetensors.torch import load_file, save_file
+
+from bertkit import load_model, load_tokenizer
+from bertkit.cli import run
+from bertkit.files import sha256_file
+
+CLASSES = {
+    "pretraining": ("AutoModelForPreTraining", "BertForPreTraining"),
+    "masked_lm": ("AutoModelForMaskedLM", "BertForMaskedLM"),
+    "encoder": ("AutoModel", "BertModel"),
+}
+TEXTS = ["kan lon. min", "Ünïcode, [MASK] and 3.50 €", ""]
+
+# Runs where bertkit cannot be imported; prints what loading said and gives the ids and the first output.
+ELSEWHERE = """
+import importlib.util, io, json, logging, sys, warnings
+sys.path[:] = [path for path in sys.path if path]
+sys.meta_path.insert(0, type("Blocker", (), {"find_spec": staticmethod(
+    lambda name, *_: (_ for _ in ()).throw(ImportError(name)) if name.split(".")[0] == "bertkit" else None)})())
+class_name, directory, texts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+said = []
+handler = logging.Handler(logging.WARNING)
+handler.emit = lambda record: said.append(record.getMessage())
+logging.getLogger().addHandler(handler)
+import transformers
+logging.getLogger("transformers").addHandler(handler)
+transformers.logging.disable_progress_bar()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    model, info = getattr(transformers, class_name).from_pretrained(directory, output_loading_info=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+said += [str(warning.message) for warning in caught if "transformers" in warning.filename]
+batch = tokenizer(texts, padding=True, return_tensors="pt")
+out = model.eval()(**batch)[0].detach()
+print(json.dumps({
+    "class": type(model).__name__, "said": said, "missing": sorted(info["missing_keys"]),
+    "unexpected": sorted(info["unexpected_keys"]), "ids": batch["input_ids"].tolist(), "out": out.tolist(),
+}))
+"""
+
+
+def elsewhere(class_name: str, directory: Path, cwd: Path) -> dict[str, object]:
+    command = [sys.executable, "-c", ELSEWHERE, class_name, str(directory), json.dumps(TEXTS)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    assert "error" not in done.stderr.lower()
+    return result
+
+
+@pytest.fixture(scope="module")
+def run_dir(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("export") / "run"
+    small = ["model=tiny", "model.hidden_size=32", "model.max_position_embeddings=64", "segments.max_seq_length=40"]
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", *small, "steps=5", "device=cpu"]) == 0
+    return output
+
+
+@pytest.mark.parametrize("head", CLASSES)
+def test_an_export_loads_where_bertkit_is_not(head: str, run_dir: Path, tmp_path: Path) -> None:
+    output = tmp_path / head
+    assert run(["export", f"checkpoint={run_dir}", f"head={head}", f"output_dir={output}"]) == 0
+    auto, architecture = CLASSES[head]
+    there = elsewhere(auto, output, tmp_path)
+    assert (there["class"], there["missing"], there["unexpected"], there["said"]) == (architecture, [], [], [])
+    batch = load_tokenizer(output)(TEXTS, padding=True, return_tensors="pt")
+    assert there["ids"] == batch["input_ids"].tolist()
+    out = load_model(output)(**batch)
+    ours = out.last_hidden_state if head == "encoder" else out.logits["masked_lm"]
+    is_token = batch["attention_mask"].bool()
+    assert (torch.tensor(there["out"])[is_token] - ours[is_token]).abs().max() < 1e-5
+    assert json.loads((output / "parity.json").read_text())["within_tolerance"]
+
+
+def test_the_final_model_loads_and_leaves_only_heads_over(run_dir: Path, tmp_path: Path) -> None:
+    there = elsewhere("AutoModelForPreTraining", run_dir / "model", tmp_path)
+    assert (there["class"], there["missing"], there["unexpected"], there["said"]) == ("BertForPreTraining", [], [], [])
+    left_over = {"AutoModelForMaskedLM": ("bert.pooler.", "cls.seq_relationship."), "AutoModel": ("cls.",)}
+    for auto, prefixes in left_over.items():
+        there = elsewhere(auto, run_dir / "model", tmp_path)
+        assert there["missing"] == []
+        assert there["unexpected"]
+        assert all(name.startswith(prefixes) for name in there["unexpected"])  # type: ignore[attr-defined]
+
+
+def test_exports_of_the_same_checkpoint_are_equal(run_dir: Path, tmp_path: Path) -> None:
+    hashes = []
+    for name in ("a", "b"):
+        assert run(["export", f"checkpoint={run_dir}", "head=encoder", f"output_dir={tmp_path / name}"]) == 0
+        hashes.append({path.name: sha256_file(path) for path in (tmp_path / name).iterdir()})
+    assert hashes[0] == hashes[1]
+    assert len(hashes[0]) == 8
+
+
+def test_export_is_idempotent_and_refuses_another(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["export", f"checkpoint={run_dir}", f"output_dir={tmp_path / 'out'}"]
+    assert run([*arguments, "head=encoder"]) == 0
+    assert run([*arguments, "head=encoder"]) == 0
+    assert "done already" in capsys.readouterr().out
+    assert run([*arguments, "head=masked_lm"]) == 2
+    assert "holds another export" in capsys.readouterr().err
+
+
+def test_a_head_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"checkpoint={minilm_dir()}", "head=masked_lm", f"output_dir={tmp_path / 'out'}"]
+    assert run(["export", *arguments]) == 2
+    assert "has no weights for head=masked_lm; it holds the encoder only" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_verify_finds_a_flipped_weight(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    assert run(["export", f"checkpoint={run_dir}", f"output_dir={output}"]) == 0
+    assert run(["verify", f"model_dir={output}", f"output={tmp_path / 'parity.json'}"]) == 0
+    weights = load_file(output / "model.safetensors")
+    weights["bert.encoder.layer.1.output.dense.weight"].view(-1)[17] += 1e-6
+    save_file(weights, output / "model.safetensors", metadata={"format": "pt"})
+    capsys.readouterr()
+    assert run(["verify", f"model_dir={output}", f"output={tmp_path / 'parity.json'}"]) == 1
+    said = capsys.readouterr().out
+    assert "1 tensors changed since they were certified: bert.encoder.layer.1.output.dense.weight" in said

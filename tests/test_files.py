@@ -1,0 +1,210 @@
+"""Nothing half-written is ever visible; one process at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertkit import files
+from bertkit.errors import InputError, LockedError, StorageError
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from bertkit.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def content(directory: Path) -> dict[str, str]:
+    return {str(p.relative_to(directory)): p.read_text() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def test_building_dir_publishes(tmp_path: Path) -> None:
+    final = tmp_path / "deep" / "final"
+    with files.building_dir(final) as partial:
+        (partial / "a").write_text("1")
+        (partial / "sub").mkdir()
+        (partial / "sub" / "b").write_text("2")
+        assert not final.exists()
+    assert content(final) == {"a": "1", "sub/b": "2"}
+    assert [path.name for path in final.parent.iterdir()] == ["final"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_building_dir_leaves_nothing_after_an_error(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with files.building_dir(tmp_path / "final") as partial:
+            (partial / "a").write_text("1")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_building_dir_keeps_the_old_state_after_an_error(tmp_path: Path) -> None:
+    with files.building_dir(tmp_path / "final") as partial:
+        (partial / "a").write_text("old")
+
+    def fail() -> None:
+        with files.building_dir(tmp_path / "final") as partial:
+            (partial / "a").write_text("new")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert content(tmp_path) == {"final/a": "old"}
+
+
+def test_building_dir_starts_empty_after_a_crash(tmp_path: Path) -> None:
+    left = tmp_path / "final.partial"
+    (left / "sub").mkdir(parents=True)
+    (left / "half").write_text("half")
+    with files.building_dir(tmp_path / "final") as partial:
+        (partial / "a").write_text("1")
+    assert content(tmp_path) == {"final/a": "1"}
+
+
+def test_one_process_at_a_time_until_it_is_killed(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LockedError) as caught, files.locked(tmp_path):
+            pass
+        assert f"process {holder.pid} on {socket.gethostname()}" in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
+        with pytest.raises(LockedError, match=str(holder.pid)), files.locked(tmp_path):
+            pass  # a refusal does not wipe out the holder's name
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+    with files.locked(tmp_path):
+        assert f"process {os.getpid()} " in (tmp_path / ".lock").read_text()
+    with files.locked(tmp_path):
+        pass
+
+
+def test_building_dir_refuses_while_another_process_builds(tmp_path: Path) -> None:
+    partial = tmp_path / "final.partial"
+    partial.mkdir()
+    (partial / "theirs").write_text("1")
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(partial)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LockedError), files.building_dir(tmp_path / "final"):
+            pass
+        assert (partial / "theirs").read_text() == "1"
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+
+
+def test_write_durably_replaces_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    files.write_durably(path, "été\n")
+    assert path.read_bytes() == "été\n".encode()
+    synced: list[str] = []
+    before = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        before(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.write_durably(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert synced == ["a.json.partial", tmp_path.name]  # the content before the name, then the directory
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_publish_dir_flushes_every_file_and_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    final, partial = tmp_path / "final", tmp_path / "final.partial"
+    for directory, text in ((final, "old"), (partial, "new")):
+        (directory / "sub").mkdir(parents=True)
+        for name in ("a", "sub/b"):
+            (directory / name).write_text(text)
+    synced: set[str] = set()
+    before = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+        before(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.publish_dir(partial, final)
+    assert content(tmp_path) == {"final/a": "new", "final/sub/b": "new"}
+    assert {f"final.partial{name}" for name in ("", "/a", "/sub", "/sub/b")} | {"."} <= synced
+
+
+def test_remove_leftovers_takes_only_leftovers(tmp_path: Path) -> None:
+    (tmp_path / "step-1.partial" / "sub").mkdir(parents=True)
+    (tmp_path / "a.json.partial").write_text("half")
+    (tmp_path / ".step-0.trash").mkdir()
+    (tmp_path / "step-2").mkdir()
+    (tmp_path / ".lock").write_text("")
+    (tmp_path / "partial").write_text("a name that only looks like one")
+    files.remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "partial", "step-2"]
+
+
+def test_remove_dir(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / ".a.trash").mkdir()  # of a deletion that crashed
+    files.remove_dir(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_require_space(tmp_path: Path) -> None:
+    files.require_space(tmp_path, 1)
+    with pytest.raises(StorageError, match=r"no space left on .*: need 1000000000000 MB, have \d+ MB"):
+        files.require_space(tmp_path, 10**18)
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "no such file"), (b"{", "not JSON"), (b"\xff", "not JSON")])
+def test_read_json_says_which_file(tmp_path: Path, text: bytes | None, message: str) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(InputError, match=rf"a\.json: {message}"):
+        files.read_json(path)
+
+
+def test_json_is_written_one_way(tmp_path: Path) -> None:
+    assert files.to_json({"b": "é", "a": [1]}) == '{\n  "b": "é",\n  "a": [\n    1\n  ]\n}\n'
+    with pytest.raises(ValueError, match="JSON"):
+        files.to_json({"a": float("nan")})
+    files.write_durably(tmp_path / "a", files.to_json({"b": 1}))
+    assert files.read_json(tmp_path / "a") == {"b": 1}
+    (tmp_path / "abc").write_text("abc")
+    assert files.sha256_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_killed_builder_leaves_only_a_partial(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom bertkit.files import building_dir\n"
+        "with building_dir(Path(sys.argv[1])) as partial:\n"
+        "    (partial / 'a').write_text('1')\n    print('writing', flush=True)\n    time.sleep(60)\n"
+    )
+    builder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "final")], stdout=subprocess.PIPE, text=True)
+    assert builder.stdout is not None
+    assert builder.stdout.readline() == "writing\n"
+    os.kill(builder.pid, signal.SIGKILL)
+    builder.wait()
+    builder.stdout.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["final.partial"]
+    with files.building_dir(tmp_path / "final") as partial:
+        (partial / "b").write_text("2")
+    assert content(tmp_path) == {"final/b": "2"}

@@ -1,0 +1,254 @@
+"""`bertkit prepare`, end to end: idempotent, careful with what is there, flat in memory, the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import make_text, write_text
+
+from bertkit.cli import run
+from bertkit.data.prepared import open_prepared
+from bertkit.data.tokenizer import SPECIAL_TOKENS
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_text(tmp_path / "corpus.txt", make_text(31))
+
+
+def prepare(corpus: Path, output: Path, *more: str) -> int:
+    return run(["prepare", f"corpus.path={corpus}", f"output_dir={output}", "tokenizer.vocab_size=131", *more])
+
+
+def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
+    """The hash and the time of every file."""
+    return {
+        path.relative_to(folder).as_posix(): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {name: sha for name, (sha, _) in snapshot(folder).items()}
+
+
+def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(corpus, tmp_path / "data", "held_out_prob=0.2") == 0
+    said = capsys.readouterr().out
+    dataset = open_prepared(tmp_path / "data")
+    counts = dataset.manifest["splits"]["train"]
+    held_out = dataset.manifest["splits"]["held_out"]
+    assert counts["documents"] + held_out["documents"] == 31
+    assert (
+        f"{counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens to train on"
+        in said
+    )
+    assert said.count("[CLS]") == 3
+    assert "warning: little text: " in said
+    assert dataset.manifest["findings"][0]["name"] == "little text"
+    assert f"prepared dataset in {tmp_path / 'data'}" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "data"]
+
+
+def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(corpus, tmp_path / "data") == 0
+    before = snapshot(tmp_path / "data")
+    capsys.readouterr()
+    assert prepare(corpus, tmp_path / "data") == 0
+    assert capsys.readouterr().out == f"done already: {tmp_path / 'data'} holds this dataset\n"
+    assert prepare(corpus, tmp_path / "data", "strict=true") == 0  # how it was made does not depend on it
+    assert snapshot(tmp_path / "data") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (["tokenizer.vocab_size=137"], "tokenizer"),
+        (["held_out_prob=0.5"], "held_out_prob"),
+        (["shard_tokens=100"], "shard_tokens"),
+        (["corpus.sentences=split"], "corpus"),
+        (["held_out_prob=0.5", "shard_tokens=100"], "held_out_prob, shard_tokens"),
+    ],
+)
+def test_another_dataset_is_left_alone(
+    corpus: Path, tmp_path: Path, change: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare(corpus, tmp_path / "data") == 0
+    before = snapshot(tmp_path)
+    capsys.readouterr()
+    assert prepare(corpus, tmp_path / "data", *change) == 2
+    assert capsys.readouterr().err == (
+        f"error: output_dir={tmp_path / 'data'} holds another dataset ({named} differ); choose another one or remove it\n"
+    )
+    assert snapshot(tmp_path) == before
+
+
+def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(corpus, tmp_path / "data") == 0
+    corpus.write_text(corpus.read_text() + "\nOne more.\n")
+    before = snapshot(tmp_path)
+    assert prepare(corpus, tmp_path / "data") == 2
+    assert "holds another dataset (files differ)" in capsys.readouterr().err
+    assert snapshot(tmp_path) == before
+
+
+def test_a_changed_vocabulary_is_another_dataset(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocab = write_vocabulary(tmp_path / "vocab.txt")
+    given = f"tokenizer.path={vocab}"
+    assert prepare(corpus, tmp_path / "data", given) == 0
+    assert prepare(corpus, tmp_path / "data", given) == 0
+    first = open_prepared(tmp_path / "data").fingerprint
+    vocab.write_text(vocab.read_text() + "kan\n")
+    assert prepare(corpus, tmp_path / "data", given) == 2
+    assert "holds another dataset (files differ)" in capsys.readouterr().err
+    assert prepare(corpus, tmp_path / "other", given) == 0
+    assert open_prepared(tmp_path / "other").fingerprint != first
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "manifest.json"])
+def test_a_foreign_directory_is_left_alone(
+    corpus: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_text("{}")
+    before = snapshot(tmp_path)
+    assert prepare(corpus, tmp_path / "data") == 2
+    assert capsys.readouterr().err == (
+        f"error: output_dir={tmp_path / 'data'} exists and is not a prepared dataset; choose another one\n"
+    )
+    assert snapshot(tmp_path) == before
+
+
+def test_a_file_is_left_alone_and_an_empty_directory_is_filled(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert prepare(corpus, tmp_path / "file") == 2
+    assert (tmp_path / "file").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    assert prepare(corpus, tmp_path / "empty") == 0
+    assert prepare(corpus, tmp_path / "deep" / "er") == 0
+
+
+@pytest.mark.parametrize("given_vocabulary", [True, False])
+def test_an_error_in_the_middle_leaves_nothing(
+    tmp_path: Path, given_vocabulary: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a given vocabulary the first documents are on the disk when the bad line comes."""
+    text = "\n\n".join("\n".join(document) for document in make_text(211)).encode()
+    (tmp_path / "bad.txt").write_bytes(text + b"\n\nfine\nbad \xff byte\n")
+    number = text.count(b"\n") + 4
+    more = [f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"] if given_vocabulary else []
+    before = snapshot(tmp_path)
+    assert prepare(tmp_path / "bad.txt", tmp_path / "data", *more) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'bad.txt'}:{number}: not UTF-8 (byte 0xff at column 5); convert the file or set corpus.encoding\n"
+    )
+    assert snapshot(tmp_path) == before
+    assert not list(tmp_path.glob("data*"))
+
+
+def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(corpus, tmp_path / "data", "strict=true") == 2
+    assert "error: little text: 3,270 tokens are enough to try a command" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
+
+
+def test_text_without_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("\u200b\n\n\u200d\n")
+    assert prepare(tmp_path / "a.txt", tmp_path / "data") == 2
+    assert "no words in the corpus to learn a vocabulary from" in capsys.readouterr().err
+    assert (
+        prepare(tmp_path / "a.txt", tmp_path / "data", f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}")
+        == 2
+    )
+    assert "no text in it; check corpus.path" in capsys.readouterr().err
+    assert not list(tmp_path.glob("data*"))
+
+
+def test_half_a_surrogate_pair_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "kan \\ud83d lor. Mir ran."}\n' * 2)
+    assert prepare(tmp_path / "a.jsonl", tmp_path / "data") == 0
+    assert open_prepared(tmp_path / "data").manifest["statistics"]["unknown_rate"] == 0
+
+
+def test_a_damaged_dataset_is_named_and_left_alone(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare(corpus, tmp_path / "data") == 0
+    (tmp_path / "data" / "train" / "sentences.bin").write_bytes(b"")
+    assert prepare(corpus, tmp_path / "data") == 2
+    assert f"sentences.bin: 0 bytes, expected 2640 bytes; remove {tmp_path / 'data'} and run" in capsys.readouterr().err
+
+
+def test_two_runs_write_the_same_bytes(corpus: Path, tmp_path: Path) -> None:
+    """Also in processes of their own, with other hash seeds."""
+    for number in (1, 2):
+        arguments = [
+            "prepare",
+            f"corpus.path={corpus}",
+            f"output_dir={tmp_path / str(number)}",
+            "tokenizer.vocab_size=131",
+        ]
+        environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+        subprocess.run([sys.executable, "-m", "bertkit", *arguments], check=True, env=environment, capture_output=True)
+    assert prepare(corpus, tmp_path / "3") == 0
+    assert hashes(tmp_path / "1") == hashes(tmp_path / "2") == hashes(tmp_path / "3")
+    assert len(hashes(tmp_path / "1")) == 11
+
+
+def test_shards_do_not_change_the_text(corpus: Path, tmp_path: Path) -> None:
+    streams = []
+    for size in (10**6, 211):
+        assert prepare(corpus, tmp_path / str(size), f"shard_tokens={size}") == 0
+        shards = sorted((tmp_path / str(size) / "train").glob("tokens-*.bin"))
+        streams.append(np.concatenate([np.fromfile(shard, "<u2") for shard in shards]).tolist())
+    assert len(shards) > 10
+    assert streams[0] == streams[1]
+
+
+def write_vocabulary(path: Path) -> Path:
+    letters = "abcdefghijklmnopqrstuvwxyz.0123456789"
+    path.write_text("\n".join([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]) + "\n")
+    return path
+
+
+PEAK = """
+import resource, sys
+from bertkit.cli import run
+assert run(sys.argv[1:]) == 0
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    vocab = write_vocabulary(tmp_path / "vocab.txt")
+    peaks = {}
+    for times in (1, 16):
+        corpus = tmp_path / f"{times}.txt"
+        with corpus.open("w") as file:
+            for document in range(500 * times):
+                file.writelines(
+                    f"line {n} of document {document} has words of its own {n * document}\n" for n in range(40)
+                )
+                file.write("\n")
+        assert corpus.stat().st_size > 900_000 * times
+        arguments = [
+            "prepare",
+            f"corpus.path={corpus}",
+            f"output_dir={tmp_path / str(times)}",
+            f"tokenizer.path={vocab}",
+        ]
+        done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
+        peaks[times] = int(done.stdout.split("peak ")[1]) / 1024
+    manifest = json.loads((tmp_path / "16" / "manifest.json").read_text())
+    assert manifest["splits"]["train"]["tokens"] > 5_000_000
+    assert peaks[16] - peaks[1] < 30, peaks

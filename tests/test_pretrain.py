@@ -1,0 +1,208 @@
+"""Pretraining as a user meets it: the run directory, stops and resumes, and what comes out at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import make_text, write_text
+
+from bertkit import load_model
+from bertkit.cli import run
+from bertkit.files import locked, sha256_file
+from bertkit.train.checkpoint import all_checkpoints, fault_of
+from bertkit.train.log import read_metrics
+
+SMALL = [
+    "device=cpu",
+    "model=tiny",
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "model.max_position_embeddings=48",
+    "segments.max_seq_length=40",
+    "batch.sequences=12",
+    "batch.micro_sequences=5",
+    "optimizer.peak_learning_rate=1e-3",
+    "log.every_steps=1",
+]
+
+
+def pretrain(data: Path, output: Path, *more: str) -> int:
+    return run(["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more])
+
+
+def start(data: Path, output: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bertkit", "pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def final_weights(run_dir: Path) -> str:
+    return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+def test_a_run_directory(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = tmp_path / "run"
+    more = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6"]
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    said = capsys.readouterr().out
+    assert "unigram entropy" in said
+    assert "NSP accuracy" in said
+    names = {path.name for path in run_dir.iterdir()}
+    files = {"config.yaml", "manifest.json", "metrics.jsonl", "eval.json", "report.html"}
+    assert files | {"checkpoints", "model"} <= names
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["steps"] == 12
+    manifest = json.loads((run_dir / "manifest.json").read_text())
+    assert {"packages", "git_revision", "data_fingerprint", "tokenizer_sha256", "world_size", "command_line"} <= set(
+        manifest
+    )
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert [row["step"] for row in rows if "eval_mlm_loss" in row] == [6, 12]
+    assert {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate", "grad_norm",
+            "tokens_per_second"} <= set(rows[0])  # fmt: skip
+    assert rows[0]["loss"] == pytest.approx(rows[0]["mlm_loss"] + rows[0]["nsp_loss"])
+    assert [path.name for path in all_checkpoints(run_dir)] == ["step-00000012", "step-00000009"]
+    assert json.loads((run_dir / "eval.json").read_text())["mlm_loss"] == rows[-1]["eval_mlm_loss"]
+
+    before = sha256_file(run_dir / "metrics.jsonl"), final_weights(run_dir)
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    assert "done already" in capsys.readouterr().out
+    assert (sha256_file(run_dir / "metrics.jsonl"), final_weights(run_dir)) == before
+
+    assert pretrain(prepared_dir, run_dir, *more, "seed=7", "masking.probability=0.2") == 2
+    said = capsys.readouterr().err
+    assert "seed: 0 there, 7 here" in said
+    assert "masking.probability: 0.15 there, 0.2 here" in said
+    assert final_weights(run_dir) == before[1]
+
+
+def test_a_checkpoint_the_run_and_the_model_load_alike(prepared_dir: Path, tmp_path: Path) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=4") == 0
+    newest = all_checkpoints(tmp_path / "run")[0]
+    models = [load_model(path) for path in (tmp_path / "run", newest, tmp_path / "run" / "model")]
+    states = [model.state_dict() for model in models]
+    assert all((states[0][name] == other[name]).all() for other in states[1:] for name in states[0])
+
+
+def test_full_sentences_train_a_masked_lm_alone(prepared_dir: Path, tmp_path: Path) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=3", "segments=full_sentences") == 0
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+    assert "nsp_loss" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    """Well below the unigram entropy within 200 steps, on documents that keep to their topic."""
+    text = write_text(tmp_path / "text.txt", make_text(200))
+    assert run(["prepare", f"corpus.path={text}", f"output_dir={tmp_path / 'data'}", "held_out_prob=0.1"]) == 0
+    code = pretrain(
+        tmp_path / "data", tmp_path / "run", "steps=200", "batch.sequences=32", "batch.micro_sequences=16",
+        "optimizer.peak_learning_rate=3e-3", "schedule.warmup_steps=20", "model.initializer_range=0.1",
+    )  # fmt: skip
+    result = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert code == 0
+    assert result["mlm_loss"] < result["unigram_entropy"] - 0.3
+
+
+def test_continuing_from_a_model(prepared_dir: Path, tmp_path: Path) -> None:
+    """The first loss of a continued run is that of the model it starts from, and its shape replaces model=."""
+    assert pretrain(prepared_dir, tmp_path / "first", "steps=5") == 0
+    more = [f"init_from={tmp_path / 'first'}", "model=mini", "steps=2", "schedule.warmup_steps=1"]
+    assert pretrain(prepared_dir, tmp_path / "second", *more) == 0
+    manifest = json.loads((tmp_path / "second" / "manifest.json").read_text())
+    assert "tensors loaded" in manifest["init_from"]["summary"]
+    assert load_model(tmp_path / "second").config.hidden_size == 32
+
+
+def test_bfloat16_trains_alike(prepared_dir: Path, tmp_path: Path) -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        assert pretrain(prepared_dir, tmp_path / precision, "steps=4", f"precision={precision}") == 0
+        losses.append([row["loss"] for row in read_metrics(tmp_path / precision / "metrics.jsonl")])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+
+
+def test_a_live_run_is_left_alone(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 0
+    (tmp_path / "run" / "eval.json").unlink()
+    with locked(tmp_path / "run"):
+        assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 3
+    assert f"in use by process {os.getpid()}" in capsys.readouterr().err
+
+
+def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
+    """Stop a run: by a signal after a random number of logged steps, or by SIGKILL in the middle of a save."""
+    metrics, how = run_dir / "metrics.jsonl", rng.choice(["SIGTERM", "SIGINT", "SIGKILL", "save"])
+    rows_before = len(read_metrics(metrics))
+    wanted = rows_before + rng.randrange(1, 9)
+    while process.poll() is None:
+        if how == "save":
+            if any((run_dir / "checkpoints").glob("*.partial")):
+                process.kill()
+        elif len(read_metrics(metrics)) >= wanted:
+            process.send_signal(getattr(signal, how))
+        time.sleep(0.001)
+    return process.wait()
+
+
+def stop_and_resume(data: Path, run_dir: Path, stops: int, rng: random.Random, *more: str) -> list[int]:
+    """Interrupt a run up to `stops` times, then let it end; give the exit codes."""
+    codes: list[int] = []
+    while not codes or codes[-1] != 0:
+        process = start(data, run_dir, *more)
+        if len(codes) < stops:
+            codes.append(interrupt(process, run_dir, rng))
+        else:
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+            codes.append(0)
+        assert codes[-1] in (0, 75, -signal.SIGKILL, -signal.SIGTERM), codes
+        for path in all_checkpoints(run_dir):
+            assert fault_of(path) is None
+    return codes
+
+
+MANY_STEPS = ["steps=60", "checkpoint.every_steps=4", "checkpoint.keep_last=2", "evaluation.every_steps=25"]
+
+
+def test_stopped_and_resumed_is_bit_for_bit_the_same(prepared_dir: Path, tmp_path: Path) -> None:
+    """One run, stopped at random moments again and again, against one that was never stopped."""
+    assert start(prepared_dir, tmp_path / "whole", *MANY_STEPS).wait() == 0
+    codes = stop_and_resume(prepared_dir, tmp_path / "stopped", 4, random.Random(3), *MANY_STEPS)
+    assert any(codes), "no stop came in time"
+    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+    drop = "tokens_per_second"
+    rows = [[{**row, drop: 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "stopped")]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(10))
+def test_ten_trials_of_stops(prepared_dir: Path, tmp_path: Path, trial: int) -> None:
+    assert start(prepared_dir, tmp_path / "whole", *MANY_STEPS).wait() == 0
+    codes = stop_and_resume(prepared_dir, tmp_path / "stopped", 3, random.Random(100 + trial), *MANY_STEPS)
+    print(f"trial {trial}: exit codes {codes}")
+    assert any(codes), "no stop came in time"
+    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+
+
+def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path) -> None:
+    process = start(prepared_dir, tmp_path / "run", "steps=100000", "checkpoint.every_steps=100000")
+    while len(read_metrics(tmp_path / "run" / "metrics.jsonl")) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert errors == ""
+    newest = all_checkpoints(tmp_path / "run")[0]
+    assert f"stopped at step {int(newest.name[5:])} of 100000; its checkpoint is saved" in said

@@ -1,0 +1,223 @@
+"""A checkpoint on disk is whole or is not taken, whatever happens to the process or the files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bertkit.errors import StorageError
+from bertkit.train import checkpoint
+from bertkit.train.checkpoint import Checkpoint, all_checkpoints, fault_of, newest_valid
+
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "config.json", "vocab.txt")
+
+
+def contents(step: int) -> Checkpoint:
+    generator = torch.Generator().manual_seed(step)
+    return Checkpoint(
+        step=step,
+        model={"b": torch.randn(3, 5, generator=generator), "a": torch.randn(7, generator=generator).double()},
+        optimizer={"a.exp_avg": torch.full((7,), float(step))},
+        state={"micro_sequences": 4, "num_updates": step},
+        files={"config.json": '{"x": 1}\n', "vocab.txt": "a\nb\n"},
+    )
+
+
+def save(run_dir: Path, *steps: int, keep_last: int = 3) -> list[Path]:
+    return [checkpoint.save(run_dir, contents(step), keep_last) for step in steps]
+
+
+def names(run_dir: Path) -> list[str]:
+    return [path.name for path in all_checkpoints(run_dir)]
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    (path,) = save(tmp_path, 7)
+    assert path == tmp_path / "checkpoints" / "step-00000007"
+    assert sorted(file.name for file in path.iterdir()) == sorted([*FILES, "manifest.json"])
+    written, weights = contents(7), checkpoint.read_tensors(path / "model.safetensors")
+    moments, state = checkpoint.load_training_state(path)
+    for there, here in ((written.model, weights), (written.optimizer, moments)):
+        assert set(there) == set(here)
+        assert all(torch.equal(there[name], here[name]) and there[name].dtype == here[name].dtype for name in there)
+    assert state == {"step": 7, **written.state}
+    assert (path / "vocab.txt").read_text() == "a\nb\n"
+    assert set(json.loads((path / "manifest.json").read_text())["files"]) == set(FILES)
+
+
+def test_the_same_contents_are_the_same_bytes(tmp_path: Path) -> None:
+    first, again = (save(tmp_path / name, 7)[0] for name in ("a", "b") if (tmp_path / name).mkdir() is None)
+    for name in (*FILES, "manifest.json"):
+        assert (first / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_rotation_and_order(tmp_path: Path) -> None:
+    save(tmp_path, 5, 10, 95, 100, keep_last=2)
+    assert names(tmp_path) == ["step-00000100", "step-00000095"]
+    save(tmp_path, 100_000_000, keep_last=2)  # one digit more than the names were made for
+    assert names(tmp_path) == ["step-100000000", "step-00000100"]
+    assert newest_valid(tmp_path)[0].name == "step-100000000"
+
+
+def test_the_one_just_saved_is_kept_beside_damaged_later_ones(tmp_path: Path) -> None:
+    save(tmp_path, 10, 20, 30, keep_last=3)
+    for step in (20, 30):
+        (tmp_path / "checkpoints" / f"step-{step:08d}" / "state.json").write_text("{}")
+    assert newest_valid(tmp_path)[0].name == "step-00000010"
+    save(tmp_path, 15, keep_last=1)
+    assert newest_valid(tmp_path)[0].name == "step-00000015"
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    (path,) = save(tmp_path, 7)
+    (path / "state.json").write_text("{}")
+    assert fault_of(path) is not None
+    save(tmp_path, 7)
+    assert fault_of(path) is None
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def flip_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def edit_manifest(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["files"]["config.json"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    **{f"{name} deleted": lambda path, name=name: (path / name).unlink() for name in (*FILES, "manifest.json")},
+    **{f"{name} cut short": lambda path, name=name: os.truncate(path / name, 3) for name in (*FILES, "manifest.json")},
+    **{f"{name} with a flipped bit": lambda path, name=name: flip_bit(path / name) for name in FILES},
+    **{f"{name} empty": lambda path, name=name: (path / name).write_bytes(b"") for name in (*FILES, "manifest.json")},
+    "an extra file": lambda path: (path / "extra.bin").write_bytes(b"1"),
+    "an edited manifest": edit_manifest,
+    "another hash in the manifest": lambda path: (path / "manifest.json").write_text(
+        (path / "manifest.json").read_text().replace('"sha256": "', '"sha256": "0', 1)
+    ),
+    "a manifest of another kind": lambda path: (path / "manifest.json").write_text("[]"),
+    "a file replaced by a folder": lambda path: ((path / "vocab.txt").unlink(), (path / "vocab.txt").mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_damage_is_found(tmp_path: Path, damage: str) -> None:
+    older, newest = save(tmp_path, 10, 20)
+    assert newest_valid(tmp_path) == (newest, [])
+    DAMAGES[damage](newest)
+    assert fault_of(newest) is not None
+    chosen, faults = newest_valid(tmp_path)
+    assert chosen == older
+    assert len(faults) == 1
+    assert str(newest) in faults[0]
+    DAMAGES[damage](older)
+    chosen, faults = newest_valid(tmp_path)
+    assert (chosen, len(faults)) == (None, 2)
+
+
+def test_damaged_tensors_are_a_storage_error(tmp_path: Path) -> None:
+    (path,) = save(tmp_path, 7)
+    os.truncate(path / "model.safetensors", 20)
+    with pytest.raises(StorageError, match=r"model\.safetensors: damaged"):
+        checkpoint.read_tensors(path / "model.safetensors")
+
+
+def test_what_a_crash_left_is_ignored_and_cleaned(tmp_path: Path) -> None:
+    (path,) = save(tmp_path, 10)
+    partial = path.with_name("step-00000020.partial")
+    partial.mkdir()
+    (partial / "model.safetensors").write_bytes(b"half")
+    (path.parent / ".step-00000005.trash").mkdir()
+    assert newest_valid(tmp_path) == (path, [])
+    save(tmp_path, 20)
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["step-00000010", "step-00000020"]
+    assert newest_valid(tmp_path)[1] == []
+
+
+def test_a_full_disk_is_refused_before_anything_is_written_or_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = save(tmp_path, 10)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(StorageError, match="no space left"):
+        save(tmp_path, 20, keep_last=1)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_failed_save_keeps_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = save(tmp_path, 10)
+
+    def fail(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "sha256_file", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 20, keep_last=1)
+    monkeypatch.undo()
+    assert newest_valid(tmp_path) == (path, [])
+
+
+def test_not_finite_is_seen() -> None:
+    good = {"a": torch.ones(3), "b": torch.zeros(2, 2)}
+    assert checkpoint.all_finite(good)
+    assert not checkpoint.all_finite({**good, "c": torch.tensor([1.0, float("nan")])})
+    assert not checkpoint.all_finite({**good, "c": torch.tensor([float("-inf")])})
+
+
+SAVERS = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_checkpoint import contents
+from bertkit.train import checkpoint
+for line in sys.stdin:  # one process after another, each until it is killed
+    pid = os.fork()
+    if pid == 0:
+        for step in range(int(line), int(line) + 100_000):
+            checkpoint.save(Path(sys.argv[1]), contents(step), keep_last=2)
+            print(step, os.getpid(), flush=True)
+    os.waitpid(pid, 0)
+    print("killed", pid, flush=True)
+"""
+
+
+def test_a_save_killed_at_any_moment_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
+    rng, step, partials = random.Random(0), 1, 0
+    command = [sys.executable, "-c", SAVERS, str(tmp_path), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as savers:
+        assert savers.stdin is not None
+        assert savers.stdout is not None
+        for _ in range(20):
+            savers.stdin.write(f"{step}\n")
+            savers.stdin.flush()
+            done, pid = map(int, savers.stdout.readline().split())
+            assert done == step
+            time.sleep(rng.uniform(0, 0.05))
+            os.kill(pid, signal.SIGKILL)
+            while (line := savers.stdout.readline()) != f"killed {pid}\n":
+                done = int(line.split()[0])
+            newest, faults = newest_valid(tmp_path)
+            assert faults == []
+            assert newest is not None
+            assert int(newest.name[5:]) in (done, done + 1)  # the next may be whole before it is announced
+            assert checkpoint.load_training_state(newest)[1]["step"] == int(newest.name[5:])
+            assert all(fault_of(path) is None for path in all_checkpoints(tmp_path))
+            partials += any(path.name.endswith((".partial", ".trash")) for path in newest.parent.iterdir())
+            step = int(newest.name[5:]) + 1
+        savers.stdin.close()
+    assert partials > 0  # some kills did hit a save

@@ -1,0 +1,49 @@
+"""metrics.jsonl: rows survive a crash, and are cut back on resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bertkit.train.log import MetricsLog, read_metrics
+
+
+def write(path: Path, steps: range, last_step: int) -> None:
+    log = MetricsLog(path, last_step)
+    for step in steps:
+        log.write({"step": step, "loss": 1 / step})
+    log.close()
+
+
+def test_rows_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 8), 0)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4, 5, 6, 7]
+    write(path, range(5, 7), 4)
+    assert read_metrics(path) == [{"step": step, "loss": 1 / step} for step in range(1, 7)]
+    write(path, range(0), 0)
+    assert path.read_text() == ""
+
+
+def test_a_row_is_on_the_disk_when_it_is_written(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    log.write({"step": 1})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
+    log.close()
+
+
+def test_a_row_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 4), 0)
+    text = path.read_text()
+    for end in range(len(text)):
+        path.write_text(text[:end])
+        whole = [json.loads(line) for line in text[:end].splitlines() if line.endswith("}")]
+        assert read_metrics(path) == whole
+    path.write_text(text[:-5])
+    write(path, range(3, 5), 2)  # a row after a cut one is not glued to it
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_no_file_is_no_rows(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path / "none.jsonl") == []

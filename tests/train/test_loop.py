@@ -1,0 +1,336 @@
+"""One optimizer step is the same whatever the number of micro-batches and processes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import small_model
+from torch import Tensor, nn
+
+from bertkit.batch import PretrainBatch
+from bertkit.errors import InputError, NumericsError
+from bertkit.model.heads import BertWithHeads
+from bertkit.objective import pretraining_losses
+from bertkit.train import loop
+from bertkit.train.checkpoint import read_tensors
+from bertkit.train.config import OptimizerConfig
+from bertkit.train.losses import LossTerm, cross_entropy
+from bertkit.train.optimizer import AdamW, parameter_groups
+
+LENGTHS = (5, 7, 7, 3, 11, 2, 13, 5)
+MASKED = (1, 0, 3, 1, 5, 1, 2, 0)  # uneven, so that a mean of means is wrong
+LAYOUTS = {"1 x 8": 8, "2 x 4": 4, "4 x 2": 2, "8 x 1": 1, "3 + 3 + 2": 3}
+
+
+def part(step: int, first: int, last: int) -> PretrainBatch:
+    """Sequences `first` to `last` of the global batch of a step."""
+    rng = np.random.default_rng(step)
+    ids, types = rng.integers(131, size=sum(LENGTHS)), rng.integers(2, size=sum(LENGTHS))
+    starts = np.cumsum(LENGTHS) - LENGTHS
+    positions = [np.sort(rng.permutation(LENGTHS[n])[: MASKED[n]]) + starts[n] for n in range(8)]
+    labels = [rng.integers(131, size=count) for count in MASKED]
+    nsp = rng.integers(2, size=8)
+    begin, end = starts[first], starts[last - 1] + LENGTHS[last - 1]
+    return PretrainBatch(
+        input_ids=ids[begin:end],
+        token_type_ids=types[begin:end],
+        sequence_lengths=np.array(LENGTHS[first:last]),
+        masked_positions=np.concatenate(positions[first:last]) - begin,
+        masked_labels=np.concatenate(labels[first:last]),
+        next_sentence_labels=nsp[first:last],
+    )
+
+
+def numbered(step: int, micro_sequences: int) -> list[tuple[int, PretrainBatch]]:
+    return list(enumerate(part(step, *shard) for shard in loop.micro_shards(8, micro_sequences)))
+
+
+class Recording(AdamW):
+    """Remembers the gradients of every update."""
+
+    def __init__(self, model: nn.Module) -> None:
+        config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
+        super().__init__(parameter_groups(model, 0.01), config)
+        self.names = {parameter: name for name, parameter in model.named_parameters()}
+        self.gradients: list[dict[str, Tensor]] = []
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        self.gradients.append({name: parameter.grad.clone() for parameter, name in self.names.items()})
+        super().step(closure)
+
+
+def steps_of(
+    model: nn.Module, optimizer: AdamW, micro_sequences: int = 8, first_step: int = 0, steps: int = 1, **changed: Any
+) -> Iterator[loop.StepReport]:
+    settings = {
+        "losses": pretraining_losses,
+        "batches": lambda step: numbered(step, micro_sequences),
+        "peak_learning_rate": 1e-3,
+        "schedule": lambda step: 1 / (1 + step),
+        "max_grad_norm": 1e9,
+        "seed": 3,
+        **changed,
+    }
+    accelerator = loop.make_accelerator("cpu", "fp32", 1)
+    return loop.train(accelerator, model, optimizer, first_step=first_step, steps=steps, **settings)
+
+
+def one_step(micro_sequences: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor], loop.StepReport]:
+    model = small_model().to(dtype)
+    optimizer = Recording(model)
+    (report,) = steps_of(model, optimizer, micro_sequences)
+    return optimizer.gradients[0], model.state_dict(), report
+
+
+def largest_difference(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    assert set(first) == set(second)
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def independent(mean_of_means: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """The gradient of the mean over the global batch by plain autograd; or the mean of the micro-batches' means."""
+    model = small_model().double()
+    shards = numbered(0, 2) if mean_of_means else numbered(0, 8)
+    means: dict[str, list[float]] = {"mlm": [], "nsp": []}
+    for _, batch in shards:
+        terms = pretraining_losses(model, batch)
+        losses = {name: term.sum / max(term.count, 1) for name, term in terms.items()}
+        for name, loss in losses.items():
+            means[name].append(float(loss.detach()))
+        (sum(losses.values()) / len(shards)).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return gradients, {name: float(np.mean(values)) for name, values in means.items()}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_micro_batches_do_not_change_the_step(dtype: torch.dtype, tolerance: float) -> None:
+    gradients, weights, report = one_step(8, dtype)
+    assert largest_difference(small_model().to(dtype).state_dict(), weights) > 1e-4
+    for micro_sequences in LAYOUTS.values():
+        other_gradients, other_weights, other = one_step(micro_sequences, dtype)
+        assert largest_difference(gradients, other_gradients) <= tolerance
+        assert largest_difference(weights, other_weights) <= tolerance
+        assert other.losses == pytest.approx(report.losses, abs=tolerance * 10)
+        assert other.accuracies == report.accuracies
+        assert (other.num_tokens, other.step) == (sum(LENGTHS), 1)
+
+
+def test_the_gradient_is_that_of_the_global_mean() -> None:
+    gradients, _, report = one_step(2, torch.float64)
+    expected, losses = independent(mean_of_means=False)
+    assert largest_difference(gradients, expected) <= 1e-12
+    assert report.losses == pytest.approx(losses, abs=1e-12)
+    norm = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+    assert report.grad_norm == pytest.approx(float(norm), rel=1e-12)
+    naive, naive_losses = independent(mean_of_means=True)
+    assert largest_difference(gradients, naive) > 1e-3  # what a loop that averages micro-batches would do
+    assert abs(naive_losses["mlm"] - losses["mlm"]) > 1e-3
+
+
+def test_clipping_and_schedule() -> None:
+    model = small_model().double()
+    optimizer = Recording(model)
+    reports = list(steps_of(model, optimizer, 2, steps=3, max_grad_norm=0.01))
+    assert [report.learning_rate for report in reports] == [1e-3, 1e-3 / 2, 1e-3 / 3]
+    for report, gradients in zip(reports, optimizer.gradients, strict=True):
+        norm = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
+        assert report.grad_norm > 0.1  # before clipping
+        assert norm == pytest.approx(0.01, rel=1e-3)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_before_the_update(value: float) -> None:
+    model = small_model()
+    optimizer = Recording(model)
+
+    def losses(model: BertWithHeads, batch: PretrainBatch) -> dict[str, LossTerm]:
+        terms = pretraining_losses(model, batch)
+        if batch.num_tokens == 13 + 5 and optimizer.num_updates == 2:
+            terms["mlm"] = LossTerm(terms["mlm"].sum * value, terms["mlm"].count, terms["mlm"].correct)
+        return terms
+
+    reports = steps_of(model, optimizer, 2, steps=5, losses=losses)
+    assert [next(reports).step, next(reports).step] == [1, 2]
+    before, moments = snapshot(model), copy.deepcopy(optimizer.tensors(optimizer.names))
+    with pytest.raises(NumericsError, match=r"step 3: the gradient is not finite .* data\.skip_steps=\[3\]"):
+        next(reports)
+    assert largest_difference(before, model.state_dict()) == 0
+    assert largest_difference(moments, optimizer.tensors(optimizer.names)) == 0
+    assert optimizer.num_updates == 2
+
+
+def test_a_skipped_step_changes_nothing_but_the_count() -> None:
+    model = small_model()
+    optimizer = Recording(model)
+    weights = [snapshot(model)]
+    reports = []
+    for report in steps_of(model, optimizer, 4, steps=4, skip_steps=(2, 4)):
+        reports.append(report)
+        weights.append(snapshot(model))
+    assert [report.step for report in reports] == [1, 2, 3, 4]
+    assert [largest_difference(a, b) > 0 for a, b in itertools.pairwise(weights)] == [True, False, True, False]
+    assert optimizer.num_updates == 2
+    assert [report.learning_rate for report in reports] == [1e-3 / n for n in (1, 2, 3, 4)]
+
+
+def test_resuming_is_bit_for_bit_with_dropout() -> None:
+    """Dropout is a function of (seed, step, micro-batch): nothing of the generator needs to be saved."""
+    whole = small_model(dropout=0.2).train()
+    optimizer = Recording(whole)
+    for report in steps_of(whole, optimizer, 4, steps=6):
+        if report.step == 3:
+            weights, moments = snapshot(whole), copy.deepcopy(optimizer.tensors(optimizer.names))
+    torch.manual_seed(999)
+    resumed = small_model(dropout=0.2, seed=9).train()
+    resumed.load_state_dict(weights)
+    restored = Recording(resumed)
+    restored.restore(moments, restored.names, 3)
+    steps = [report.step for report in steps_of(resumed, restored, 4, first_step=3, steps=6)]
+    assert steps == [4, 5, 6]
+    assert largest_difference(whole.state_dict(), resumed.state_dict()) == 0
+    other = small_model(dropout=0.2).train()
+    list(steps_of(other, Recording(other), 4, steps=6, seed=4))
+    assert largest_difference(whole.state_dict(), other.state_dict()) > 0
+
+
+def test_random_draws_are_a_function_of_seed_step_and_shard() -> None:
+    def draws(seed: int, shards: Sequence[int], first_step: int, noise: int) -> dict[tuple[int, int, int], float]:
+        model = small_model()
+        drawn: list[float] = []
+
+        def losses(model: BertWithHeads, batch: PretrainBatch) -> dict[str, LossTerm]:
+            drawn.append(float(torch.rand(1)))
+            return pretraining_losses(model, batch)
+
+        def batches(step: int) -> list[tuple[int, PretrainBatch]]:
+            return [numbered(step, 2)[shard] for shard in shards]
+
+        torch.manual_seed(noise)
+        list(
+            steps_of(model, Recording(model), first_step=first_step, steps=4, losses=losses, batches=batches, seed=seed)
+        )
+        keys = [(seed, step, shard) for step in range(first_step, 4) for shard in shards]
+        return dict(zip(keys, drawn, strict=True))
+
+    every = draws(3, (0, 1, 2, 3), 0, noise=0) | draws(4, (0, 1, 2, 3), 0, noise=0)
+    assert len(every) == len(set(every.values())) == 32
+    for part_of in (draws(3, (2, 3), 0, noise=1), draws(3, (0, 1), 2, noise=2), draws(4, (3,), 3, noise=3)):
+        assert part_of.items() <= every.items()
+
+
+def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
+    model = small_model()
+    answers = iter([False, True, False])
+    reports = list(steps_of(model, Recording(model), 4, steps=3, stop_requested=lambda: next(answers)))
+    assert [report.stop_requested for report in reports] == [False, True, False]
+
+
+SHARDS = [
+    (8, 8, [(0, 8)]),
+    (8, 3, [(0, 3), (3, 6), (6, 8)]),
+    (8, 2, [(0, 2), (2, 4), (4, 6), (6, 8)]),
+    (3, 5, [(0, 3)]),
+]
+
+
+@pytest.mark.parametrize(("num_sequences", "micro_sequences", "expected"), SHARDS)
+def test_micro_shards(num_sequences: int, micro_sequences: int, expected: list[tuple[int, int]]) -> None:
+    assert loop.micro_shards(num_sequences, micro_sequences) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "expected"),
+    [
+        (4, [[0, 1, 2, 3]]),
+        (4, [[0, 1], [2, 3]]),
+        (5, [[0, 1], [2, 3, 4]]),
+        (4, [[0], [1], [2, 3]]),
+        (3, [[0], [1], [2]]),
+    ],
+)
+def test_shards_of_process(num_shards: int, expected: list[list[int]]) -> None:
+    size = len(expected)
+    assert [list(loop.shards_of_process(num_shards, rank, size)) for rank in range(size)] == expected
+
+
+def test_a_process_without_a_shard_is_refused() -> None:
+    with pytest.raises(InputError, match=r"3 processes but 2 micro-batches a step; raise batch\.sequences"):
+        loop.shards_of_process(2, 0, 3)
+
+
+def test_cross_entropy_sums() -> None:
+    logits, labels = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 4, 0, 1])
+    term = cross_entropy(logits, labels)
+    by_hand = sum(torch.logsumexp(row, 0) - row[label] for row, label in zip(logits, labels, strict=True))
+    torch.testing.assert_close(term.sum, by_hand)
+    assert (term.count, int(term.correct)) == (7, int((logits.argmax(1) == labels).sum()))
+    half = cross_entropy(logits.bfloat16(), labels)
+    assert half.sum.dtype == torch.float32
+    torch.testing.assert_close(half.sum, F.cross_entropy(logits.bfloat16().float(), labels, reduction="sum"))
+    empty = cross_entropy(torch.zeros(0, 5, requires_grad=True), labels[:0])
+    assert (float(empty.sum), empty.count, int(empty.correct)) == (0.0, 0, 0)
+
+
+def test_evaluate_is_the_mean_over_all_predictions() -> None:
+    model = small_model(dropout=0.5).train()
+    accelerator = loop.make_accelerator("cpu", "fp32", 1)
+    results = [
+        loop.evaluate(accelerator, model, pretraining_losses, (batch for _, batch in numbered(0, size)))
+        for size in (8, 3, 1)
+    ]
+    assert model.training
+    assert {name: measured.count for name, measured in results[0].items()} == {"mlm": sum(MASKED), "nsp": 8}
+    terms = pretraining_losses(model.eval(), part(0, 0, 8))
+    for result in results:
+        for name, term in terms.items():
+            assert result[name].loss == pytest.approx(float(term.sum) / term.count, abs=1e-5)
+            assert result[name].accuracy == float(term.correct) / term.count
+    assert loop.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
+
+
+def pretrain(output: Path, prepared: Path, num_processes: int) -> list[dict[str, Any]]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes), "-m", "bertkit"]
+    shape = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64}
+    command = [
+        sys.executable, *(launcher if num_processes > 1 else ["-m", "bertkit"]), "pretrain", f"data_dir={prepared}",
+        f"output_dir={output}", "device=cpu", "steps=6", "batch.sequences=8", "batch.micro_sequences=2",
+        "segments.max_seq_length=48", "log.every_steps=1", "model=tiny", *(f"model.{k}={v}" for k, v in shape.items()),
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        command, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{num_processes} process" in done.stdout
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_take_the_same_steps(tmp_path: Path, prepared_dir: Path) -> None:
+    """With dropout, through the command line."""
+    one = pretrain(tmp_path / "one", prepared_dir, 1)
+    two = pretrain(tmp_path / "two", prepared_dir, 2)
+    assert [row["step"] for row in one] == [row["step"] for row in two] == [1, 2, 3, 4, 5, 6]
+    for ours, theirs in zip(one, two, strict=True):
+        for key in ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "learning_rate", "grad_norm"):
+            assert ours[key] == pytest.approx(theirs[key], abs=1e-6), (ours["step"], key)
+    assert len({row["loss"] for row in one}) == 6
+    weights = [read_tensors(tmp_path / run / "model" / "model.safetensors") for run in ("one", "two")]
+    assert len(weights[0]) > 30
+    assert largest_difference(*weights) <= 1e-6
