@@ -44,6 +44,7 @@ class Progress:
 
     def line(self, text: str) -> None:
         """Print a line without disturbing the bar."""
+        self.last_line_at = time.monotonic()
         if self.bar is not None:
             self.bar.write(text, file=sys.stdout)
         else:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.cli import COMMANDS
+
 PACKAGE = Path(__file__).resolve().parents[1] / "bertkit"
 STAGES = ("prepare", "pretrain", "evaluate", "export", "verify")
 BASE = ("config", "files", "errors", "batch", "progress")  # imported from everywhere
@@ -97,6 +99,7 @@ def faults(found: dict[str, set[str]]) -> list[str]:
 def test_imports_point_down() -> None:
     found = {module: imports(path) for module, path in modules().items()}
     assert len(found) >= 45
+    assert set(STAGES) == set(COMMANDS)
     assert sum(len(names) for names in found.values()) > 300
     assert faults(found) == []
 

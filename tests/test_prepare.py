@@ -222,23 +222,25 @@ def write_vocabulary(path: Path) -> Path:
 
 
 PEAK = """
-import resource, sys
+import sys
 from bertkit.cli import run
 assert run(sys.argv[1:]) == 0
-print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print("peak", open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 """
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    """The same 20,000 lines 1 and 16 times; the peak is of the process alone (`ru_maxrss` starts from its parent's)."""
     vocab = write_vocabulary(tmp_path / "vocab.txt")
     peaks = {}
     for times in (1, 16):
         corpus = tmp_path / f"{times}.txt"
         with corpus.open("w") as file:
             for document in range(500 * times):
-                file.writelines(
-                    f"line {n} of document {document} has words of its own {n * document}\n" for n in range(40)
-                )
+                words = f"of document {document % 500} has words of its own {document % 500 * 7919}\n"
+                file.writelines(f"line {n} {words}" for n in range(40))
                 file.write("\n")
         assert corpus.stat().st_size > 900_000 * times
         arguments = [
@@ -251,4 +253,4 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
         peaks[times] = int(done.stdout.split("peak ")[1]) / 1024
     manifest = json.loads((tmp_path / "16" / "manifest.json").read_text())
     assert manifest["splits"]["train"]["tokens"] > 5_000_000
-    assert peaks[16] - peaks[1] < 30, peaks
+    assert peaks[16] - peaks[1] < 20, peaks  # megabytes; holding the documents costs 32

@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.files import read_json, write_durably
 from bertkit.train.log import read_metrics
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 460, 240, 52, 28, 12
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 480, 240, 62, 24, 28, 12
 COLORS = ("#1f6feb", "#d1570a")
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2128; background: #fff; max-width: 1000px; margin: 2em auto; padding: 0 1em }
@@ -102,24 +102,23 @@ def _figure(
     last_step = max(step for _, _, points in lines for step, _ in points)
 
     def x(step: float) -> float:
-        return float(LEFT + (WIDTH - LEFT - 8) * step / max(last_step, 1))
+        return float(LEFT + (WIDTH - LEFT - RIGHT) * step / max(last_step, 1))
 
     def y(value: float) -> float:
         return float(TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low))
 
     parts = []
-    for tick in range(5):
-        value = low + (high - low) * tick / 4
+    for value in _ticks(low, high):
         parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#eaeef2"/>'
-            f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#eaeef2"/>'
+            f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,.6g}</text>'
         )
-        step = round(last_step * tick / 4)
-        parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{step:,}</text>')
+    for step in _ticks(0, last_step):
+        parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{step:,.6g}</text>')
     legend = []
     if baseline is not None:
         height = y(constants[baseline])
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{height:.1f}" y2="{height:.1f}" stroke="#57606a" stroke-dasharray="5 4"/>')  # fmt: skip
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="#57606a" stroke-dasharray="5 4"/>')  # fmt: skip
         legend.append(f'<span style="color:#57606a">- - {BASELINES[baseline]}</span>')
     for label, color, points in lines:
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
@@ -131,3 +130,11 @@ def _figure(
         f'<figure><figcaption>{title}</figcaption><svg role="img" aria-label="{title}" width="{WIDTH}" height="{HEIGHT}">'
         f'{"".join(parts)}</svg><div class="legend">{"".join(legend)}</div></figure>'
     )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two limits, some four to eight of them."""
+    rough = (high - low) / 5 or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    size = min((power * factor for factor in (1, 2, 5, 10)), key=lambda width: abs(width - rough))
+    return [size * number for number in range(math.ceil(low / size), math.floor(high / size) + 1)]
