@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ def run(settings: EvaluateSettings) -> None:
             f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
         )
     check_fit(model.config.vocab_size, model.config.max_position_embeddings, dataset, settings.segments.max_seq_length)
-    accelerator = loop.make_accelerator(settings.device, settings.precision, world_from_environment().size)
+    accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
     totals: dict[str, float] = {}
     weights = {"train": ["train"], "held_out": ["held_out"], "all": ["train", "held_out"]}
@@ -47,7 +48,7 @@ def run(settings: EvaluateSettings) -> None:
             dataset.splits[name], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed
         )
         for key, (value, count) in evaluate_split(
-            accelerator, prepared_model, sampler, settings.max_sequences, settings.batch_sequences
+            accelerator, prepared_model, sampler, settings.max_sequences, settings.batch_sequences, settings.precision
         ).items():
             totals[key] = totals.get(key, 0.0) + value * count
             counts[key] = counts.get(key, 0.0) + count
@@ -92,7 +93,12 @@ def check_fit(vocab_size: int, max_positions: int, dataset: PreparedDataset, max
 
 
 def evaluate_split(
-    accelerator: Accelerator, model: nn.Module, sampler: Sampler, max_sequences: int | None, batch_sequences: int
+    accelerator: Accelerator,
+    model: nn.Module,
+    sampler: Sampler,
+    max_sequences: int | None,
+    batch_sequences: int,
+    precision: str = "fp32",
 ) -> dict[str, tuple[float, int]]:
     """Give `mlm_loss`, `mlm_accuracy`, `nsp_loss` and `nsp_accuracy` of a split, each with its number of predictions.
 
@@ -106,7 +112,7 @@ def evaluate_split(
         for start in range(first, last, batch_sequences):
             yield sampler.in_order(start, min(start + batch_sequences, last))
 
-    results = loop.evaluate(accelerator, model, pretraining_losses, batches())
+    results = loop.evaluate(accelerator, model, functools.partial(pretraining_losses, precision=precision), batches())
     return {
         f"{name}_{kind}": (value, result.count)
         for name, result in results.items()

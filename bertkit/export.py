@@ -56,6 +56,10 @@ def run(settings: ExportSettings) -> None:
         (partial / CERTIFICATE).write_text(to_json({**result, "export": identity}), encoding="utf-8")
     print(parity.in_one_screen(result))
     print(f"exported {result['architecture']} to {final}")
+    if settings.head == "encoder" and model.bert.pooler is None:
+        print(
+            "it has no pooler, which was not trained: load it with AutoModel.from_pretrained(..., add_pooling_layer=False)"
+        )
 
 
 def _held(source: Path) -> str:

@@ -60,7 +60,7 @@ def run(settings: PretrainSettings) -> None:
     """
     dataset = _open_data(settings)
     model, origin = _build_model(settings, dataset)
-    accelerator = loop.make_accelerator(settings.device, settings.precision, world_from_environment().size)
+    accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     directory = Path(settings.output_dir)
     identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
     identity["data_fingerprint"] = dataset.fingerprint
@@ -206,7 +206,7 @@ class _Pretraining:
             self.accelerator,
             self.model,
             self.optimizer,
-            pretraining_losses,
+            functools.partial(pretraining_losses, precision=settings.precision),
             batches,
             first_step=self.first_step,
             steps=settings.steps,
@@ -271,13 +271,13 @@ class _Pretraining:
     def _evaluate(self) -> dict[str, float]:
         if self.held_out is None:
             return {}
-        results = evaluate_split(
-            self.accelerator, self.model, self.held_out, self.settings.evaluation.max_sequences, EVALUATION_SEQUENCES
-        )
+        limit, precision = self.settings.evaluation.max_sequences, self.settings.precision
+        results = evaluate_split(self.accelerator, self.model, self.held_out, limit, EVALUATION_SEQUENCES, precision)
         return {f"eval_{name}": value for name, (value, _) in results.items()}
 
     def _line(self, row: dict[str, Any], progress: Progress) -> str:
-        parts = [f"step {row['step']}/{self.settings.steps}", f"loss {row['loss']:.4f}", f"mlm {row['mlm_loss']:.4f}"]
+        parts = [f"step {row['step']}/{self.settings.steps}"]
+        parts += [f"loss {row['loss']:.4f}", f"mlm {row['mlm_loss']:.4f}"] if "loss" in row else ["left out"]
         if "nsp_accuracy" in row:
             parts.append(f"nsp acc {row['nsp_accuracy']:.2f}")
         parts += [f"lr {row['learning_rate']:.2e}", f"{row['tokens_per_second']:,.0f} tokens/s"]
@@ -343,7 +343,9 @@ class _Pretraining:
 
 
 def _metrics_row(report: loop.StepReport, tokens_per_second: float, more: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {"step": report.step, "loss": sum(report.losses.values())}
+    row: dict[str, Any] = {"step": report.step}
+    if report.losses:
+        row["loss"] = sum(report.losses.values())
     row |= {f"{name}_loss": value for name, value in report.losses.items()}
     row |= {f"{name}_accuracy": value for name, value in report.accuracies.items()}
     return row | {

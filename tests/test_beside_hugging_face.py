@@ -106,7 +106,7 @@ def sampler_over(data: Path) -> Sampler:
 
 def our_steps(model: BertWithHeads, sampler: Sampler, steps: int, rate: float, warmup: int):
     config = build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=x"])).optimizer
-    accelerator = loop.make_accelerator("cpu", "fp32", 1)
+    accelerator = loop.make_accelerator("cpu", 1)
     return loop.train(
         accelerator, model, AdamW(parameter_groups(model, 0.01), config), pretraining_losses,
         lambda step: [(0, sampler.take(np.arange(BATCH) + step * BATCH))],
@@ -147,7 +147,7 @@ def test_quality_after_the_same_tokens_and_the_same_time(tmp_path: Path) -> None
     sampler = sampler_over(prepare(real_data("text", "books_en"), tmp_path / "books"))
     valid = open_prepared(prepare(real_data("text", "wikitext-2", "valid.google_format.txt"), tmp_path / "valid"))
     held_out = Sampler(valid.splits["train"], valid.tokenizer.facts, sampler.segments, sampler.masking, seed=0)
-    accelerator = loop.make_accelerator("cpu", "fp32", 1)
+    accelerator = loop.make_accelerator("cpu", 1)
     tokens_a_step = np.mean([sampler.take(np.arange(BATCH) + s * BATCH).num_tokens for s in range(20)])
     steps = int(num_tokens / tokens_a_step)
     rate, warmup = 1e-4, steps // 10

@@ -103,7 +103,7 @@ def write_gibberish(path: Path) -> Path:
 
 
 def write_bad_line(path: Path) -> Path:
-    path.write_bytes("eine Zeile\n".encode() * 41 + "Stra\xdfe\n".encode("latin-1"))
+    path.write_bytes(b"eine Zeile\n" * 41 + "Stra\xdfe\n".encode("latin-1"))
     return path
 
 
@@ -238,7 +238,17 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
         [sys.executable, "-c", build_wheel, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
     )
     wheel = tmp_path / built.stdout.split()[-1]
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        str(tmp_path / "site"),
+        str(wheel),
+    ]
     subprocess.run(install, check=True, capture_output=True)
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"

@@ -181,7 +181,9 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(prepared_dir: Path, tmp_pat
     assert any(codes), "no stop came in time"
     assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
     drop = "tokens_per_second"
-    rows = [[{**row, drop: 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "stopped")]
+    rows = [
+        [{**row, drop: 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "stopped")
+    ]
     assert rows[0] == rows[1]
 
 

@@ -38,7 +38,10 @@ def test_the_tour(tmp_path: Path) -> None:
 
 def test_the_two_commands_exist_and_nothing_else_is_promised() -> None:
     commands = [line for block in blocks("bash") for line in block.splitlines()]
-    assert [line for line in commands if not line.startswith("bertkit")] == ["recipes/quickstart/run.sh", "tests/run.sh"]
+    assert [line for line in commands if not line.startswith("bertkit")] == [
+        "recipes/quickstart/run.sh",
+        "tests/run.sh",
+    ]
     assert all(os.access(ROOT / name, os.X_OK) for name in ("recipes/quickstart/run.sh", "tests/run.sh", ".ci/run"))
 
 

@@ -67,7 +67,7 @@ def certificate(directory: Path, seed: int = 0, num_sequences: int = 5) -> dict[
     comparisons = []
     for dtype in (torch.float64, torch.float32):
         ours = PaddedBert(model.to(dtype)).eval()
-        theirs = load_reference(directory, architecture, dtype)
+        theirs = load_reference(directory, architecture, dtype, model.bert.pooler is not None)
         for case, inputs in _cases(model, directory, seed, num_sequences).items():
             comparisons += [{"case": case, **row} for row in _compare(ours, theirs, inputs, dtype)]
         del theirs
@@ -98,7 +98,7 @@ def tensor_hashes(directory: Path) -> dict[str, str]:
     return hashes
 
 
-def load_reference(directory: Path, architecture: str, dtype: torch.dtype) -> Any:
+def load_reference(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
     """Load a directory with `transformers`, strictly.
 
     Raises:
@@ -106,9 +106,10 @@ def load_reference(directory: Path, architecture: str, dtype: torch.dtype) -> An
     """
     import transformers
 
+    bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
     with _recorded() as said:
         model, info = getattr(transformers, architecture).from_pretrained(
-            directory, dtype=dtype, output_loading_info=True, local_files_only=True
+            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **bare
         )
     left = {key: sorted(map(str, value)) for key, value in info.items() if value}
     if left or said:

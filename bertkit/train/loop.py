@@ -28,7 +28,6 @@ from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import AdamW
 from bertkit.train.schedule import Schedule
 
-
 T = TypeVar("T")
 
 
@@ -54,7 +53,7 @@ class StepReport:
 
     Attributes:
         step: optimizer steps finished, this one included.
-        losses: the mean of each loss over the global batch, before the update.
+        losses: the mean of each loss over the global batch, before the update; none where the batch was left out.
         accuracies: the share of right predictions of each.
         learning_rate: of this step.
         grad_norm: the global norm of the gradient before clipping.
@@ -73,12 +72,11 @@ class StepReport:
     stop_requested: bool
 
 
-def make_accelerator(device: str, precision: str, num_processes: int) -> Accelerator:
-    """Set up processes, device and precision.
+def make_accelerator(device: str, num_processes: int) -> Accelerator:
+    """Set up processes and device.
 
     Args:
         device: "auto", "cpu" or "cuda"; auto takes CUDA where there is one.
-        precision: "fp32" or "bf16".
         num_processes: the world that was asked for; accelerate would quietly train in a smaller one.
 
     Raises:
@@ -87,11 +85,7 @@ def make_accelerator(device: str, precision: str, num_processes: int) -> Acceler
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
         raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
-    accelerator = Accelerator(
-        cpu=device == "cpu" or not has_cuda,
-        mixed_precision="bf16" if precision == "bf16" else "no",
-        gradient_accumulation_steps=1,
-    )
+    accelerator = Accelerator(cpu=device == "cpu" or not has_cuda, gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
             f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "
@@ -171,52 +165,82 @@ def train(
         NumericsError: the gradient is not finite; the weights are those before the step.
     """
     for step in range(first_step, steps):
-        started_at = time.perf_counter()
-        learning_rate = peak_learning_rate * schedule(step)
-        micro_batches = batches(step)
-        names = sorted(micro_batches[0][1].loss_counts)
-        local = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
-        local += [sum(batch.num_tokens for _, batch in micro_batches), int(stop_requested())]
-        *totals, num_tokens, stops = _all_reduce(accelerator, local).tolist()
-        counts = dict(zip(names, totals, strict=True))
-
-        sums: dict[str, Tensor | float] = dict.fromkeys(names, 0.0)
-        correct: dict[str, Tensor | float] = dict.fromkeys(names, 0.0)
-        grad_norm = 0.0
-        if step + 1 not in skip_steps:
-            for number, (shard, batch) in enumerate(micro_batches):
-                is_last = number == len(micro_batches) - 1
-                with nullcontext() if is_last else accelerator.no_sync(model):
-                    torch.manual_seed(_dropout_seed(seed, step, shard))
-                    terms = losses(model, batch)
-                    loss = sum(terms[name].sum / counts[name] for name in names)
-                    # data-parallel training averages the gradients of the processes; their sum is wanted
-                    accelerator.backward(loss * accelerator.num_processes)
-                for name in names:
-                    sums[name] = sums[name] + terms[name].sum.detach()
-                    correct[name] = correct[name] + terms[name].correct
-            grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm))
-            if not math.isfinite(grad_norm):
-                raise NumericsError(
-                    f"step {step + 1}: the gradient is not finite (norm {grad_norm}); the last checkpoint is good: lower "
-                    f"optimizer.peak_learning_rate, or leave this batch out with data.skip_steps=[{step + 1}]"
-                )
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        means = _all_reduce(accelerator, [*sums.values(), *correct.values()])
-        shares = [value / counts[name] for name, value in zip([*names, *names], means.tolist(), strict=True)]
-        yield StepReport(
-            step=step + 1,
-            losses=dict(zip(names, shares, strict=False)),
-            accuracies=dict(zip(names, shares[len(names) :], strict=True)),
-            learning_rate=learning_rate,
-            grad_norm=grad_norm,
-            num_tokens=int(num_tokens),
-            seconds=time.perf_counter() - started_at,
-            stop_requested=bool(stops),
+        yield optimizer_step(
+            accelerator,
+            model,
+            optimizer,
+            losses,
+            batches(step) if step + 1 not in skip_steps else (),
+            step=step,
+            learning_rate=peak_learning_rate * schedule(step),
+            max_grad_norm=max_grad_norm,
+            seed=seed,
+            stop_requested=stop_requested(),
         )
+
+
+def optimizer_step(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: AdamW,
+    losses: Losses,
+    micro_batches: Numbered,
+    *,
+    step: int,
+    learning_rate: float,
+    max_grad_norm: float,
+    seed: int,
+    stop_requested: bool,
+) -> StepReport:
+    """Take one step over this process's share of the global batch; without micro-batches, only report.
+
+    Raises:
+        NumericsError: the gradient is not finite; the weights are those before the step.
+    """
+    started_at = time.perf_counter()
+    names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
+    local = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
+    local += [sum(batch.num_tokens for _, batch in micro_batches), int(stop_requested)]
+    *totals, num_tokens, stops = _all_reduce(accelerator, local).tolist()
+    counts = dict(zip(names, totals, strict=True))
+
+    sums: dict[str, Tensor | float] = dict.fromkeys(names, 0.0)
+    correct: dict[str, Tensor | float] = dict.fromkeys(names, 0.0)
+    grad_norm = 0.0
+    for number, (shard, batch) in enumerate(micro_batches):
+        is_last = number == len(micro_batches) - 1
+        with nullcontext() if is_last else accelerator.no_sync(model):
+            torch.manual_seed(_dropout_seed(seed, step, shard))
+            terms = losses(model, batch)
+            loss = sum(terms[name].sum / counts[name] for name in names)
+            # data-parallel training averages the gradients of the processes; their sum is wanted
+            accelerator.backward(loss * accelerator.num_processes)
+        for name in names:
+            sums[name] = sums[name] + terms[name].sum.detach()
+            correct[name] = correct[name] + terms[name].correct
+    if micro_batches:
+        grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm))
+        if not math.isfinite(grad_norm):
+            raise NumericsError(
+                f"step {step + 1}: the gradient is not finite (norm {grad_norm}); the last checkpoint is good: lower "
+                f"optimizer.peak_learning_rate, or leave this batch out with data.skip_steps=[{step + 1}]"
+            )
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    totals = _all_reduce(accelerator, [*sums.values(), *correct.values()]).tolist() if names else []
+    means = [total / counts[name] for name, total in zip([*names, *names], totals, strict=True)]
+    return StepReport(
+        step=step + 1,
+        losses=dict(zip(names, means, strict=False)),
+        accuracies=dict(zip(names, means[len(names) :], strict=True)),
+        learning_rate=learning_rate,
+        grad_norm=grad_norm,
+        num_tokens=int(num_tokens),
+        seconds=time.perf_counter() - started_at,
+        stop_requested=bool(stops),
+    )
 
 
 @dataclass(frozen=True)

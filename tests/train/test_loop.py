@@ -83,7 +83,7 @@ def steps_of(
         "seed": 3,
         **changed,
     }
-    accelerator = loop.make_accelerator("cpu", "fp32", 1)
+    accelerator = loop.make_accelerator("cpu", 1)
     return loop.train(accelerator, model, optimizer, first_step=first_step, steps=steps, **settings)
 
 
@@ -290,7 +290,7 @@ def test_cross_entropy_sums() -> None:
 
 def test_evaluate_is_the_mean_over_all_predictions() -> None:
     model = small_model(dropout=0.5).train()
-    accelerator = loop.make_accelerator("cpu", "fp32", 1)
+    accelerator = loop.make_accelerator("cpu", 1)
     results = [
         loop.evaluate(accelerator, model, pretraining_losses, (batch for _, batch in numbered(0, size)))
         for size in (8, 3, 1)
