@@ -85,7 +85,8 @@ def _open_data(settings: PretrainSettings) -> PreparedDataset:
     damaged = prepared.damaged_files(dataset.directory, dataset.manifest)
     if damaged:
         raise InputError(
-            f"{dataset.directory}: {', '.join(damaged)} changed since prepare wrote them; run bertkit prepare again"
+            f"{dataset.directory}: {', '.join(damaged)} changed since prepare wrote them; remove "
+            "it and run bertkit prepare again"
         )
     if not dataset.splits["train"].num_documents:
         raise InputError(f"data_dir={dataset.directory}: no documents to train on; prepare more text")

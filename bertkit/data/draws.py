@@ -74,7 +74,7 @@ def num_heads(tosses: NDArray[np.int64], *key: Key) -> NDArray[np.int64]:
 def permute(index: NDArray[np.int64], size: int, *key: Key) -> NDArray[np.int64]:
     """Map indices through a keyed permutation of range(size), one by one, without storing it.
 
-    Four Feistel rounds over the next power of four, walking the cycle until back in range (Black and Rogaway 2002).
+    Eight Feistel rounds over the next power of four, walking the cycle until back in range (Black and Rogaway 2002).
     """
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
@@ -84,7 +84,7 @@ def permute(index: NDArray[np.int64], size: int, *key: Key) -> NDArray[np.int64]
     outside = np.ones(value.shape, bool)
     while outside.any():
         left, right = value[outside] >> shift, value[outside] & mask
-        for turn in range(4):
+        for turn in range(8):
             left, right = right, left ^ (bits(base, turn, right) & mask)
         value[outside] = (left << shift) | right
         outside = value >= np.uint64(size)

@@ -58,4 +58,6 @@ class EpochCache:
             num_pieces += len(part.piece_start)
         files["first_piece"].write(np.array([num_pieces], np.int64).tobytes())
         for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
             file.close()

@@ -207,7 +207,7 @@ def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
                 where = first + int(np.argmax(part >= vocab_size))
                 raise InputError(
                     f"tokens-{number:05d}.bin: id {shard[where]} at token {where} is outside the vocabulary of "
-                    f"{vocab_size}; run bertkit prepare again"
+                    f"{vocab_size}; remove the dataset and run bertkit prepare again"
                 )
 
 

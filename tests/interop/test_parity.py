@@ -55,8 +55,8 @@ def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -
     """Against a reference with one slightly different weight, both the values and the gradients fail."""
     load = parity.load_reference
 
-    def nudged(directory: Path, architecture: str, dtype: torch.dtype) -> object:
-        model = load(directory, architecture, dtype)
+    def nudged(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool) -> object:
+        model = load(directory, architecture, dtype, with_pooler)
         with torch.no_grad():
             model.bert.encoder.layer[1].attention.self.value.bias[3] += 1e-3
         return model
