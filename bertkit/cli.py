@@ -21,6 +21,9 @@ COMMANDS = {
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
 }
 
+PARALLEL_COMMANDS = ("pretrain", "evaluate")
+INTERNAL_FAULT = 70  # EX_SOFTWARE
+
 USAGE = """\
 usage: bertkit <command> [group=option] [key=value] ...
 
@@ -67,7 +70,7 @@ def run(arguments: list[str]) -> int:
         elif argument.startswith("-"):
             return _fail(f"unknown option {argument}; see bertkit --help")
         else:
-            rest.append(argument)
+            rest.append(argument.replace("=~/", f"={Path.home()}/", 1))
 
     if options["--version"]:
         from bertkit import __version__
@@ -111,6 +114,10 @@ def _run_command(command: str, overrides: list[str], config_dir: str | None, pri
     _quieten_libraries()
     import importlib
 
+    from bertkit.launch import world_from_environment
+
+    if command not in PARALLEL_COMMANDS and not world_from_environment().is_main:
+        return 0  # one process is enough
     code = importlib.import_module(f"bertkit.{command}").run(settings)
     return int(code or 0)
 
@@ -121,6 +128,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
+    import yaml
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -138,7 +146,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
         if not directory.is_dir():
             raise InputError(f"--config-dir {config_dir}: no such directory")
         directories.append(directory)
-        searchpath = [f"hydra.searchpath=[file://{directory}]"]
+        searchpath = [f"hydra.searchpath=['file://{directory}']"]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
         defaults: dict[str, Any] = OmegaConf.to_container(hydra_compose(command), resolve=False)  # type: ignore[assignment]
@@ -146,7 +154,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
         try:
             composed = hydra_compose(command, overrides=[*overrides, *searchpath])
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
             raise InputError(f"cannot compose the configuration: {reason}") from None
     plain.pop("experiment", None)
@@ -163,10 +171,11 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], director
 
     keys = _dotted_keys(defaults)
     groups = _groups(directories)
+    parser = OverridesParser.create()
     errors = []
     for text in overrides:
         try:
-            override = OverridesParser.create().parse_override(text)
+            override = parser.parse_override(text)
         except HydraException:
             errors.append(f"'{text}': expected key=value or group=option (quote values that hold , = or spaces)")
             continue
@@ -176,11 +185,12 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], director
             errors.append(f"'{text}': several values; add -m to run each of them, or quote the value")
         elif key in groups:
             value = override.value()
-            if isinstance(value, str) and value not in groups[key]:
-                errors.append(
-                    f"unknown option {key}={value}{nearest(value, groups[key])} (one of {', '.join(groups[key])})"
-                )
-        elif key not in keys and not key.startswith("hydra."):
+            if value is None and key == "experiment":
+                continue
+            if value not in groups[key]:
+                hint = nearest(value, groups[key]) if isinstance(value, str) else ""
+                errors.append(f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})")
+        elif key not in keys:
             known = [*keys, *groups]
             leaves = {leaf.split(".")[-1]: leaf for leaf in keys}
             hint = nearest(key, known) or nearest(name.split(".")[-1], leaves)
@@ -217,10 +227,14 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
     import subprocess
 
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
 
     from bertkit.errors import InputError
 
-    parsed = OverridesParser.create().parse_overrides(overrides)
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except HydraException as error:
+        raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None
     choices = [
         [f"{item.key_or_group}={value}" for value in item.sweep_string_iterator()]
         if item.is_sweep_override()
@@ -228,15 +242,16 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
         for item in parsed
     ]
     swept = [item.is_sweep_override() for item in parsed]
-    output = [n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"]
-    if not output and command != "evaluate":
+    outputs = [n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"]
+    if not outputs and command in ("prepare", "pretrain", "export"):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
     extra = ["--config-dir", config_dir] if config_dir else []
     for combination in itertools.product(*choices):
-        name = ",".join(choice for choice, is_swept in zip(combination, swept, strict=True) if is_swept)
+        name = "_".join(choice for choice, is_swept in zip(combination, swept, strict=True) if is_swept)
         arguments = list(combination)
-        if output:
-            arguments[output[0]] += "/" + name.replace("/", "_").replace("=", "-")
+        if outputs:
+            output_dir = arguments[outputs[0]].partition("=")[2].strip("'\"")
+            arguments[outputs[0]] = f"output_dir='{output_dir}/{name.replace('/', '-').replace('=', '-')}'"
         print(f"-- {name}", flush=True)
         code = subprocess.run([sys.executable, "-m", "bertkit", command, *extra, *arguments]).returncode
         if code:
@@ -257,18 +272,25 @@ def _quieten_libraries() -> None:
 
 
 def _report(error: Exception) -> int:
-    from bertkit.errors import BertkitError, StoppedError, StorageError
+    """Say in a line what went wrong; give the exit code."""
+    import errno
+
+    from bertkit.errors import BertkitError, InputError, StoppedError, StorageError
+    from bertkit.launch import world_from_environment
 
     if isinstance(error, StoppedError):
-        print(error)
+        if world_from_environment().is_main:
+            print(error)
         return error.exit_code
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)
     if isinstance(error, OSError):
+        of_the_disk = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
+        code = StorageError.exit_code if error.errno in of_the_disk else InputError.exit_code
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}", StorageError.exit_code)
+        return _fail(f"{where}{error.strerror or error}", code)
     message = " ".join(str(error).split())
-    return _fail(f"{type(error).__name__}: {message}; this is a fault of bertkit, --debug shows where", 1)
+    return _fail(f"{type(error).__name__}: {message}; this is a fault of bertkit, --debug shows where", INTERNAL_FAULT)
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -7,17 +7,19 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from accelerate import Accelerator
 from torch import nn
 
 from bertkit.batch import PretrainBatch
+from bertkit.data.config import SegmentsConfig
 from bertkit.data.prepared import PreparedDataset, Split, open_prepared
 from bertkit.data.sampling import Sampler
 from bertkit.errors import InputError
 from bertkit.files import read_json
 from bertkit.interop.load import load_packed
 from bertkit.launch import world_from_environment
+from bertkit.model.config import BertConfig
 from bertkit.objective import pretraining_losses
+from bertkit.run_dir import run_of
 from bertkit.settings import EvaluateSettings
 from bertkit.train import loop
 
@@ -34,7 +36,7 @@ def run(settings: EvaluateSettings) -> None:
         raise InputError(
             f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
         )
-    check_fit(model.config.vocab_size, model.config.max_position_embeddings, dataset, settings.segments.max_seq_length)
+    check_fit(model.config, dataset, settings.segments)
     accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
     totals: dict[str, float] = {}
@@ -63,37 +65,40 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     """The held-out documents when the model was trained on this very dataset, else all of it."""
     if settings.split != "auto":
         return settings.split
-    manifest = Path(settings.model_dir) / "manifest.json"
-    if manifest.is_file():
-        content = read_json(manifest)
-        if content.get("data_fingerprint") == dataset.fingerprint:
-            return "held_out"
+    run_dir = run_of(settings.model_dir)
+    if run_dir is not None and read_json(run_dir / "manifest.json")["data_fingerprint"] == dataset.fingerprint:
+        return "held_out"
     return "all"
 
 
-def check_fit(vocab_size: int, max_positions: int, dataset: PreparedDataset, max_seq_length: int) -> None:
+def check_fit(config: BertConfig, dataset: PreparedDataset, segments: SegmentsConfig) -> None:
     """Refuse a model and a dataset that do not belong together.
 
     Raises:
-        InputError: another vocabulary size, or sequences longer than the model's positions.
+        InputError: another vocabulary size, sequences longer than the model's positions, or pairs for one segment type.
     """
     problems = []
-    if vocab_size != dataset.tokenizer.vocab_size:
+    if config.vocab_size != dataset.tokenizer.vocab_size:
         problems.append(
-            f"the model has a vocabulary of {vocab_size}, {dataset.directory} one of {dataset.tokenizer.vocab_size}; "
+            f"the model has a vocabulary of {config.vocab_size}, {dataset.directory} one of {dataset.tokenizer.vocab_size}; "
             "prepare the text with tokenizer.path= of the model's directory"
         )
-    if max_seq_length > max_positions:
+    if segments.max_seq_length > config.max_position_embeddings:
         problems.append(
-            f"max_seq_length={max_seq_length} exceeds the model's max_position_embeddings={max_positions}; "
+            f"max_seq_length={segments.max_seq_length} exceeds the model's max_position_embeddings="
+            f"{config.max_position_embeddings}; "
             "lower segments.max_seq_length"
+        )
+    if segments.kind == "pairs" and config.type_vocab_size < 2:
+        problems.append(
+            f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; take segments=full_sentences"
         )
     if problems:
         raise InputError("\n".join(problems))
 
 
 def evaluate_split(
-    accelerator: Accelerator,
+    accelerator: loop.Accelerator,
     model: nn.Module,
     sampler: Sampler,
     max_sequences: int | None,

@@ -7,12 +7,19 @@ from typing import Any
 
 from bertkit.config import to_mapping
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json, sha256_file, to_json
+from bertkit.files import building_dir, read_json, to_json
 from bertkit.interop import card, huggingface, parity
-from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir, write_model
+from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
+from bertkit.run_dir import run_of
 from bertkit.settings import ExportSettings
 
-HEADS = {"pretraining": ("masked_lm", "next_sentence"), "masked_lm": ("masked_lm",), "encoder": ()}
+# head= -> the heads to load, and whether the pooler comes along (None: if there is one)
+HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
+    None: (None, None),
+    "pretraining": (("masked_lm", "next_sentence"), True),
+    "masked_lm": (("masked_lm",), False),
+    "encoder": ((), None),
+}
 CERTIFICATE = "parity.json"
 
 
@@ -23,35 +30,35 @@ def run(settings: ExportSettings) -> None:
         InputError: the checkpoint lacks the head, the directory holds something else, or the comparison fails.
     """
     source = resolve_model_dir(settings.checkpoint)
-    weights = {
-        path.name: sha256_file(path) for path in sorted(source.glob("*.safetensors")) if "optimizer" not in path.name
-    }
-    identity = {"settings": {**to_mapping(settings), "output_dir": None, "checkpoint": None}, "weights": weights}
+    shaping = {**to_mapping(settings), "output_dir": None, "checkpoint": None}
+    identity = {"settings": shaping, "source_sha256": huggingface.hashes_of(source)}
     final = Path(settings.output_dir)
+    if final.exists() and not final.is_dir():
+        raise InputError(f"output_dir={final} is a file; choose a directory")
     if final.exists() and any(final.iterdir()):
         done = final / CERTIFICATE
         if not done.is_file() or read_json(done).get("export") != identity:
             raise InputError(f"output_dir={final} holds another export or something else; choose another one")
         print(f"done already: {final} holds this export")
         return
-    heads = None if settings.head is None else HEADS[settings.head]
-    keep_pooler = {"masked_lm": False}.get(settings.head or "")
-    model, report = load_packed(source, heads, with_pooler=keep_pooler)
+    heads, with_pooler = HEADS[settings.head]
+    model, report = huggingface.load(source, heads, with_pooler)
     if report.new:
         raise InputError(
             f"checkpoint={settings.checkpoint} has no weights for head={settings.head}; it holds {_held(source)}"
         )
     tokenizer = load_tokenizer(source)
-    readme = card.model_card(
-        model, f"BERT ({settings.head or 'all heads'})", _facts(settings), _results(settings), settings.license, settings.language
-    )  # fmt: skip
+    title = f"BERT ({settings.head or 'all heads'})"
+    readme = card.model_card(model, title, *_facts(settings, source), settings.license, settings.language)
     with building_dir(final) as partial:
         write_model(model, tokenizer, partial, {"README.md": readme})
         parity.same_ids(partial)
         result = parity.certificate(partial)
-        if not result["within_tolerance"]:
+        worst = parity.worst_failure(result, with_rounded_gradients=False)
+        if worst is not None:
             raise InputError(
-                f"{settings.checkpoint}: the exported model differs from transformers\n{parity.in_one_screen(result)}"
+                f"{settings.checkpoint}: not exported, for it differs from transformers, most in {worst['dtype']} "
+                f"{worst['what']} (by {worst['max_abs']:.1e}); see bertkit verify"
             )
         (partial / CERTIFICATE).write_text(to_json({**result, "export": identity}), encoding="utf-8")
     print(parity.in_one_screen(result))
@@ -67,29 +74,20 @@ def _held(source: Path) -> str:
     return ", ".join(model.heads) or "the encoder only"
 
 
-def _facts(settings: ExportSettings) -> dict[str, Any]:
-    """What is known of the run that the checkpoint comes from."""
-    manifest = _run_file(settings.checkpoint, "manifest.json")
-    if manifest is None or "identity" not in manifest:
-        return {}
+def _facts(settings: ExportSettings, source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is known of the run that the checkpoint comes from: its settings, and its results if it is the last one."""
+    run_dir = run_of(settings.checkpoint)
+    if run_dir is None:
+        return {}, {}
+    manifest = read_json(run_dir / "manifest.json")
     identity = manifest["identity"]
-    return {
+    step = read_json(source / "state.json")["step"] if (source / "state.json").is_file() else identity["steps"]
+    facts = {
         "text": manifest["corpus"]["description"],
-        "steps": identity["steps"],
+        "steps": step if step == identity["steps"] else f"{step} of {identity['steps']}",
         "global batch": f"{identity['batch']['sequences']} sequences",
         "optimizer": identity["optimizer"],
         "seed": identity["seed"],
     }
-
-
-def _results(settings: ExportSettings) -> dict[str, Any]:
-    return _run_file(settings.checkpoint, "eval.json") or {}
-
-
-def _run_file(checkpoint: str, name: str) -> dict[str, Any] | None:
-    """A file of the run that holds the checkpoint, where there is one."""
-    for directory in (Path(checkpoint), *Path(checkpoint).resolve().parents[:2]):
-        if (directory / "config.yaml").is_file() and (directory / name).is_file():
-            content: dict[str, Any] = read_json(directory / name)
-            return content
-    return None
+    is_final = step == identity["steps"] and (run_dir / "eval.json").is_file()
+    return facts, read_json(run_dir / "eval.json") if is_final else {}

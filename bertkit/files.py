@@ -1,7 +1,8 @@
 """Durable files: nothing half-written is ever visible under its final name.
 
 A directory is written under a partial name, every file in it flushed to the disk, and then renamed; a directory
-is deleted by renaming it away first. A crash at any moment leaves the old state or the new one.
+is deleted by renaming it away first. What stands under a final name is whole, the old state or the new one; only
+between the two renames that replace a directory does nothing stand there.
 """
 
 from __future__ import annotations
@@ -122,19 +123,17 @@ def building_dir(final: Path) -> Iterator[Path]:
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(final.name + PARTIAL)
     partial.mkdir(exist_ok=True)
-    try:
-        with locked(partial):
+    with locked(partial):
+        try:
             for leftover in partial.iterdir():
                 if leftover.name != ".lock":
                     shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
             yield partial
-            (partial / ".lock").unlink()
-            publish_dir(partial, final)
-    except LockedError:
-        raise
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+            publish_dir(partial, final)  # the lock goes along, so that nobody else builds meanwhile
+            (final / ".lock").unlink()
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 @contextlib.contextmanager

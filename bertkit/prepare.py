@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bertkit import __version__
-from bertkit.config import to_mapping
+from bertkit.config import differences, to_mapping
 from bertkit.data import prepared
 from bertkit.data.collate import assemble
 from bertkit.data.config import SegmentsConfig
@@ -25,7 +25,7 @@ from bertkit.data.sampling import select
 from bertkit.data.segments import document_pairs
 from bertkit.data.tokenizer import Tokenizer, load_tokenizer, train_wordpiece
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json
+from bertkit.files import building_dir, read_json, sha256_file
 from bertkit.progress import Progress
 from bertkit.settings import PrepareSettings
 
@@ -39,9 +39,10 @@ def run(settings: PrepareSettings) -> None:
         InputError: a file cannot be read, the vocabulary cannot be used, or the output directory holds something else.
     """
     output_dir = Path(settings.output_dir)
-    corpus = Corpus(settings.corpus)
-    identity = _identity(settings, corpus)
-    if _is_done(output_dir, identity):
+    corpus = Corpus(settings.corpus, leave_out=output_dir)
+    identity = _identity(settings)
+    files = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path, _ in corpus.files]
+    if _is_done(output_dir, identity, files, corpus):
         print(f"done already: {output_dir} holds this dataset")
         return
     if settings.tokenizer.path is not None:
@@ -61,8 +62,9 @@ def run(settings: PrepareSettings) -> None:
         if settings.strict and findings:
             raise InputError("\n".join(f"{finding.name}: {finding.text}" for finding in findings))
         facts = {
-            "fingerprint": prepared.fingerprint({**identity, "text": text_sha256}),
+            "fingerprint": prepared.fingerprint([identity, text_sha256, tokenizer.files(max_length)]),
             "identity": identity,
+            "source_files": files,
             "bertkit": __version__,
             "corpus": {"description": corpus.describe(), "text_sha256": text_sha256},
             "splits": splits,
@@ -82,34 +84,50 @@ def run(settings: PrepareSettings) -> None:
     _say(output_dir, findings)
 
 
-def _identity(settings: PrepareSettings, corpus: Corpus) -> dict[str, Any]:
-    """Everything that shapes the result: the settings, and the names, sizes and times of the files."""
+def _identity(settings: PrepareSettings) -> dict[str, Any]:
+    """The settings that shape the result, whatever the place of the files."""
     identity = to_mapping(settings)
-    del identity["output_dir"], identity["strict"]
-    files = [path for path, _ in corpus.files]
+    del identity["output_dir"], identity["strict"], identity["tokenizer"]["path"]
+    if settings.corpus.source == "files":
+        del identity["corpus"]["path"]
+    identity["vocabulary_sha256"] = None
     if settings.tokenizer.path is not None:
         given = Path(settings.tokenizer.path)
         names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
-        files += [path for path in (given, *(given / name for name in names)) if path.is_file()]
-    identity["files"] = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+        files = [path for path in (given, *(given / name for name in names)) if path.is_file()]
+        identity["vocabulary_sha256"] = [sha256_file(path) for path in files]
     return identity
 
 
-def _is_done(output_dir: Path, identity: dict[str, Any]) -> bool:
+def _is_done(output_dir: Path, identity: dict[str, Any], files: list[list[Any]], corpus: Corpus) -> bool:
+    """Whether the directory holds this very dataset; where only places or times of the files changed, the text decides."""
     if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
         return False
-    if not (output_dir / "manifest.json").is_file():
-        raise InputError(f"output_dir={output_dir} exists and is not a prepared dataset; choose another one")
-    manifest = read_json(output_dir / "manifest.json")
+    manifest = read_json(output_dir / "manifest.json") if (output_dir / "manifest.json").is_file() else None
     if not isinstance(manifest, dict) or manifest.get("format") != prepared.FORMAT:
         raise InputError(f"output_dir={output_dir} exists and is not a prepared dataset; choose another one")
-    if manifest["identity"] != identity:
-        keys = [key for key in identity if manifest["identity"].get(key) != identity[key]]
+    changed = [f"{key}: {old!r} there, {new!r} here" for key, old, new in differences(manifest["identity"], identity)]
+    if not changed and manifest["source_files"] != files:
+        sizes = [sorted(size for _, size, _ in listed) for listed in (manifest["source_files"], files)]
+        if sizes[0] != sizes[1] or manifest["corpus"]["text_sha256"] != _text_sha256(corpus):
+            changed = ["the text changed"]
+    if changed:
         raise InputError(
-            f"output_dir={output_dir} holds another dataset ({', '.join(keys)} differ); choose another one or remove it"
+            f"output_dir={output_dir} holds another dataset ({'; '.join(changed)}); choose another one or remove it"
         )
     prepared.open_prepared(output_dir)
     return True
+
+
+def _text_sha256(corpus: Corpus) -> str:
+    text_hash = hashlib.sha256()
+    for document in corpus:
+        text_hash.update(_digest(document))
+    return text_hash.hexdigest()
+
+
+def _digest(document: list[str]) -> bytes:
+    return hashlib.sha256("\n".join(document).encode("utf-8", "surrogatepass")).digest()
 
 
 def _learn_vocabulary(settings: PrepareSettings, corpus: Corpus) -> Tokenizer:
@@ -141,7 +159,7 @@ def _encode(
             encodings = iter(tokenizer.encode_sentences([line for document in documents for line in document]))
             for document in documents:
                 ids = [next(encodings).ids for _ in document]
-                digest = hashlib.sha256("\n".join(document).encode("utf-8", "surrogatepass")).digest()
+                digest = _digest(document)
                 text_hash.update(digest)
                 statistics.add_document(document, ids)
                 kept = [sentence for sentence in ids if sentence]

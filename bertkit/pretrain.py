@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from bertkit import run_dir as runs
@@ -30,7 +29,7 @@ from bertkit.errors import InputError, NumericsError, StoppedError
 from bertkit.evaluate import check_fit, evaluate_split, held_out_sampler
 from bertkit.files import building_dir, locked, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
-from bertkit.interop.load import load_packed, resolve_model_dir, write_model
+from bertkit.interop.load import resolve_model_dir, text_files, write_model
 from bertkit.launch import world_from_environment
 from bertkit.model.bert import init_weights
 from bertkit.model.config import HEADS, BertConfig
@@ -45,7 +44,8 @@ from bertkit.train.schedule import SCHEDULES
 from bertkit.view.report import write_report
 
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
-FREE_SETTINGS = ("output_dir", "log", "checkpoint", "evaluation", "device")  # may differ when a run is resumed
+# may differ when a run is resumed; of the data and the starting weights the content counts, not the place
+FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device")
 EVALUATION_SEQUENCES = 32
 
 
@@ -58,26 +58,39 @@ def run(settings: PretrainSettings) -> None:
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
-    dataset = _open_data(settings)
-    model, origin = _build_model(settings, dataset)
-    accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     directory = Path(settings.output_dir)
     identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
+    world = world_from_environment()
+    if runs.is_finished(directory, identity):
+        if world.is_main:
+            print(f"done already: the model is in {directory / 'model'}")
+        return
+    dataset = _open_data(settings)
+    model, start = _build_model(settings, dataset)
+    accelerator = loop.make_accelerator(settings.device, world.size)
+    micro_sequences = _micro_sequences(settings, accelerator.device.type, world.size)
+    shards = loop.micro_shards(settings.batch.sequences, micro_sequences)
+    loop.shards_of_process(len(shards), world.rank, world.size)  # refuses a layout before anything is written
     identity["data_fingerprint"] = dataset.fingerprint
+    identity["starting_weights"] = None if start is None else start["sha256"]
+    facts = {
+        "data_fingerprint": dataset.fingerprint,
+        "corpus": dataset.manifest["corpus"],
+        "tokenizer_sha256": sha256_file(dataset.directory / "tokenizer" / "vocab.txt"),
+        "init_from": start,
+    }
 
     with contextlib.ExitStack() as stack:
 
-        def open_run() -> bool:
-            if runs.check(directory, identity):
-                print(f"done already: the model is in {directory / 'model'}")
-                return False
+        def open_run() -> None:
+            runs.check(directory, identity)
             directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(directory))
-            runs.write_identity(directory, to_mapping(settings), identity, _manifest(settings, dataset, origin))
-            return True
+            runs.check(directory, identity)  # once more: another start may have come first
+            runs.write_identity(directory, to_mapping(settings), identity, facts)
 
-        if loop.on_main_process(accelerator, open_run):
-            _Pretraining(settings, dataset, model, accelerator, directory).run()
+        loop.on_main_process(accelerator, open_run)
+        _Pretraining(settings, dataset, model, accelerator, directory, micro_sequences).run()
 
 
 def _open_data(settings: PretrainSettings) -> PreparedDataset:
@@ -94,34 +107,40 @@ def _open_data(settings: PretrainSettings) -> PreparedDataset:
     return dataset
 
 
-def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, str | None]:
-    """Make the model anew, or from `init_from`; give it with a line on where its weights come from."""
+def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
+    """Make the model anew, or from `init_from`; give it with what is known of the weights it starts from."""
     pairs = settings.segments.kind == "pairs"
     heads = HEADS if pairs else ("masked_lm",)
-    max_seq_length = settings.segments.max_seq_length
     if settings.init_from is not None:
-        model, report = load_packed(settings.init_from, heads, with_pooler=pairs, seed=settings.seed)
-        check_fit(model.config.vocab_size, model.config.max_position_embeddings, dataset, max_seq_length)
-        return model, huggingface.summary(report)
-    facts = dataset.tokenizer.facts
-    config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=facts.size, pad_token_id=facts.pad)
+        source = resolve_model_dir(settings.init_from)
+        model, report = huggingface.load(source, heads, with_pooler=pairs, seed=settings.seed)
+        check_fit(model.config, dataset, settings.segments)
+        summary = huggingface.summary(report)
+        if world_from_environment().is_main:
+            print(f"starting from {settings.init_from}, whose shape replaces model=: {summary}")
+        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": huggingface.hashes_of(source)}
+        return model, {**facts, "shape": dataclasses.asdict(model.config)}
+    vocab = dataset.tokenizer.facts
+    config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
     model = BertWithHeads(config, heads, with_pooler=pairs)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
     return model, None
 
 
-def _manifest(settings: PretrainSettings, dataset: PreparedDataset, origin: str | None) -> dict[str, Any]:
-    start: dict[str, Any] | None = None
-    if settings.init_from is not None:
-        weights = resolve_model_dir(settings.init_from)
-        files = {path.name: sha256_file(path) for path in sorted(weights.glob("*.safetensors"))}
-        start = {"model_dir": str(settings.init_from), "summary": origin, "sha256": files}
-    return {
-        "data_fingerprint": dataset.fingerprint,
-        "corpus": dataset.manifest["corpus"],
-        "tokenizer_sha256": sha256_file(dataset.directory / "tokenizer" / "vocab.txt"),
-        "init_from": start,
-    }
+def _micro_sequences(settings: PretrainSettings, device: str, num_processes: int) -> int:
+    """How many sequences one forward pass takes: what is set, or what suits the device.
+
+    Left to itself, a global batch is cut into two or more parts of equal size, the same ones for one process and for
+    two, and into at least one for each process.
+    """
+    batch, longest = settings.batch, settings.segments.max_seq_length
+    if batch.micro_sequences != "auto":
+        return min(batch.micro_sequences, batch.sequences)
+    if batch.micro_tokens != "auto":
+        return min(max(1, batch.micro_tokens // longest), batch.sequences)
+    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // max(2, num_processes)))
+    num_shards = math.ceil(batch.sequences / most)
+    return math.ceil(batch.sequences / num_shards)
 
 
 class _Pretraining:
@@ -132,18 +151,16 @@ class _Pretraining:
         settings: PretrainSettings,
         dataset: PreparedDataset,
         model: BertWithHeads,
-        accelerator: Accelerator,
+        accelerator: loop.Accelerator,
         directory: Path,
+        micro_sequences: int,
     ) -> None:
         self.settings, self.dataset, self.accelerator = settings, dataset, accelerator
         self.directory, self.main = directory, accelerator.is_main_process
         self.packed = model
         self.unigram_entropy: float = dataset.manifest["statistics"]["unigram_entropy"]
         self.first_step = 0
-        self.state: dict[str, Any] = {
-            "micro_sequences": self._micro_sequences(),
-            "num_threads": torch.get_num_threads(),
-        }
+        self.state: dict[str, Any] = {"micro_sequences": micro_sequences, "num_threads": torch.get_num_threads()}
         moments, num_updates = self._resume()
         torch.set_num_threads(self.state["num_threads"])
         self.model = accelerator.prepare_model(model.train())
@@ -174,14 +191,15 @@ class _Pretraining:
                 row: dict[str, Any] = {}
                 if is_last or step % settings.evaluation.every_steps == 0:
                     row = self._evaluate()
-                if log is not None and (row or step % settings.log.every_steps == 0 or step == 1):
+                is_logged = step == 1 or step % settings.log.every_steps == 0 or not report.losses
+                if log is not None and (row or is_logged):
                     row = _metrics_row(report, tokens / seconds, row)
                     log.write(row)
                     progress.line(self._line(row, progress))
                     tokens, seconds = 0, 0.0
                 if "eval_mlm_loss" in row and main:
                     progress.line(f"  health: {self._health(row)}")
-                    write_report(self.directory, self.unigram_entropy)
+                    self._write_report()
                 if is_last or report.stop_requested or step % settings.checkpoint.every_steps == 0:
                     self._save(step)
                 progress.advance(step)
@@ -220,19 +238,6 @@ class _Pretraining:
             skip_steps=settings.data.skip_steps,
             stop_requested=stop_requested,
         )
-
-    def _micro_sequences(self) -> int:
-        """How many sequences one forward pass takes: what is set, or a divisor of the batch that suits the device.
-
-        Chosen without looking at the number of processes, so that every layout computes the same micro-shards.
-        """
-        batch = self.settings.batch
-        longest = self.settings.segments.max_seq_length
-        if batch.micro_sequences != "auto":
-            return min(batch.micro_sequences, batch.sequences)
-        room = batch.micro_tokens if batch.micro_tokens != "auto" else TOKENS_AT_ONCE[self.accelerator.device.type]
-        limit = max(1, min(room // longest, batch.sequences // 2 if batch.micro_tokens == "auto" else batch.sequences))
-        return max(size for size in range(1, limit + 1) if batch.sequences % size == 0)
 
     def _resume(self) -> tuple[dict[str, Tensor], int]:
         """Load the newest valid checkpoint into the model; give the optimizer's moments and number of updates."""
@@ -295,6 +300,12 @@ class _Pretraining:
             text += f"; NSP accuracy {row['eval_nsp_accuracy']:.3f}, guessing {self._nsp_chance():.3f}"
         return text
 
+    def _write_report(self) -> None:
+        baselines = {"unigram entropy": self.unigram_entropy}
+        if self.held_out is not None and "next_sentence" in self.packed.heads:
+            baselines["guessing"] = self._nsp_chance()
+        write_report(self.directory, baselines)
+
     def _nsp_chance(self) -> float:
         """The next sentence accuracy of always guessing the commoner label, over what is evaluated."""
         assert self.held_out is not None
@@ -302,22 +313,20 @@ class _Pretraining:
         return max(share, 1 - share)
 
     def _save(self, step: int) -> None:
-        if self.main:
+        def save() -> None:
             tensors = huggingface.tensors_of(self.packed)
             if not checkpoint.all_finite(tensors):
-                raise NumericsError(f"step {step}: a weight is not finite; the last checkpoint is good")
-            files = huggingface.text_files(
-                self.packed, self.dataset.tokenizer.files(self.packed.config.max_position_embeddings)
-            )
+                raise NumericsError(f"step {step}: a weight is not finite; nothing was saved")
             contents = checkpoint.Checkpoint(
                 step=step,
                 model=tensors,
                 optimizer=self.optimizer.tensors(self.names),
                 state={**self.state, "num_updates": self.optimizer.num_updates, "torch": torch.__version__},
-                files=files,
+                files=text_files(self.packed, self.dataset.tokenizer),
             )
             checkpoint.save(self.directory, contents, self.settings.checkpoint.keep_last)
-        self.accelerator.wait_for_everyone()
+
+        loop.on_main_process(self.accelerator, save)
 
     def _finish(self) -> None:
         """Write the model, the metrics and the report; the metrics last, they mark the run as done."""
@@ -327,7 +336,6 @@ class _Pretraining:
         statistics = self.dataset.manifest["statistics"]
         result = {
             **metrics,
-            "perplexity": math.exp(metrics["mlm_loss"]) if metrics else None,
             "unigram_entropy": statistics["unigram_entropy"],
             "steps": self.settings.steps,
         }
@@ -336,8 +344,8 @@ class _Pretraining:
         )
         with building_dir(self.directory / "model") as partial:
             write_model(self.packed, self.dataset.tokenizer, partial, {"README.md": readme})
+        self._write_report()
         write_durably(self.directory / runs.RESULT, to_json(result))
-        write_report(self.directory, self.unigram_entropy)
         if metrics:
             print(self._health({f"eval_{name}": value for name, value in metrics.items()}))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")

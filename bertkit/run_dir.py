@@ -31,23 +31,42 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "nu
 MAX_LISTED = 6
 
 
-def check(directory: Path, identity: dict[str, Any]) -> bool:
-    """Tell whether the run in `directory` is done already; False for a new or unfinished one.
+def is_finished(directory: Path, settings: dict[str, Any]) -> bool:
+    """Tell whether `directory` holds a finished run with these settings."""
+    if not all((directory / name).exists() for name in (RESULT, "model", "manifest.json")):
+        return False
+    manifest = read_json(directory / "manifest.json")
+    identity = manifest.get("identity") if isinstance(manifest, dict) else None
+    return isinstance(identity, dict) and all(identity.get(key) == value for key, value in settings.items())
+
+
+def run_of(model_dir: str | Path) -> Path | None:
+    """Find the run that a model directory is, or lies in as checkpoint or final model."""
+    path = Path(model_dir).expanduser().resolve()
+    for candidate in (path, path.parent, path.parent.parent):
+        if (candidate / "config.yaml").is_file() and (candidate / "manifest.json").is_file():
+            return candidate
+    return None
+
+
+def check(directory: Path, identity: dict[str, Any]) -> None:
+    """Refuse a directory that is not free for this run.
 
     Raises:
         InputError: the directory holds another run, or something that is no run.
     """
     if not directory.exists():
-        return False
+        return
     if not directory.is_dir():
         raise InputError(f"output_dir={directory} is a file; choose a directory")
     if not (directory / "manifest.json").is_file():
-        others = [path.name for path in directory.iterdir() if path.name != ".lock"]
+        started = {".lock", "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # stopped while it began
+        others = sorted({path.name for path in directory.iterdir()} - started)
         if others:
             raise InputError(
-                f"output_dir={directory} exists and holds no run ({', '.join(sorted(others)[:3])}); choose another one"
+                f"output_dir={directory} exists and holds no run ({', '.join(others[:3])}); choose another one"
             )
-        return False
+        return
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or "identity" not in manifest:
         raise InputError(f"output_dir={directory} holds something else than a run; choose another one")
@@ -59,7 +78,6 @@ def check(directory: Path, identity: dict[str, Any]) -> bool:
         raise InputError(
             f"output_dir={directory} holds another run ({'; '.join(listed)}); choose another directory, or use its settings"
         )
-    return (directory / RESULT).is_file() and (directory / "model").is_dir()
 
 
 def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]) -> None:

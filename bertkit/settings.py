@@ -22,6 +22,10 @@ from bertkit.train.config import (
 )
 
 
+def _seed_problems(seed: int) -> list[str]:
+    return [] if 0 <= seed < 2**63 else [f"seed={seed}: expected 0 to {2**63 - 1}"]
+
+
 @dataclass(frozen=True)
 class PrepareSettings:
     """`bertkit prepare`."""
@@ -70,22 +74,23 @@ class PretrainSettings:
     data: SkipConfig
 
     def __post_init__(self) -> None:
-        problems = []
+        problems = _seed_problems(self.seed)
         if self.steps < 1:
             problems.append(f"steps={self.steps}: expected at least 1")
-        if self.seed < 0:
-            problems.append(f"seed={self.seed}: expected 0 or more")
         if self.schedule.num_warmup_steps(self.steps) > self.steps:
             problems.append(
                 f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
                 "lower the warm-up or train longer"
             )
-        if self.segments.max_seq_length > self.model.max_position_embeddings:
+        from_scratch = (
+            self.init_from is None
+        )  # else the shape is that of the starting weights, checked when they are read
+        if from_scratch and self.segments.max_seq_length > self.model.max_position_embeddings:
             problems.append(
                 f"max_seq_length={self.segments.max_seq_length} exceeds the model's max_position_embeddings="
                 f"{self.model.max_position_embeddings}; lower segments.max_seq_length"
             )
-        if self.segments.kind == "pairs" and self.model.type_vocab_size < 2:
+        if from_scratch and self.segments.kind == "pairs" and self.model.type_vocab_size < 2:
             problems.append(
                 f"model.type_vocab_size={self.model.type_vocab_size}: segment pairs need 2; "
                 "set it, or take segments=full_sentences"
@@ -109,6 +114,15 @@ class EvaluateSettings:
     max_sequences: int | None
     batch_sequences: int
 
+    def __post_init__(self) -> None:
+        problems = _seed_problems(self.seed)
+        if self.batch_sequences < 1:
+            problems.append(f"batch_sequences={self.batch_sequences}: expected at least 1")
+        if self.max_sequences is not None and self.max_sequences < 1:
+            problems.append(f"max_sequences={self.max_sequences}: expected null or at least 1")
+        if problems:
+            raise InputError("\n".join(problems))
+
 
 @dataclass(frozen=True)
 class ExportSettings:
@@ -129,6 +143,13 @@ class VerifySettings:
     output: str | None
     seed: int
     sequences: int
+
+    def __post_init__(self) -> None:
+        problems = _seed_problems(self.seed)
+        if self.sequences < 1:
+            problems.append(f"sequences={self.sequences}: expected at least 1")
+        if problems:
+            raise InputError("\n".join(problems))
 
 
 SCHEMAS = {

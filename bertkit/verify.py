@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from bertkit.errors import InputError
 from bertkit.files import read_json, to_json, write_durably
 from bertkit.interop import parity
 from bertkit.interop.load import resolve_model_dir
@@ -18,6 +19,8 @@ def run(settings: VerifySettings) -> int:
     be right.
     """
     directory = resolve_model_dir(settings.model_dir)
+    if settings.output is not None and Path(settings.output).is_dir():
+        raise InputError(f"output={settings.output} is a directory; name a file")
     changed = []
     for known in (directory / "parity.json", Path(settings.output) if settings.output else None):
         if known is not None and known.is_file():
@@ -43,6 +46,9 @@ def run(settings: VerifySettings) -> int:
 
 def _changed_tensors(certificate: Path, directory: Path) -> list[str]:
     """List the tensors whose hash is not the certified one."""
-    certified = read_json(certificate).get("tensor_sha256", {})
+    content = read_json(certificate)
+    if not isinstance(content, dict) or content.get("format") != parity.FORMAT:
+        raise InputError(f"{certificate}: holds something else than a certificate; choose another file")
+    certified = content["tensor_sha256"]
     present = parity.tensor_hashes(directory)
     return [name for name in {*certified, *present} if certified.get(name) != present.get(name)]

@@ -17,9 +17,9 @@ has_torch() { "$1" -c 'import torch' 2>/dev/null; }
 [ -d "${PIP_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pip}" ] || export PIP_NO_CACHE_DIR=1
 [ -d "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/uv}" ] || export UV_NO_CACHE=1
 
-stamp=$environment/.bertkit-installed
-wanted="$root $extras $(cat "$root/pyproject.toml" "$pins" | cksum)"
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+stamp=$environment/.bertkit-installed"$extras"
+wanted="$root $(cat "$root/pyproject.toml" "$pins" | cksum)"
+if grep -qsxF "$wanted" "$stamp"; then
   say "installed already in $environment"
   exit 0
 fi
@@ -62,4 +62,4 @@ others=$(mktemp)
 trap 'rm -f "$others"' EXIT
 grep -v '^torch==' "$pins" > "$others"
 "${installer[@]}" -c "$others" -e "$root$extras"
-printf '%s' "$wanted" > "$stamp"
+printf '%s\n' "$wanted" > "$stamp"

@@ -34,13 +34,14 @@ class Corpus:
         ignored: files of a given folder that are not text.
     """
 
-    def __init__(self, config: CorpusConfig) -> None:
-        """Find the files.
+    def __init__(self, config: CorpusConfig, leave_out: Path | None = None) -> None:
+        """Find the files; those below `leave_out`, where the result goes, are not among them.
 
         Raises:
             InputError: a path or pattern matches nothing, or nothing of a known format.
         """
         self.config = config
+        self.leave_out = None if leave_out is None else leave_out.resolve()
         self.files: list[tuple[Path, str]] = []
         self.ignored: list[Path] = []
         self.bytes_read = 0
@@ -92,7 +93,7 @@ class Corpus:
             path = Path(pattern).expanduser()
             if path.is_dir():
                 inside = sorted(item for item in path.rglob("*") if item.is_file())
-                inside = [item for item in inside if not item.name.startswith(".")]
+                inside = [item for item in inside if not item.name.startswith(".") and not self._is_left_out(item)]
                 kinds = {item: self._format(item) for item in inside}
                 self.ignored += [item for item in inside if kinds[item] is None]
                 matches = [item for item in inside if kinds[item] is not None]
@@ -114,6 +115,9 @@ class Corpus:
                     )
             found |= {item: self._format(item) or "text" for item in matches}
         self.files = list(found.items())
+
+    def _is_left_out(self, path: Path) -> bool:
+        return self.leave_out is not None and self.leave_out in path.resolve().parents
 
     def _format(self, path: Path) -> str | None:
         """The format of a file, by its ending, or by its first bytes where it has none that is known."""

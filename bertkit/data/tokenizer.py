@@ -255,6 +255,10 @@ def load_tokenizer(path: Path, lowercase: bool | None = None) -> Tokenizer:
     if path.is_dir():
         settings_path = path / "tokenizer_config.json"
         settings = read_json(settings_path) if settings_path.is_file() else {}
+        if not isinstance(settings, dict):
+            raise InputError(f"{settings_path}: expected an object of settings; restore the file")
+        if settings.get("tokenize_chinese_chars") is False:
+            raise InputError(f"{settings_path}: tokenize_chinese_chars=false is not supported; BERT splits them")
         if lowercase is None and "do_lower_case" in settings:
             lowercase = bool(settings["do_lower_case"])
         for name in ("vocab.txt", "tokenizer.json"):
@@ -274,6 +278,12 @@ def _load_file(path: Path, lowercase: bool | None, strip_accents: bool | None) -
             if content["model"]["type"] != "WordPiece":
                 raise InputError(f"{path}: a {content['model']['type']} tokenizer; BERT needs WordPiece")
             normalizer = content["normalizer"] or {}
+            prefix = content["model"].get("continuing_subword_prefix", "##")
+            if prefix != "##":
+                raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
+            for setting in ("clean_text", "handle_chinese_chars"):
+                if normalizer.get(setting) is False:
+                    raise InputError(f"{path}: normalizer.{setting}=false is not supported; BERT does it")
         except (KeyError, TypeError, ValueError):
             raise InputError(f"{path}: not a WordPiece tokenizer.json (no model.vocab)") from None
         for token in content.get("added_tokens") or []:

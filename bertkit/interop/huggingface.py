@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertkit.config import build
 from bertkit.errors import InputError, StorageError
-from bertkit.files import read_json, to_json
+from bertkit.files import read_json, sha256_file, to_json
 from bertkit.interop import names
 from bertkit.model.bert import init_weights
 from bertkit.model.config import BertConfig
@@ -180,6 +180,13 @@ def _weight_files(directory: Path) -> list[Path]:
     raise InputError(f"{directory}: no model.safetensors or pytorch_model.bin in this directory")
 
 
+def hashes_of(directory: Path) -> dict[str, str]:
+    """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
+    others = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
+    present = [directory / name for name in others if (directory / name).is_file()]
+    return {path.name: sha256_file(path) for path in [*_weight_files(directory), *present]}
+
+
 def load(
     directory: Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None, seed: int = 0
 ) -> tuple[BertWithHeads, LoadReport]:
@@ -231,7 +238,8 @@ def load(
     if problems:
         listed = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise InputError(f"{directory}: {len(problems)} weights do not fit config.json: {listed}")
-    init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
+    if new:
+        init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         for name, parameter in parameters.items():
             if name in by_name:
@@ -257,11 +265,6 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
         for name, tensor in model.state_dict().items()
         if not (architecture == "BertForMaskedLM" and name.startswith("bert.pooler."))
     }
-
-
-def text_files(model: BertWithHeads, tokenizer_files: dict[str, str]) -> dict[str, str]:
-    """Give every small file of a model directory: configuration and tokenizer."""
-    return {"config.json": config_json(model.config, architecture_of(model)), **tokenizer_files}
 
 
 def summary(report: LoadReport) -> str:

@@ -11,6 +11,7 @@ from bertkit.errors import InputError
 from bertkit.files import building_dir
 from bertkit.interop import huggingface
 from bertkit.interop.huggingface import LoadReport
+from bertkit.model.config import HEADS
 from bertkit.model.heads import BertWithHeads, PaddedBert
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid, write_tensors
 
@@ -30,7 +31,7 @@ def resolve_model_dir(model_dir: str | Path) -> Path:
         raise InputError(
             f"model_dir={model_dir}: no such directory; expected a run, a checkpoint or a Hugging Face model"
         )
-    if checkpoints_dir(path).is_dir():
+    if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
         checkpoint, faults = newest_valid(path)
         if checkpoint is not None:
             return checkpoint
@@ -64,6 +65,9 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
         InputError: the directory cannot be loaded, or lacks a head that was asked for.
     """
     directory = resolve_model_dir(model_dir)
+    unknown = sorted(set(heads or ()) - set(HEADS))
+    if unknown:
+        raise InputError(f"heads={list(heads or ())}: unknown {', '.join(unknown)}; bertkit has {', '.join(HEADS)}")
     model, report = huggingface.load(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new if name.startswith("heads.")})
     if missing:
@@ -94,11 +98,21 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
         InputError: the directory holds something else, or the vocabulary is of another size than the model's.
     """
     final = Path(output_dir)
-    if final.exists() and any(final.iterdir()) and not (final / "config.json").is_file():
-        raise InputError(f"output_dir={final} holds something else than a model; choose another one")
+    if final.exists():
+        ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
+        others = sorted(path.name for path in final.iterdir() if path.name not in ours)
+        if others:
+            raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
     with building_dir(final) as partial:
         write_model(model, tokenizer, partial)
     return final
+
+
+def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
+    """Give every small file of a model directory, by name: configuration and tokenizer."""
+    packed = model.model if isinstance(model, PaddedBert) else model
+    config = huggingface.config_json(packed.config, huggingface.architecture_of(packed))
+    return {"config.json": config, **tokenizer.files(packed.config.max_position_embeddings)}
 
 
 def write_model(
@@ -114,7 +128,6 @@ def write_model(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model {packed.config.vocab_size}; they do not belong "
             "together"
         )
-    files = huggingface.text_files(packed, tokenizer.files(packed.config.max_position_embeddings))
-    for name, content in {**files, **(more_files or {})}.items():
+    for name, content in {**text_files(packed, tokenizer), **(more_files or {})}.items():
         (directory / name).write_text(content, encoding="utf-8")
     write_tensors(directory / "model.safetensors", huggingface.tensors_of(packed))

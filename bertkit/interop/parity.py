@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import io
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from bertkit.model.heads import BertOutput, BertWithHeads, PaddedBert
 # of the largest entry of all): the bias of a key has a true gradient of zero, so its own size says nothing
 TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
 GRADIENT_FLOOR = 1e-3
+FORMAT = "bertkit parity certificate 1"
 TEXTS = (
     ("The committee will meet on Tuesday.", "It has not decided anything yet."),
     ("Sie sprach leise, aber deutlich.", "Naïve café owners paid 3.50 € for 12 eggs."),
@@ -72,7 +74,7 @@ def certificate(directory: Path, seed: int = 0, num_sequences: int = 5) -> dict[
             comparisons += [{"case": case, **row} for row in _compare(ours, theirs, inputs, dtype)]
         del theirs
     return {
-        "format": "bertkit parity certificate 1",
+        "format": FORMAT,
         "architecture": architecture,
         "versions": {
             "bertkit": __version__,
@@ -238,7 +240,8 @@ def _compare(ours: PaddedBert, theirs: Any, inputs: Inputs, dtype: torch.dtype) 
 
 
 def _row(dtype: str, what: str, absolute: float, relative: float, within: bool) -> dict[str, Any]:
-    return {"dtype": dtype, "what": what, "max_abs": absolute, "max_rel": relative, "within_tolerance": within}
+    sizes = [value if math.isfinite(value) else 1e308 for value in (absolute, relative)]  # JSON has no NaN
+    return {"dtype": dtype, "what": what, "max_abs": sizes[0], "max_rel": sizes[1], "within_tolerance": within}
 
 
 def _compare_gradients(ours: BertWithHeads, theirs: Any, dtype: str) -> list[dict[str, Any]]:
@@ -300,6 +303,20 @@ def same_ids(directory: Path) -> None:
         encoded, reference = ours(first, second), theirs(first, second)
         if any(encoded[key] != list(reference[key]) for key in encoded):
             raise InputError(f"{directory}: the tokenizers differ on {first!r}, {second!r}")
+
+
+def worst_failure(result: dict[str, Any], with_rounded_gradients: bool = True) -> dict[str, Any] | None:
+    """Give the comparison that is furthest out of tolerance; None when all are within.
+
+    Gradients in float32 can be left out: where they nearly cancel, both implementations keep little but rounding.
+    """
+    rows = [
+        row
+        for row in result["comparisons"]
+        if not row["within_tolerance"]
+        and (with_rounded_gradients or not (row["dtype"] == "float32" and row["what"].startswith("gradient.")))
+    ]
+    return max(rows, key=lambda row: row["max_rel"], default=None)
 
 
 def in_one_screen(result: dict[str, Any]) -> str:

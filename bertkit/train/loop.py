@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator as Accelerator  # also for the annotations of the stages
 from torch import Tensor, nn
 
-from bertkit.errors import BertkitError, InputError, NumericsError
+from bertkit.errors import InputError, NumericsError
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import AdamW
 from bertkit.train.schedule import Schedule
@@ -100,7 +100,7 @@ def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
     if accelerator.is_main_process:
         try:
             outcome[0] = function()
-        except BertkitError as error:
+        except Exception as error:
             outcome[1] = error
     if accelerator.num_processes > 1:
         torch.distributed.broadcast_object_list(outcome, src=0)
@@ -222,8 +222,9 @@ def optimizer_step(
         grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm))
         if not math.isfinite(grad_norm):
             raise NumericsError(
-                f"step {step + 1}: the gradient is not finite (norm {grad_norm}); the last checkpoint is good: lower "
-                f"optimizer.peak_learning_rate, or leave this batch out with data.skip_steps=[{step + 1}]"
+                f"step {step + 1}: the gradient is not finite (norm {grad_norm}), and no weight was changed by it; run "
+                f"again with data.skip_steps=[{step + 1}] to leave this batch out, or elsewhere with a lower "
+                "optimizer.peak_learning_rate"
             )
         for group in optimizer.param_groups:
             group["lr"] = learning_rate

@@ -22,21 +22,24 @@ pre { background: #f6f8fa; padding: 1em; overflow: auto; font-size: .85em }
 """
 # title, the logged keys with their names, and the key of a constant to compare with
 CHARTS = (
-    ("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram_entropy"),
+    ("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
     ("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")), None),
-    ("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "chance"),
+    ("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing"),
     ("Learning rate", (("learning_rate", "learning rate"),), None),
     ("Gradient norm before clipping", (("grad_norm", "gradient norm"),), None),
     ("Tokens per second", (("tokens_per_second", "tokens per second"),), None),
 )
-BASELINES = {"unigram_entropy": "unigram entropy", "chance": "chance"}
 
 
-def write_report(run_dir: Path, unigram_entropy: float) -> None:
-    """Draw the run's metrics so far; the page needs no network and no other file."""
+def write_report(run_dir: Path, baselines: dict[str, float]) -> None:
+    """Draw the run's metrics so far; the page needs no network and no other file.
+
+    Args:
+        run_dir: the run.
+        baselines: what to compare with: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
+    """
     rows = read_metrics(run_dir / "metrics.jsonl")
-    constants = {"unigram_entropy": unigram_entropy, "chance": 0.5}
-    figures = [_figure(rows, title, series, baseline, constants) for title, series, baseline in CHARTS]
+    figures = [_figure(rows, title, series, baseline, baselines) for title, series, baseline in CHARTS]
     last = rows[-1] if rows else {}
     manifest = read_json(run_dir / "manifest.json")
     settings = (run_dir / "config.yaml").read_text(encoding="utf-8")
@@ -51,7 +54,7 @@ def write_report(run_dir: Path, unigram_entropy: float) -> None:
     page = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name}</title><style>{STYLE}</style>
-<h1>{name}</h1><p>{_headline(last, unigram_entropy)}</p>
+<h1>{name}</h1><p>{_headline(last, baselines)}</p>
 <div class="charts">{"".join(figures)}</div>
 <h2>Last metrics</h2>{_table(last)}
 <h2>Run</h2>{_table(facts)}
@@ -61,13 +64,14 @@ def write_report(run_dir: Path, unigram_entropy: float) -> None:
     write_durably(run_dir / "report.html", page)
 
 
-def _headline(last: dict[str, Any], unigram_entropy: float) -> str:
+def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     if "eval_mlm_loss" not in last:
         return f"step {last.get('step', 0):,}"
+    unigram_entropy = baselines["unigram entropy"]
     side = "below" if last["eval_mlm_loss"] < unigram_entropy else "not below"
     text = f"Step {last['step']:,}: held-out masked LM loss {last['eval_mlm_loss']:.3f}, {side} the unigram entropy of {unigram_entropy:.3f}"
-    if "eval_nsp_accuracy" in last:
-        text += f"; next sentence accuracy {last['eval_nsp_accuracy']:.3f} (chance 0.5)"
+    if "eval_nsp_accuracy" in last and "guessing" in baselines:
+        text += f"; next sentence accuracy {last['eval_nsp_accuracy']:.3f}, guessing {baselines['guessing']:.3f}"
     return html.escape(text + ".")
 
 
@@ -95,7 +99,7 @@ def _figure(
     if not lines:
         return ""
     values = [value for _, _, points in lines for _, value in points]
-    if baseline is not None:
+    if baseline in constants:
         values.append(constants[baseline])
     low, high = min(values), max(values)
     low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
@@ -116,10 +120,10 @@ def _figure(
     for step in _ticks(0, last_step):
         parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{step:,.6g}</text>')
     legend = []
-    if baseline is not None:
+    if baseline in constants:
         height = y(constants[baseline])
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="#57606a" stroke-dasharray="5 4"/>')  # fmt: skip
-        legend.append(f'<span style="color:#57606a">- - {BASELINES[baseline]}</span>')
+        legend.append(f'<span style="color:#57606a">- - {baseline}</span>')
     for label, color, points in lines:
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')

@@ -19,7 +19,7 @@ $bertkit export checkpoint="$run/tiny" head=masked_lm output_dir="$run/tiny-mlm"
 cat <<NEXT
 
 Next:
-  $bertkit evaluate model_dir=$run/tiny data_dir=$run/data
+  $bertkit evaluate model_dir=$run/tiny data_dir=$run/data segments.max_seq_length=64
   $bertkit prepare corpus.path=YOUR_TEXT output_dir=runs/mine
   $bertkit pretrain model=mini data_dir=runs/mine output_dir=runs/mini
 NEXT
