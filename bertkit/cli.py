@@ -6,7 +6,12 @@ has been checked.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +28,7 @@ COMMANDS = {
 
 PARALLEL_COMMANDS = ("pretrain", "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
+INTERRUPTED = "interrupted before there was anything to save"
 
 USAGE = """\
 usage: bertkit <command> [group=option] [key=value] ...
@@ -95,7 +101,7 @@ def run(arguments: list[str]) -> int:
             raise
         return _report(error)
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return _fail(INTERRUPTED, 130)
 
 
 def _run_command(command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool) -> int:
@@ -118,8 +124,19 @@ def _run_command(command: str, overrides: list[str], config_dir: str | None, pri
 
     if command not in PARALLEL_COMMANDS and not world_from_environment().is_main:
         return 0  # one process is enough
-    code = importlib.import_module(f"bertkit.{command}").run(settings)
-    return int(code or 0)
+    with _no_interrupt_within():
+        stage = importlib.import_module(f"bertkit.{command}")
+    return int(stage.run(settings) or 0)
+
+
+@contextlib.contextmanager
+def _no_interrupt_within() -> Iterator[None]:
+    """End the process at once on Ctrl-C: raised inside an import, it leaves a library half loaded."""
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(_fail(INTERRUPTED, 130)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -177,12 +194,14 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], director
         try:
             override = parser.parse_override(text)
         except HydraException:
-            errors.append(f"'{text}': expected key=value or group=option (quote values that hold , = or spaces)")
+            given, has_value, rest = text.partition("=")
+            hint = f"quote the value twice: \"{given}='{rest}'\"" if has_value else "such as output_dir=runs/mine"
+            errors.append(f"'{text}': expected key=value or group=option, {hint}")
             continue
         key = override.key_or_group
         name = key.split("/")[-1]
         if override.is_sweep_override():
-            errors.append(f"'{text}': several values; add -m to run each of them, or quote the value")
+            errors.append(f"'{text}': several values; write key=[a,b] for a list, or add -m to run each of them")
         elif key in groups:
             value = override.value()
             if value is None and key == "experiment":
@@ -229,7 +248,9 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    from bertkit.config import build
     from bertkit.errors import InputError
+    from bertkit.settings import SCHEMAS
 
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
@@ -245,6 +266,8 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
     outputs = [n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"]
     if not outputs and command in ("prepare", "pretrain", "export"):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
+    for combination in itertools.product(*choices):  # refuse before the first one runs
+        build(SCHEMAS[command], compose(command, list(combination), config_dir))
     extra = ["--config-dir", config_dir] if config_dir else []
     for combination in itertools.product(*choices):
         name = "_".join(choice for choice, is_swept in zip(combination, swept, strict=True) if is_swept)
@@ -314,9 +337,12 @@ def _command_help(command: str) -> str:
     lines = (directory / f"{command}.yaml").read_text(encoding="utf-8").splitlines()
     head = [line[2:] for line in lines[: lines.index("defaults:")]]
     settings = [line for line in lines[lines.index("") + 1 :] if line]
-    used = {line.split(":")[0].strip(" -") for line in lines if line.startswith("  - ") and ":" in line}
-    groups = {name: options for name, options in _groups([directory]).items() if name in used}
-    options = [f"  {name + '=':<12} {', '.join(choices)}" for name, choices in groups.items()]
-    text = [*head, "", "settings (every default stands in conf/; --cfg job prints all of them):"]
-    text += [f"  {line}" for line in settings]
-    return "\n".join([*text, "", "groups:", *options] if options else text)
+    chosen = {line.split(":")[0].strip(" -"): line.split(":")[1].strip() for line in lines if re.match("  - .+:", line)}
+    groups = {name: options for name, options in _groups([directory]).items() if name in chosen}
+    text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
+    for name, options in groups.items():
+        text += ["", f"{name}= {', '.join(options)}"]
+        if chosen[name] in options:
+            option = (directory / name / f"{chosen[name]}.yaml").read_text(encoding="utf-8").splitlines()
+            text += [f"  {name}.{line}" for line in option if line and not line.startswith("#")]
+    return "\n".join(text)

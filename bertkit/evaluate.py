@@ -55,7 +55,10 @@ def run(settings: EvaluateSettings) -> None:
             totals[key] = totals.get(key, 0.0) + value * count
             counts[key] = counts.get(key, 0.0) + count
     if not totals:
-        raise InputError(f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; set split=all")
+        raise InputError(
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare with a larger "
+            "held_out_prob, or set split=all, which is text that the model may have seen"
+        )
     if world_from_environment().is_main:
         metrics = {key: totals[key] / counts[key] for key in totals}
         print(json.dumps({**metrics, "split": "+".join(names)}, indent=2))

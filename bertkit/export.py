@@ -29,7 +29,7 @@ def run(settings: ExportSettings) -> None:
     Raises:
         InputError: the checkpoint lacks the head, the directory holds something else, or the comparison fails.
     """
-    source = resolve_model_dir(settings.checkpoint)
+    source = resolve_model_dir(settings.checkpoint, "checkpoint")
     shaping = {**to_mapping(settings), "output_dir": None, "checkpoint": None}
     identity = {"settings": shaping, "source_sha256": huggingface.hashes_of(source)}
     final = Path(settings.output_dir)

@@ -45,18 +45,19 @@ def run(settings: PrepareSettings) -> None:
     if _is_done(output_dir, identity, files, corpus):
         print(f"done already: {output_dir} holds this dataset")
         return
-    if settings.tokenizer.path is not None:
-        tokenizer = load_tokenizer(Path(settings.tokenizer.path), settings.tokenizer.lowercase)
-    else:
-        tokenizer = _learn_vocabulary(settings, corpus)
-
     with building_dir(output_dir) as partial:
+        if settings.tokenizer.path is not None:
+            tokenizer = load_tokenizer(Path(settings.tokenizer.path), settings.tokenizer.lowercase)
+        else:
+            tokenizer = _learn_vocabulary(settings, corpus)
         max_length = 512
         (partial / "tokenizer").mkdir()
         for name, content in tokenizer.files(max_length).items():
             (partial / "tokenizer" / name).write_text(content, encoding="utf-8")
         statistics, splits, text_sha256 = _encode(settings, corpus, tokenizer, partial)
-        findings = lint(statistics, corpus.has_document_breaks)
+        inside_words = statistics.token_counts[tokenizer.facts.is_continuation].sum() / max(statistics.tokens, 1)
+        held_out = splits["held_out"]["documents"] if settings.held_out_prob > 0 else None
+        findings = lint(statistics, corpus.has_document_breaks, float(inside_words), held_out)
         if not statistics.tokens:
             raise InputError(f"{corpus.describe()}: no text in it; check corpus.path")
         if settings.strict and findings:
@@ -140,7 +141,9 @@ def _learn_vocabulary(settings: PrepareSettings, corpus: Corpus) -> Tokenizer:
                 yield from document
 
     tokenizer = train_wordpiece(sentences, settings.tokenizer.vocab_size, lowercase, settings.tokenizer.min_frequency)
-    print(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens", flush=True)
+    wanted = settings.tokenizer.vocab_size
+    short = f", of {wanted:,} asked for: the text has no more" if tokenizer.vocab_size < wanted else ""
+    print(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens{short}", flush=True)
     return tokenizer
 
 

@@ -112,7 +112,7 @@ def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[
     pairs = settings.segments.kind == "pairs"
     heads = HEADS if pairs else ("masked_lm",)
     if settings.init_from is not None:
-        source = resolve_model_dir(settings.init_from)
+        source = resolve_model_dir(settings.init_from, "init_from")
         model, report = huggingface.load(source, heads, with_pooler=pairs, seed=settings.seed)
         check_fit(model.config, dataset, settings.segments)
         summary = huggingface.summary(report)
@@ -191,7 +191,7 @@ class _Pretraining:
                 row: dict[str, Any] = {}
                 if is_last or step % settings.evaluation.every_steps == 0:
                     row = self._evaluate()
-                is_logged = step == 1 or step % settings.log.every_steps == 0 or not report.losses
+                is_logged = step == 1 or is_last or step % settings.log.every_steps == 0 or not report.losses
                 if log is not None and (row or is_logged):
                     row = _metrics_row(report, tokens / seconds, row)
                     log.write(row)

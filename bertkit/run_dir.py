@@ -76,7 +76,8 @@ def check(directory: Path, identity: dict[str, Any]) -> None:
         if len(changed) > MAX_LISTED:
             listed.append(f"and {len(changed) - MAX_LISTED} more")
         raise InputError(
-            f"output_dir={directory} holds another run ({'; '.join(listed)}); choose another directory, or use its settings"
+            f"output_dir={directory} holds another run ({'; '.join(listed)}); choose another directory (with "
+            f"init_from={directory} to train its model further), or use its settings"
         )
 
 

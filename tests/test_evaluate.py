@@ -52,7 +52,13 @@ def test_a_model_is_measured_on_what_it_was_not_trained_on(
 ) -> None:
     small = ["model=tiny", "model.hidden_size=32", "segments.max_seq_length=40", "steps=2", "device=cpu"]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *small]) == 0
-    result = evaluate(capsys, f"model_dir={tmp_path / 'run'}", f"data_dir={prepared_dir}")
+    checkpoint = "run/checkpoints/step-00000002"
+    results = [
+        evaluate(capsys, f"model_dir={tmp_path / name}", f"data_dir={prepared_dir}")
+        for name in ("run", "run/model", checkpoint)
+    ]
+    assert results[0] == results[1] == results[2]
+    result = results[0]
     assert result["split"] == "held_out"
     final = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert result["mlm_loss"] == pytest.approx(final["mlm_loss"], rel=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,26 @@ def test_export_is_idempotent_and_refuses_another(
     assert "done already" in capsys.readouterr().out
     assert run([*arguments, "head=masked_lm"]) == 2
     assert "holds another export" in capsys.readouterr().err
+
+
+def test_another_source_is_another_export(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever file holds the weights."""
+    for name, scale in (("one", 1.0), ("two", 2.0)):
+        shutil.copytree(run_dir / "model", tmp_path / name)
+        weights = load_file(tmp_path / name / "model.safetensors")
+        (tmp_path / name / "model.safetensors").unlink()
+        weights["bert.pooler.dense.weight"] *= scale
+        torch.save(weights, tmp_path / name / "pytorch_model.bin")
+    assert run(["export", f"checkpoint={tmp_path / 'one'}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 0
+    assert run(["export", f"checkpoint={tmp_path / 'two'}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 2
+    assert "holds another export" in capsys.readouterr().err
+
+
+def test_the_card_speaks_of_the_exported_step(run_dir: Path, tmp_path: Path) -> None:
+    assert run(["export", f"checkpoint={run_dir}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| steps | 5 |" in card
+    assert "| mlm_loss |" in card
 
 
 def test_a_head_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,36 @@ def test_full_sentences_train_a_masked_lm_alone(prepared_dir: Path, tmp_path: Pa
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
     assert "nsp_loss" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+
+
+def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
+    """The step counts, its batch does not; and leaving one out is not another run."""
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[3]", "log.every_steps=100") == 0
+    rows = {row["step"]: row for row in read_metrics(tmp_path / "run" / "metrics.jsonl")}
+    assert set(rows) == {1, 3, 4}
+    assert "loss" not in rows[3]
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[2]") == 0
+
+
+def test_a_finished_run_needs_nothing_to_say_so(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(prepared_dir, tmp_path / "data")
+    assert pretrain(tmp_path / "data", tmp_path / "run", "steps=2") == 0
+    shutil.rmtree(tmp_path / "data")
+    capsys.readouterr()
+    assert pretrain(tmp_path / "data", tmp_path / "run", "steps=2") == 0
+    assert capsys.readouterr().out.startswith("done already")
+
+
+def test_files_obey_the_umask(prepared_dir: Path, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        assert pretrain(prepared_dir, tmp_path / "run", "steps=1") == 0
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*.safetensors")}
+    assert modes == {0o640}
 
 
 def test_it_learns(tmp_path: Path) -> None:

@@ -86,8 +86,20 @@ class CorpusStatistics:
         return float(self.token_counts.max() / max(self.tokens, 1))
 
 
-def lint(statistics: CorpusStatistics, blank_lines_expected: bool) -> list[Finding]:
-    """Name everything about a corpus that would make training on it fail or mean little."""
+def lint(
+    statistics: CorpusStatistics,
+    blank_lines_expected: bool,
+    continuation_rate: float = 0.0,
+    held_out: int | None = None,
+) -> list[Finding]:
+    """Name everything about a corpus that would make training on it fail or mean little.
+
+    Args:
+        statistics: of the corpus.
+        blank_lines_expected: whether blank lines are what separates its documents.
+        continuation_rate: the share of `##` pieces among the tokens.
+        held_out: the number of held-out documents; None when none were wanted.
+    """
     found = []
     documents = statistics.documents - statistics.empty_documents
     if documents == 1:
@@ -128,6 +140,22 @@ def lint(statistics: CorpusStatistics, blank_lines_expected: bool) -> list[Findi
                 "unknown rate",
                 f"{100 * statistics.unknown_rate:.1f} % of the tokens are [UNK]; the vocabulary does not fit this text: "
                 "choose another one, or train one with tokenizer.vocab_size=",
+            )
+        )
+    if continuation_rate > 0.5:
+        found.append(
+            Finding(
+                "broken words",
+                f"{100 * continuation_rate:.0f} % of the tokens are pieces inside of words; the vocabulary does not fit this "
+                "text: choose another one, or train one with tokenizer.vocab_size=",
+            )
+        )
+    if held_out == 0:
+        found.append(
+            Finding(
+                "nothing held out",
+                f"none of the {documents:,} documents was held out for evaluation; set held_out_prob="
+                f"{min(0.5, max(0.05, round(3 / max(documents, 1), 2)))} or so",
             )
         )
     if statistics.sentences and statistics.tokens / statistics.sentences > 512:

@@ -50,7 +50,7 @@ def model_card(
     for heading, rows in (("Settings", facts), ("Results", results)):
         if rows:
             lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
-            lines += [f"| {key} | {_cell(value)} |" for key, value in rows.items()]
+            lines += [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value is not None]
     return f"---\n{head}---\n\n" + "\n".join(lines) + "\n"
 
 

@@ -16,12 +16,13 @@ from bertkit.model.heads import BertWithHeads, PaddedBert
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid, write_tensors
 
 
-def resolve_model_dir(model_dir: str | Path) -> Path:
+def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
     """Find the directory with `config.json` and weights.
 
     Args:
         model_dir: a run directory (its newest valid checkpoint, or its final model), a checkpoint, or a Hugging Face
             directory.
+        setting: what the caller calls it.
 
     Raises:
         InputError: no such directory, or nothing in it to load.
@@ -29,7 +30,7 @@ def resolve_model_dir(model_dir: str | Path) -> Path:
     path = Path(model_dir).expanduser()
     if not path.is_dir():
         raise InputError(
-            f"model_dir={model_dir}: no such directory; expected a run, a checkpoint or a Hugging Face model"
+            f"{setting}={model_dir}: no such directory; expected a run, a checkpoint or a Hugging Face model"
         )
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
         checkpoint, faults = newest_valid(path)
@@ -37,13 +38,13 @@ def resolve_model_dir(model_dir: str | Path) -> Path:
             return checkpoint
         if (path / "model" / "config.json").is_file():
             return path / "model"
-        raise InputError("\n".join([*faults, f"model_dir={model_dir}: a run without a valid checkpoint"]))
+        raise InputError("\n".join([*faults, f"{setting}={model_dir}: a run without a valid checkpoint"]))
     if not (path / "config.json").is_file():
-        raise InputError(f"model_dir={model_dir}: no config.json and no checkpoints in this directory")
+        raise InputError(f"{setting}={model_dir}: no config.json and no checkpoints in this directory")
     if (path / "state.json").is_file():
         fault = fault_of(path)
         if fault is not None:
-            raise InputError(f"model_dir={model_dir} is damaged: {fault}; take another checkpoint")
+            raise InputError(f"{setting}={model_dir} is damaged: {fault}; take another checkpoint")
     return path
 
 

@@ -12,6 +12,7 @@ whole. Order, masks and dropout are functions of the step: no generator state is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,9 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file that depends on nothing but the tensors."""
     ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     save_file(ordered, path, metadata={"format": "pt"})
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)  # the library makes files that nobody else can read
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -98,6 +102,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         StorageError: the file is damaged.
     """
+    path.open("rb").close()  # the library calls a file that may not be read a missing one
     try:
         return dict(load_file(path))
     except safetensors.SafetensorError as error:

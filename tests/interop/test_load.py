@@ -18,7 +18,7 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop import huggingface
-from bertkit.interop.load import resolve_model_dir, write_model
+from bertkit.interop.load import resolve_model_dir, text_files, write_model
 from bertkit.model.heads import BertWithHeads, PaddedBert
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
@@ -168,7 +168,7 @@ def test_what_cannot_be_exported_is_refused(exported: Path, tokenizer: Tokenizer
         export_model(small_model(127), tokenizer, tmp_path / "a")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "diary.txt").write_text("dear diary")
-    with pytest.raises(InputError, match="holds something else than a model"):
+    with pytest.raises(InputError, match="holds something else"):
         export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "notes")
     assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["notes", "notes/diary.txt"]
 
@@ -178,7 +178,7 @@ def run_with_checkpoints(run_dir: Path, tokenizer: Tokenizer) -> Path:
     run_dir.mkdir()
     for step in (1, 2):
         model = small_model(tokenizer.vocab_size, seed=step)
-        files = huggingface.text_files(model, tokenizer.files(41))
+        files = text_files(model, tokenizer)
         checkpoint.save(run_dir, Checkpoint(step, huggingface.tensors_of(model), {}, {}, files), 3)
     (run_dir / "model").mkdir()
     write_model(small_model(tokenizer.vocab_size, seed=3), tokenizer, run_dir / "model")

@@ -57,7 +57,7 @@ def report(run_dir: Path, rows: list[dict], corpus: str = "two files", settings:
     (run_dir / "manifest.json").write_text(json.dumps(manifest))
     (run_dir / "config.yaml").write_text(settings)
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_report(run_dir, 4.5)
+    write_report(run_dir, {"unigram entropy": 4.5, "guessing": 0.625})
     text = (run_dir / "report.html").read_text()
     assert not re.search(r"https?:|//|@import|url\(|<script|<link|<img", text)
     return Page(text)
@@ -116,7 +116,7 @@ def test_the_headline_says_whether_it_learns(tmp_path: Path, loss: float, words:
     page = report(tmp_path / "run", [{"step": 9, "eval_mlm_loss": loss, "eval_nsp_accuracy": 0.75}])
     headline = next(text for text in page.text if "held-out" in text)
     assert f"{loss:.3f}, {words} the unigram entropy of 4.500" in headline
-    assert "0.750 (chance 0.5)" in headline
+    assert "0.750, guessing 0.625" in headline
 
 
 def test_text_is_escaped(tmp_path: Path) -> None:
