@@ -11,7 +11,7 @@ from torch import nn
 
 from bertkit.batch import PretrainBatch
 from bertkit.data.config import SegmentsConfig
-from bertkit.data.prepared import PreparedDataset, Split, open_prepared
+from bertkit.data.prepared import SPLITS, PreparedDataset, Split, open_prepared
 from bertkit.data.sampling import Sampler
 from bertkit.errors import InputError
 from bertkit.files import read_json
@@ -39,10 +39,10 @@ def run(settings: EvaluateSettings) -> None:
     check_fit(model.config, dataset, settings.segments)
     accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
+    chosen = _split_for(settings, dataset)
+    names = SPLITS if chosen == "all" else (chosen,)
     totals: dict[str, float] = {}
-    weights = {"train": ["train"], "held_out": ["held_out"], "all": ["train", "held_out"]}
-    names = weights[_split_for(settings, dataset)]
-    counts: dict[str, float] = {}
+    counts: dict[str, int] = {}
     for name in names:
         if dataset.splits[name].num_documents == 0:
             continue
@@ -53,7 +53,7 @@ def run(settings: EvaluateSettings) -> None:
             accelerator, prepared_model, sampler, settings.max_sequences, settings.batch_sequences, settings.precision
         ).items():
             totals[key] = totals.get(key, 0.0) + value * count
-            counts[key] = counts.get(key, 0.0) + count
+            counts[key] = counts.get(key, 0) + count
     if not totals:
         raise InputError(
             f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare with a larger "
