@@ -18,6 +18,7 @@ from bertkit.files import read_json
 from bertkit.interop.load import load_packed
 from bertkit.launch import world_from_environment
 from bertkit.model.config import BertConfig
+from bertkit.model.heads import BertWithHeads
 from bertkit.objective import pretraining_losses
 from bertkit.run_dir import run_of
 from bertkit.settings import EvaluateSettings
@@ -38,6 +39,13 @@ def run(settings: EvaluateSettings) -> None:
         )
     check_fit(model.config, dataset, settings.segments)
     accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
+    with loop.leaving_together(accelerator):
+        _measure_and_print(settings, dataset, model, accelerator)
+
+
+def _measure_and_print(
+    settings: EvaluateSettings, dataset: PreparedDataset, model: BertWithHeads, accelerator: loop.Accelerator
+) -> None:
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
     chosen = _split_for(settings, dataset)
     names = SPLITS if chosen == "all" else (chosen,)

@@ -80,7 +80,7 @@ def run(settings: PretrainSettings) -> None:
         "init_from": start,
     }
 
-    with contextlib.ExitStack() as stack:
+    with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
 
         def open_run() -> None:
             runs.check(directory, identity)

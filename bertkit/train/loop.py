@@ -11,6 +11,7 @@ so the gradient is that of the mean over the whole global batch, exactly, howeve
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
@@ -92,6 +93,17 @@ def make_accelerator(device: str, num_processes: int) -> Accelerator:
             "torchrun"
         )
     return accelerator
+
+
+@contextlib.contextmanager
+def leaving_together(accelerator: Accelerator) -> Iterator[None]:
+    """Let no process end before the others, and close their connections: left open, they abort the interpreter's end."""
+    try:
+        yield
+        accelerator.wait_for_everyone()
+    finally:
+        if accelerator.num_processes > 1:
+            torch.distributed.destroy_process_group()
 
 
 def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
