@@ -32,7 +32,7 @@ from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, text_files, write_model
 from bertkit.launch import world_from_environment
 from bertkit.model.bert import init_weights
-from bertkit.model.config import HEADS, BertConfig
+from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.objective import pretraining_losses
 from bertkit.progress import Progress
@@ -110,7 +110,7 @@ def _open_data(settings: PretrainSettings) -> PreparedDataset:
 def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
     """Make the model anew, or from `init_from`; give it with what is known of the weights it starts from."""
     pairs = settings.segments.kind == "pairs"
-    heads = HEADS if pairs else ("masked_lm",)
+    heads = PRETRAINING_HEADS if pairs else ("masked_lm",)
     if settings.init_from is not None:
         source = resolve_model_dir(settings.init_from, "init_from")
         model, report = huggingface.load(source, heads, with_pooler=pairs, seed=settings.seed)

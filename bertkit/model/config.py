@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from bertkit.errors import InputError
 
-HEADS = ("masked_lm", "next_sentence")
+PRETRAINING_HEADS = ("masked_lm", "next_sentence")
+TASK_HEADS = ("sequence", "token", "span", "choice")
+HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
+POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,7 @@ class BertShape:
     num_hidden_layers: int
     num_attention_heads: int
     intermediate_size: int
+    hidden_act: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
     max_position_embeddings: int
@@ -57,7 +62,23 @@ class BertShape:
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(BertShape):
-    """The encoder together with its vocabulary."""
+    """The encoder together with its vocabulary and, for a task head, its labels.
+
+    Attributes:
+        labels: the names of the classes of a sequence or token head, in the order of its logits; one for a regression.
+        problem_type: what a sequence head predicts; None to leave it to the number of labels, as Hugging Face does.
+        classifier_dropout: dropout before a task head; None for `hidden_dropout_prob`.
+    """
 
     vocab_size: int
     pad_token_id: int = 0
+    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
+    classifier_dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.labels or len(set(self.labels)) != len(self.labels):
+            raise InputError(f"labels={list(self.labels)}: expected at least one, each once")
+        if self.classifier_dropout is not None and not 0 <= self.classifier_dropout < 1:
+            raise InputError(f"classifier_dropout={self.classifier_dropout}: expected a probability from 0 to below 1")

@@ -5,29 +5,26 @@ Axes: S packed tokens, D hidden_size, F intermediate_size, L layers.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.model.activations import ACTIVATIONS
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.config import BertConfig
 from bertkit.model.layout import Layout
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a GELU between, for each token by itself.
-
-    The GELU is the exact one, with erf, as the released weights were trained with; google-research/bert later changed its
-    code to the tanh approximation.
-    """
+    """Two linear maps with an activation between, in BERT a GELU, for each token by itself."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(S, D) -> (S, F) -> (S, D)."""
-        return self.output(F.gelu(self.intermediate(hidden)))  # type: ignore[no-any-return]
+        return self.output(self.activation(self.intermediate(hidden)))  # type: ignore[no-any-return]
 
 
 class EncoderLayer(nn.Module):

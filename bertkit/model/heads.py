@@ -1,6 +1,6 @@
-"""What stands on the encoder: the masked LM and next sentence heads; logits, never losses.
+"""What stands on the encoder: the heads of pretraining and of the tasks; logits, never losses.
 
-Axes: B sequences, S packed tokens, T tokens per sequence, M masked positions, D hidden_size, V vocab_size.
+Axes: B sequences, S packed tokens, T tokens per sequence, M masked positions, D hidden_size, V vocab_size, C labels.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.model.activations import ACTIVATIONS
 from bertkit.model.bert import Bert
-from bertkit.model.config import HEADS, BertConfig
+from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig
 from bertkit.model.layout import Layout, pad, unpad
 
 
 class MaskedLMHead(nn.Module):
-    """Predict the original token: dense, GELU, LayerNorm, and a decoder tied to the token embeddings.
+    """Predict the original token: dense, activation, LayerNorm, and a decoder tied to the token embeddings.
 
     Source: google-research/bert run_pretraining.py `get_masked_lm_output`.
     """
@@ -26,27 +27,48 @@ class MaskedLMHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        return F.linear(self.norm(F.gelu(self.dense(hidden))), token_embedding, self.bias)
+        return F.linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)
 
 
-class NextSentenceHead(nn.Module):
-    """Tell whether segment B follows A (label 0) or is random (label 1).
+class LinearHead(nn.Module):
+    """Dropout and a linear map, of the pooled [CLS] or of every token."""
 
-    Source: google-research/bert run_pretraining.py `get_next_sentence_output`.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, num_outputs: int, dropout_prob: float) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, 2)
+        self.dropout = nn.Dropout(dropout_prob)
+        self.dense = nn.Linear(config.hidden_size, num_outputs)
 
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(B, D) -> (B, 2)."""
-        return self.dense(pooled)  # type: ignore[no-any-return]
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(n, D) -> (n, num_outputs)."""
+        return self.dense(self.dropout(hidden))  # type: ignore[no-any-return]
+
+
+def make_head(name: str, config: BertConfig) -> nn.Module:
+    """Build one of `HEADS`.
+
+    next_sentence tells whether segment B follows A (label 0) or is random (1); sequence classifies or scores a text or a
+    pair; token labels every token; span finds where an answer starts and ends; choice scores one of several endings.
+
+    Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
+    `create_model`; Devlin et al. 2019, figure 4 and section 4.4. Which heads have dropout: transformers modeling_bert.py.
+    """
+    dropout_prob = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+    match name:
+        case "masked_lm":
+            return MaskedLMHead(config)
+        case "next_sentence" | "span":
+            return LinearHead(config, 2, dropout_prob=0.0)
+        case "sequence" | "token":
+            return LinearHead(config, len(config.labels), dropout_prob)
+        case "choice":
+            return LinearHead(config, 1, dropout_prob)
+    raise AssertionError(f"unknown head {name}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +78,8 @@ class BertOutput:
     Attributes:
         last_hidden_state: (S, D), or (B, T, D).
         pooled_output: (B, D); None without a pooler.
-        logits: by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2).
+        logits: by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
+            (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices).
         hidden_states: L + 1 of (S, D), or (B, T, D); None unless asked for.
     """
 
@@ -69,18 +92,16 @@ class BertOutput:
 class BertWithHeads(nn.Module):
     """BERT with the heads that a run trains, over packed tokens."""
 
-    def __init__(self, config: BertConfig, heads: Sequence[str] = HEADS, with_pooler: bool = True) -> None:
-        """Build with some of `HEADS`; the next sentence head needs the pooler."""
+    def __init__(
+        self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True
+    ) -> None:
+        """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler."""
         super().__init__()
-        assert set(heads) <= set(HEADS), f"unknown heads {heads}"
-        assert with_pooler or "next_sentence" not in heads, "the next sentence head needs the pooler"
+        assert with_pooler or not set(heads) & set(POOLED_HEADS), f"{heads} need the pooler"
         self.config = config
         self.bert = Bert(config, with_pooler)
-        self.heads = nn.ModuleDict()
-        if "masked_lm" in heads:
-            self.heads["masked_lm"] = MaskedLMHead(config)
-        if "next_sentence" in heads:
-            self.heads["next_sentence"] = NextSentenceHead(config)
+        self.heads = nn.ModuleDict({name: make_head(name, config) for name in HEADS if name in heads})
+        assert len(self.heads) == len(heads), f"unknown heads among {heads}"
 
     def forward(
         self,
@@ -102,11 +123,12 @@ class BertWithHeads(nn.Module):
         hidden_states, pooled = self.bert(input_ids, token_type_ids, layout)
         last = hidden_states[-1]
         logits: dict[str, Tensor] = {}
-        if "masked_lm" in self.heads:
-            looked_at = last if masked_positions is None else last[masked_positions]  # (M, D)
-            logits["masked_lm"] = self.heads["masked_lm"](looked_at, self.bert.embeddings.token.weight)
-        if "next_sentence" in self.heads:
-            logits["next_sentence"] = self.heads["next_sentence"](pooled)
+        for name, head in self.heads.items():
+            if name == "masked_lm":
+                looked_at = last if masked_positions is None else last[masked_positions]  # (M, D)
+                logits[name] = head(looked_at, self.bert.embeddings.token.weight)
+            else:
+                logits[name] = head(pooled if name in POOLED_HEADS else last)
         return BertOutput(last, pooled, logits, tuple(hidden_states) if output_hidden_states else None)
 
 
@@ -131,6 +153,8 @@ class PaddedBert(nn.Module):
     ) -> BertOutput:
         """Encode a padded batch.
 
+        With the choice head, inputs are (questions, choices, T), and B is their product.
+
         Args:
             input_ids: (B, T).
             attention_mask: 1 for tokens, 0 for padding, (B, T); None when all are tokens.
@@ -138,19 +162,24 @@ class PaddedBert(nn.Module):
             output_hidden_states: give the output of every layer.
 
         Raises:
-            ValueError: the sequences are longer than the model's positions, or one has no token.
+            ValueError: the sequences are longer than the model's positions, one has no token, or the inputs have another
+                number of axes.
         """
-        num_sequences, num_columns = input_ids.shape
+        axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
+        if input_ids.dim() != len(axes):
+            raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
+        ids = input_ids.flatten(0, -2)  # (B, T)
+        mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
+        types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
+        num_sequences, num_columns = ids.shape
         limit = self.config.max_position_embeddings
         if num_columns > limit:
             raise ValueError(
                 f"input_ids: {num_columns} tokens a sequence exceed max_position_embeddings={limit}; truncate them"
             )
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         indices, layout = unpad(mask)
         out = self.model(
-            input_ids.reshape(-1)[indices],
+            ids.reshape(-1)[indices],
             types.reshape(-1)[indices],
             layout,
             output_hidden_states=output_hidden_states,
@@ -159,6 +188,8 @@ class PaddedBert(nn.Module):
         def padded(packed: Tensor) -> Tensor:
             return pad(packed, indices, num_sequences, num_columns)
 
-        logits = {name: padded(value) if name == "masked_lm" else value for name, value in out.logits.items()}
+        logits = {name: value if name in POOLED_HEADS else padded(value) for name, value in out.logits.items()}
+        if "choice" in logits:
+            logits["choice"] = logits["choice"].view(len(input_ids), -1)
         hidden_states = tuple(map(padded, out.hidden_states)) if out.hidden_states is not None else None
         return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states)
