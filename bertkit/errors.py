@@ -7,6 +7,10 @@ class BertkitError(Exception):
     exit_code = 1
 
 
+class ParityError(BertkitError):
+    """A model is not what its certificate says."""
+
+
 class InputError(BertkitError):
     """Bad input or configuration; nothing was changed."""
 

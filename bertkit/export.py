@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.config import to_mapping
 from bertkit.errors import InputError
 from bertkit.files import building_dir, read_json, to_json
-from bertkit.interop import card, huggingface, parity
+from bertkit.interop import card, huggingface, parity, reference
 from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
 from bertkit.run_dir import run_of
 from bertkit.settings import ExportSettings
@@ -52,8 +52,8 @@ def run(settings: ExportSettings) -> None:
     readme = card.model_card(model, title, *_facts(settings, source), settings.license, settings.language)
     with building_dir(final) as partial:
         write_model(model, tokenizer, partial, {"README.md": readme})
-        parity.same_ids(partial)
-        result = parity.certificate(partial)
+        reference.same_ids(partial, parity.TEXTS)
+        result = parity.certificate(partial, rewrite=False)
         worst = parity.worst_failure(result, with_rounded_gradients=False)
         if worst is not None:
             raise InputError(

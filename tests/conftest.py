@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -14,7 +17,7 @@ import torch
 
 from bertkit.data.tokenizer import Tokenizer, train_wordpiece
 from bertkit.model.bert import init_weights
-from bertkit.model.config import BertConfig
+from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -79,12 +82,13 @@ def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def small_config(vocab_size: int = 131, dropout: float = 0.0) -> BertConfig:
-    return BertConfig(
+def small_config(vocab_size: int = 131, dropout: float = 0.0, **changes: Any) -> BertConfig:
+    config = BertConfig(
         hidden_size=HIDDEN,
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
         intermediate_size=INTERMEDIATE,
+        hidden_act="gelu",
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
         max_position_embeddings=POSITIONS,
@@ -93,9 +97,17 @@ def small_config(vocab_size: int = 131, dropout: float = 0.0) -> BertConfig:
         layer_norm_eps=1e-12,
         vocab_size=vocab_size,
     )
+    return dataclasses.replace(config, **changes)
 
 
-def small_model(vocab_size: int = 131, dropout: float = 0.0, seed: int = 0) -> BertWithHeads:
-    model = BertWithHeads(small_config(vocab_size, dropout))
+def small_model(
+    vocab_size: int = 131,
+    dropout: float = 0.0,
+    seed: int = 0,
+    heads: Sequence[str] = PRETRAINING_HEADS,
+    with_pooler: bool = True,
+    **changes: Any,
+) -> BertWithHeads:
+    model = BertWithHeads(small_config(vocab_size, dropout, **changes), heads, with_pooler)
     init_weights(model, 0.05, torch.Generator().manual_seed(seed))
     return model

@@ -6,9 +6,7 @@ or newly made by a named rule, and anything else is an error that lists the name
 
 from __future__ import annotations
 
-import pickle
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,25 +15,35 @@ import torch
 from torch import Tensor
 
 from bertkit.config import build
-from bertkit.errors import InputError, StorageError
+from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file, to_json
-from bertkit.interop import names
+from bertkit.interop import names, weights
 from bertkit.model.bert import init_weights
-from bertkit.model.config import BertConfig
+from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.train.checkpoint import read_tensors
 
 ARCHITECTURES = {
     ("masked_lm", "next_sentence"): "BertForPreTraining",
     ("masked_lm",): "BertForMaskedLM",
+    ("next_sentence",): "BertForNextSentencePrediction",
+    ("sequence",): "BertForSequenceClassification",
+    ("token",): "BertForTokenClassification",
+    ("span",): "BertForQuestionAnswering",
+    ("choice",): "BertForMultipleChoice",
     (): "BertModel",
 }
+_WITHOUT_POOLER = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")
+_LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
 _SHAPE = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_dropout_prob",
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
     "vocab_size",
 )  # fmt: skip
-_DEFAULTS = {"initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
+_DEFAULTS = {"hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
+_HONOURED = {
+    "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False,
+    "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,134 +65,102 @@ def architecture_of(model: BertWithHeads) -> str:
     """Give the name of the `transformers` class with the same heads.
 
     Raises:
-        InputError: bertkit writes none with these heads.
+        InputError: there is none with these heads.
     """
     heads = tuple(sorted(model.heads))
     if heads not in ARCHITECTURES:
         raise InputError(
-            f"heads {', '.join(heads)}: cannot be written by themselves; load the model with masked_lm too"
+            f"heads {', '.join(heads)}: transformers has no class with these; load the model with one of them"
         )
     return ARCHITECTURES[heads]
 
 
 def config_json(config: BertConfig, architecture: str) -> str:
     """Write `config.json`, readable by `transformers` 4 and 5."""
-    content = {
-        **asdict(config),
+    content = asdict(config)
+    labels, problem_type = content.pop("labels"), content.pop("problem_type")
+    content |= {
         "architectures": [architecture],
         "dtype": "float32",
-        "hidden_act": "gelu",
         "model_type": "bert",
         "position_embedding_type": "absolute",
         "torch_dtype": "float32",
     }
+    if architecture in _LABELLED:
+        content["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        content["label2id"] = {label: number for number, label in enumerate(labels)}
+        if problem_type is not None:
+            content["problem_type"] = problem_type
     return to_json(dict(sorted(content.items())))
 
 
-def read_config(directory: Path) -> BertConfig:
+def read_config(directory: Path, tensors: Mapping[str, Tensor] | None = None) -> BertConfig:
     """Read `config.json`.
+
+    Args:
+        directory: where it lies.
+        tensors: the weights, whose classifier tells the number of labels where the file does not.
 
     Raises:
         InputError: no such file, not a BERT, or settings that BERT cannot honour.
     """
     path = directory / "config.json"
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("model_type", "bert") != "bert":
-        kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
-        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert'")
-    expected = {
-        "hidden_act": ("gelu",), "position_embedding_type": ("absolute",), "is_decoder": (False,),
-        "add_cross_attention": (False,), "tie_word_embeddings": (True,),
-    }  # fmt: skip
-    for key, allowed in expected.items():
-        if key in content and content[key] not in allowed:
-            raise InputError(f"{path}: {key}={content[key]!r} is not supported; bertkit loads {allowed[0]!r} only")
-    shape = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in _SHAPE}
+    content = _read_content(path)
+    problems = [
+        f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
+        for key, allowed in _HONOURED.items()
+        if content.get(key) not in (None, allowed)
+    ]
+    shape: dict[str, Any] = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in _SHAPE}
     shape["pad_token_id"] = content.get("pad_token_id") or 0
+    shape["classifier_dropout"] = content.get("classifier_dropout")
+    shape["problem_type"] = content.get("problem_type")
     try:
-        return build(BertConfig, shape)
+        if problems:
+            raise InputError("\n".join(problems))
+        return build(BertConfig, {**shape, "labels": _labels(content, tensors or {})})
     except InputError as error:
         raise InputError("\n".join(f"{path}: {line}" for line in str(error).split("\n"))) from None
 
 
-def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read all tensors under today's full names, and list the ones skipped, with the rule.
-
-    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
-    encoder saved without the `bert.` prefix.
-
-    Raises:
-        InputError: no weights in the directory.
-        StorageError: a damaged file.
-    """
-    tensors: dict[str, Tensor] = {}
-    for path in _weight_files(directory):
-        if path.suffix == ".safetensors":
-            tensors |= read_tensors(path)
-        else:
-            tensors |= _read_pickled(path)
-    renamed: dict[str, Tensor] = {}
-    skipped: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        full = name.removeprefix("module.")
-        full = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", full)
-        full = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", full)
-        if not full.startswith(("bert.", "cls.", "classifier.", "qa_outputs.")):
-            full = f"bert.{full}"
-        if full == "bert.embeddings.position_ids":
-            skipped[name] = "a buffer of old versions, not a weight"
-        else:
-            renamed[full] = tensor
-    ties = {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
-    for tied, original in ties.items():
-        if tied in renamed:
-            if original in renamed and not torch.equal(renamed[tied], renamed[original]):
-                raise InputError(f"{directory}: {tied} differs from {original}; bertkit loads tied weights only")
-            renamed.setdefault(original, renamed[tied])
-            del renamed[tied]
-            skipped[tied] = f"tied to {original}"
-    return renamed, skipped
-
-
-def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read a file of `torch.save`; nothing but tensors and plain values, never code."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise StorageError(f"{path}: damaged, or holds more than weights ({reason}); take a safe copy of it") from None
-    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise StorageError(f"{path}: expected weights by name; save the model's state_dict() to it")
+def _read_content(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("model_type", "bert") != "bert":
+        kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
+        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert'")
     return content
 
 
-def _weight_files(directory: Path) -> list[Path]:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (directory / name).is_file():
-            return [directory / name]
-        index = directory / f"{name}.index.json"
-        if index.is_file():
-            try:
-                shards = sorted(map(str, set(read_json(index)["weight_map"].values())))
-            except (AttributeError, KeyError, TypeError):
-                raise InputError(f"{index}: no weight_map; copy the whole directory again") from None
-            if any(Path(shard).name != shard for shard in shards):
-                raise InputError(f"{index}: names a file outside of its directory")
-            missing = [shard for shard in shards if not (directory / shard).is_file()]
-            if missing:
-                raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
-            return [directory / shard for shard in shards]
-    raise InputError(f"{directory}: no model.safetensors or pytorch_model.bin in this directory")
+def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of the labels in the order of their numbers; numbered ones where the configuration has none."""
+    named = content.get("id2label")
+    if named:
+        if not isinstance(named, dict) or sorted(map(str, named)) != sorted(map(str, range(len(named)))):
+            raise InputError(f"id2label={named!r}: expected a name for each number from 0")
+        return [str(named[number]) for number in sorted(named, key=int)]
+    count = content.get("num_labels")
+    if count is None:
+        rows = tensors.get("classifier.weight")
+        count = 2 if rows is None else len(rows)
+    if not isinstance(count, int) or count < 1:
+        raise InputError(f"num_labels={count!r}: expected a whole number from 1")
+    return [f"LABEL_{number}" for number in range(count)]
+
+
+def _classifier(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Which head `classifier.*` belongs to: what `architectures` says; without it, the pooler tells."""
+    by_name = {name: heads[0] for heads, name in ARCHITECTURES.items() if len(heads) == 1}
+    for architecture in content.get("architectures") or ():
+        if by_name.get(architecture) in names.CLASSIFIERS:
+            return by_name[architecture]
+    return "sequence" if "bert.pooler.dense.weight" in tensors else "token"
 
 
 def hashes_of(directory: Path) -> dict[str, str]:
     """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
     others = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
     present = [directory / name for name in others if (directory / name).is_file()]
-    return {path.name: sha256_file(path) for path in [*_weight_files(directory), *present]}
+    return {path.name: sha256_file(path) for path in [*weights.weight_files(directory), *present]}
 
 
 def load(
@@ -201,14 +177,14 @@ def load(
     Raises:
         InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
     """
-    config = read_config(directory)
-    tensors, skipped = read_weights(directory)
-    held = names.from_hugging_face(tensors)
+    tensors, skipped = weights.read_weights(directory)
+    config = read_config(directory, tensors)
+    held = names.from_hugging_face(tensors, _classifier(_read_content(directory / "config.json"), tensors))
     if heads is None:
-        heads = [head for head in ("masked_lm", "next_sentence") if any(f".{head}." in n for n in held.values())]
-    pooler_held = any(name.startswith("bert.pooler.") for name in held.values())
+        heads = [head for head in HEADS if any(name.startswith(f"heads.{head}.") for name in held.values())]
     if with_pooler is None:
-        with_pooler = "next_sentence" in heads or pooler_held
+        pooler_held = any(name.startswith("bert.pooler.") for name in held.values())
+        with_pooler = pooler_held or bool(set(heads) & set(POOLED_HEADS))
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
     model.to_empty(device="cpu")
@@ -231,13 +207,14 @@ def load(
             continue
         if ours is not None and ours.startswith(("heads.", "bert.pooler.")):
             skipped[theirs] = "of a head that was not asked for"
-        elif theirs.startswith(("classifier.", "qa_outputs.")):
-            skipped[theirs] = "of a task head"
         else:
             problems.append(f"{theirs}: has no place in this model")
+    problems += weights.check_values(tensors)
     if problems:
         listed = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise InputError(f"{directory}: {len(problems)} weights do not fit config.json: {listed}")
+        raise InputError(
+            f"{directory}: {len(problems)} weights do not fit config.json: {listed}; restore the directory from its source"
+        )
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     with torch.no_grad():
@@ -256,14 +233,14 @@ def _same_part(name: str, present: dict[str, Tensor]) -> bool:
 def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
     """Give the weights under the names of the `transformers` class with the same heads, tied ones once.
 
-    `BertForMaskedLM` has no pooler, so a pooler beside the masked LM head alone is left out.
+    A pooler is left out where that class has none.
     """
     architecture = architecture_of(model)
     prefix = "bert." if architecture == "BertModel" else ""
     return {
         names.to_hugging_face(name).removeprefix(prefix): tensor.detach()
         for name, tensor in model.state_dict().items()
-        if not (architecture == "BertForMaskedLM" and name.startswith("bert.pooler."))
+        if not (architecture in _WITHOUT_POOLER and name.startswith("bert.pooler."))
     }
 
 

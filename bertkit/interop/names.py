@@ -1,6 +1,6 @@
 """The table of parameter names: bertkit <-> Hugging Face. The inverse is computed.
 
-`{}` stands for a layer's number.
+`{}` stands for a layer's number. Three heads share the name `classifier` there, so the inverse asks which one is meant.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _LAYER = {
     "feed_forward.output": "output.dense",
     "feed_forward_norm": "output.LayerNorm",
 }
+CLASSIFIERS = ("sequence", "token", "choice")
 _MODULES = {
     "bert.embeddings.norm": "bert.embeddings.LayerNorm",
     **{f"bert.encoder.layers.{{}}.{ours}": f"bert.encoder.layer.{{}}.{theirs}" for ours, theirs in _LAYER.items()},
@@ -25,6 +26,8 @@ _MODULES = {
     "heads.masked_lm.dense": "cls.predictions.transform.dense",
     "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
     "heads.next_sentence.dense": "cls.seq_relationship",
+    "heads.span.dense": "qa_outputs",
+    **{f"heads.{head}.dense": "classifier" for head in CLASSIFIERS},
 }
 HUGGING_FACE = {
     "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
@@ -33,7 +36,14 @@ HUGGING_FACE = {
     "heads.masked_lm.bias": "cls.predictions.bias",
     **{f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
 }
-_INVERSE = {theirs: ours for ours, theirs in HUGGING_FACE.items()}
+_INVERSES = {
+    meant: {
+        theirs: ours
+        for ours, theirs in HUGGING_FACE.items()
+        if not theirs.startswith("classifier.") or ours.startswith(f"heads.{meant}.")
+    }
+    for meant in CLASSIFIERS
+}
 
 
 def to_hugging_face(name: str) -> str:
@@ -41,9 +51,15 @@ def to_hugging_face(name: str) -> str:
     return _translate(name, HUGGING_FACE)
 
 
-def from_hugging_face(names: Iterable[str]) -> dict[str, str]:
-    """Translate the Hugging Face names that have a place in bertkit; names without one are left out."""
-    return {name: _translate(name, _INVERSE) for name in names if _template(name)[0] in _INVERSE}
+def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:
+    """Translate the Hugging Face names that have a place in bertkit; names without one are left out.
+
+    Args:
+        names: Hugging Face names.
+        classifier: the head, of `CLASSIFIERS`, that `classifier.weight` and `classifier.bias` belong to.
+    """
+    inverse = _INVERSES[classifier]
+    return {name: _translate(name, inverse) for name in names if _template(name)[0] in inverse}
 
 
 def _translate(name: str, table: dict[str, str]) -> str:

@@ -92,9 +92,7 @@ class BertOutput:
 class BertWithHeads(nn.Module):
     """BERT with the heads that a run trains, over packed tokens."""
 
-    def __init__(
-        self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True
-    ) -> None:
+    def __init__(self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True) -> None:
         """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler."""
         super().__init__()
         assert with_pooler or not set(heads) & set(POOLED_HEADS), f"{heads} need the pooler"

@@ -63,7 +63,6 @@ SPELLINGS: dict[str, Callable[[Tensors], Tensors]] = {
     "decoder bias alone": lambda tensors: {
         name.replace("cls.predictions.bias", "cls.predictions.decoder.bias"): tensor for name, tensor in tensors.items()
     },
-    "a task head": lambda tensors: {**tensors, "classifier.weight": torch.ones(3, 2), "classifier.bias": torch.ones(3)},
 }
 
 
@@ -201,7 +200,15 @@ MISFITS = [
         {},
         [f"cls.predictions.decoder.weight differs from {WORDS}; bertkit loads tied weights only"],
     ),
-    (lambda t: t, {"hidden_act": "relu"}, ["hidden_act='relu' is not supported; bertkit loads 'gelu' only"]),
+    (lambda t: {**t, WORDS: t[WORDS].half()}, {}, [f"{WORDS}: float16, the others float32"]),
+    (
+        lambda t: {**t, WORDS: (100 * t[WORDS]).long()},
+        {},
+        [f"{WORDS}: int64, expected floating-point numbers; restore the directory"],
+    ),
+    (lambda t: {**t, f"{NORM}.bias": t[f"{NORM}.bias"] / 0}, {}, [f"{NORM}.bias: {HIDDEN} of {HIDDEN} values are not"]),
+    (lambda t: {**t, f"module.{WORDS}": t[WORDS]}, {}, [f"{WORDS} stands there twice, under two spellings"]),
+    (lambda t: t, {"hidden_act": "maxout"}, ["config.json: hidden_act='maxout': expected gelu or gelu_new or"]),
     (lambda t: t, {"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'"]),
     (lambda t: t, {"is_decoder": True}, ["is_decoder=True is not supported"]),
     (lambda t: t, {"tie_word_embeddings": False}, ["tie_word_embeddings=False"]),

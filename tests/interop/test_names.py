@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import LAYERS, small_model
 
-from bertkit.interop.names import HUGGING_FACE, from_hugging_face, to_hugging_face
+from bertkit.interop.names import CLASSIFIERS, HUGGING_FACE, from_hugging_face, to_hugging_face
+from bertkit.model.config import TASK_HEADS
 
 BY_HAND = {
     "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
@@ -45,9 +46,17 @@ def test_total_both_ways() -> None:
 
 
 def test_the_table_is_one_to_one_and_every_row_is_used() -> None:
-    assert len(set(HUGGING_FACE.values())) == len(HUGGING_FACE) == 5 + 16 + 2 + 5 + 2
-    used = {to_hugging_face(name).replace("layer.0.", "layer.{}.") for name, _ in small_model().named_parameters()}
+    assert len(HUGGING_FACE) == 5 + 16 + 2 + 5 + 2 + 2 + 3 * 2
+    assert len(set(HUGGING_FACE.values())) == len(HUGGING_FACE) - 2 * 2  # three heads are called classifier
+    models = [small_model(), *(small_model(heads=(head,)) for head in TASK_HEADS)]
+    used = {to_hugging_face(name).replace("layer.0.", "layer.{}.") for m in models for name, _ in m.named_parameters()}
     assert set(HUGGING_FACE.values()) <= used
+
+
+@pytest.mark.parametrize("head", CLASSIFIERS)
+def test_which_classifier(head: str) -> None:
+    names = ["classifier.weight", "classifier.bias"]
+    assert list(from_hugging_face(names, head).values()) == [f"heads.{head}.dense.weight", f"heads.{head}.dense.bias"]
 
 
 def test_a_name_without_a_place_is_left_out() -> None:

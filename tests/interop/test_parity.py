@@ -10,11 +10,11 @@ import torch
 from conftest import LAYERS, minilm_dir, small_model
 from safetensors.torch import load_file, save_file
 
-from bertkit import export_model, load_model
+from bertkit import check_certificate, export_model, load_model
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.interop import parity
+from bertkit.errors import InputError, ParityError
+from bertkit.interop import parity, reference
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def test_a_random_model_is_within_tolerance(
     assert result["architecture"] == architecture
     assert result["within_tolerance"] is True
     rows = result["comparisons"]
-    assert {row["case"] for row in rows} == {"text, padded", "random ids, padded", "random ids, no mask"}
+    assert {row["case"] for row in rows} == {"text, padded", "random ids, padded", "random ids, all positions"}
     assert {row["dtype"] for row in rows} == {"float32", "float64"}
     assert sum(row["what"].startswith("gradient.") for row in rows) == 6 * gradients
     assert len(rows) == 6 * (values + gradients)
     assert max(row["max_abs"] for row in rows if row["dtype"] == "float64") <= 1e-10
     assert parity.certificate(directory) == result  # a function of the model and the seed
     assert parity.in_one_screen(result).endswith("within tolerance")
-    parity.same_ids(directory)
+    reference.same_ids(directory, parity.TEXTS)
 
 
 def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +72,48 @@ def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -
     assert parity.in_one_screen(result).endswith("NOT within tolerance")
 
 
-def test_a_directory_that_transformers_does_not_load_cleanly_is_refused(exported: Path) -> None:
+def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> None:
+    """It is refused for an export, and compared by way of a copy for `verify`."""
     tensors = load_file(exported / "model.safetensors")
-    save_file({**tensors, "classifier.weight": torch.ones(2, 2)}, exported / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"transformers does not load it cleanly .*classifier\.weight"):
-        parity.certificate(exported)
+    save_file({f"module.{name}": t for name, t in tensors.items()}, exported / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"transformers does not load it cleanly .*missing"):
+        parity.certificate(exported, rewrite=False)
+    result = parity.certificate(exported)
+    assert result["within_tolerance"] is True
+    assert "transformers does not load it cleanly" in result["rewritten_because"]
+    assert "compared with a copy that bertkit wrote" in parity.in_one_screen(result)
+
+
+def test_a_tokenizer_of_another_size_is_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vocab = (exported / "vocab.txt").read_text()
+    (exported / "vocab.txt").write_text(vocab + "more\n")
+    size = len(vocab.splitlines())
+    assert run(["verify", f"model_dir={exported}"]) == 2
+    assert f"the tokenizer has {size + 1} tokens, the embeddings {size} rows" in capsys.readouterr().err
+
+
+def test_a_weight_flipped_in_memory_after_loading_fails(exported: Path, tmp_path: Path) -> None:
+    output = tmp_path / "parity.json"
+    assert run(["verify", f"model_dir={exported}", f"output={output}"]) == 0
+    check_certificate(load_model(exported), output)
+    check_certificate(load_model(exported, ["masked_lm"]), output)  # some of the certified heads
+    for name, parameter in load_model(exported).model.named_parameters():
+        model = load_model(exported)
+        changed = dict(model.model.named_parameters())[name]
+        with torch.no_grad():
+            changed.view(torch.int32).flatten()[-1] ^= 1  # one bit
+        assert not torch.equal(changed, parameter)
+        with pytest.raises(ParityError, match="1 tensors are not those of"):
+            check_certificate(model, output)
+    with pytest.raises(ParityError, match=r"2 tensors .*classifier\.bias"):
+        check_certificate(small_model(load_model(exported).config.vocab_size, heads=("sequence",)), output)
+    content = json.loads(output.read_text())
+    output.write_text(json.dumps({**content, "within_tolerance": False}))
+    with pytest.raises(ParityError, match="not within tolerance"):
+        check_certificate(load_model(exported), output)
+    output.write_text("{}")
+    with pytest.raises(InputError, match="holds something else than a certificate"):
+        check_certificate(load_model(exported), output)
 
 
 def test_verify_sees_a_flipped_weight(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
