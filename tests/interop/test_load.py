@@ -163,7 +163,7 @@ def test_a_head_that_is_not_there_is_refused(exported: Path, directory: str, hea
 
 def test_what_cannot_be_exported_is_refused(exported: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="heads masked_lm, token: transformers has no class with these"):
-        export_model(small_model(heads=("masked_lm", "token")), tokenizer, tmp_path / "a")
+        export_model(small_model(tokenizer.vocab_size, heads=("masked_lm", "token")), tokenizer, tmp_path / "a")
     with pytest.raises(InputError, match=f"the tokenizer has {tokenizer.vocab_size} tokens, the model 127"):
         export_model(small_model(127), tokenizer, tmp_path / "a")
     (tmp_path / "notes").mkdir()
