@@ -339,9 +339,8 @@ class _Pretraining:
             "unigram_entropy": statistics["unigram_entropy"],
             "steps": self.settings.steps,
         }
-        readme = card.pretraining_card(
-            self.packed, to_mapping(self.settings), self.dataset.manifest["corpus"]["description"], result
-        )
+        text = self.dataset.manifest["corpus"]["description"]
+        readme = card.model_card(self.packed, card.pretraining_facts(to_mapping(self.settings), text, result))
         with building_dir(self.directory / "model") as partial:
             write_model(self.packed, self.dataset.tokenizer, partial, {"README.md": readme})
         self._write_report()

@@ -130,7 +130,9 @@ class ExportSettings:
 
     checkpoint: str
     output_dir: str
-    head: Literal["pretraining", "masked_lm", "encoder"] | None
+    head: Literal["pretraining", "masked_lm", "encoder", "task"] | None
+    onnx: bool
+    sentence_transformers: bool | Literal["mean", "cls"]
     license: str | None
     language: str | None
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import minilm_dir
+from conftest import minilm_dir, small_model
 from safetensors.torch import load_file, save_file
 
-from bertkit import load_model, load_tokenizer
+from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
 from bertkit.files import sha256_file
+from bertkit.model.config import POOLED_HEADS
 
 CLASSES = {
     "pretraining": ("AutoModelForPreTraining", "BertForPreTraining"),
@@ -134,6 +136,115 @@ def test_the_card_speaks_of_the_exported_step(run_dir: Path, tmp_path: Path) -> 
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| steps | 5 |" in card
     assert "| mlm_loss |" in card
+
+
+TEXT = ["A river rose slowly.", "Der Ausschuss tagt am Dienstag; entschieden ist nichts.", "x", "word " * 300]
+
+
+def embeddings(model_dir: Path, *, mode: str, normalize: bool) -> torch.Tensor:
+    """The sentence embeddings by bertkit alone."""
+    batch = load_tokenizer(model_dir)(TEXT, padding=True, truncation=True, max_length=256, return_tensors="pt")
+    with torch.no_grad():
+        hidden = load_model(model_dir)(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    pooled = hidden[:, 0] if mode == "cls" else (hidden * mask).sum(1) / mask.sum(1)
+    return torch.nn.functional.normalize(pooled) if normalize else pooled
+
+
+@pytest.mark.parametrize("mode", [True, "cls"])
+def test_a_real_encoder_as_a_sentence_transformer(
+    mode: object, tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Import, export, import: the same embeddings in every place; nothing is said on loading."""
+    from sentence_transformers import SentenceTransformer
+
+    source, output = minilm_dir(), tmp_path / "out"
+    pooling = f"sentence_transformers={str(mode).lower()}"
+    assert run(["export", f"checkpoint={source}", "head=encoder", pooling, f"output_dir={output}"]) == 0
+    caplog.clear()
+    recwarn.clear()
+    loaded = SentenceTransformer(str(output), device="cpu")
+    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
+    assert [str(warning.message) for warning in recwarn if "transformers" in str(warning.filename)] == []
+    assert loaded.max_seq_length == 256  # as the source says
+    theirs = torch.from_numpy(loaded.encode(TEXT))
+    ours = embeddings(output, mode="cls" if mode == "cls" else "mean", normalize=True)
+    assert (theirs - ours).abs().max() < 1e-5
+    original = torch.from_numpy(SentenceTransformer(str(source), device="cpu").encode(TEXT))
+    assert ((original - ours).abs().max() < 1e-5) == (mode is True)
+    again = tmp_path / "again"
+    assert (
+        run(["export", f"checkpoint={output}", "head=encoder", "sentence_transformers=true", f"output_dir={again}"])
+        == 0
+    )
+    for path in ("model.safetensors", "modules.json", "1_Pooling/config.json", "config.json", "tokenizer.json"):
+        assert (output / path).read_bytes() == (again / path).read_bytes()
+    weights = load_file(source / "model.safetensors")
+    weights.pop("embeddings.position_ids", None)
+    exported = load_file(again / "model.safetensors")
+    assert set(exported) == set(weights)
+    assert all(exported[name].numpy().tobytes() == weights[name].numpy().tobytes() for name in weights)
+
+
+def test_onnx_beside_the_weights(run_dir: Path, tmp_path: Path) -> None:
+    hashes = []
+    for name in ("a", "b"):
+        arguments = [f"checkpoint={run_dir}", "head=pretraining", "onnx=true", f"output_dir={tmp_path / name}"]
+        assert run(["export", *arguments]) == 0
+        hashes.append({path.name: sha256_file(path) for path in (tmp_path / name).rglob("*") if path.is_file()})
+    assert hashes[0] == hashes[1]
+    rows = json.loads((tmp_path / "a" / "parity.json").read_text())["onnx"]
+    assert {tuple(row["shape"]) for row in rows} == {(1, 7), (3, 64), (5, 64)}
+    assert {row["output"] for row in rows} == {"prediction_logits", "seq_relationship_logits"}
+    assert max(row["max_abs"] for row in rows) < 1e-5
+
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(tmp_path / "a" / "onnx" / "model.onnx")
+    batch = load_tokenizer(tmp_path / "a")(TEXTS, padding=True, return_tensors="np")
+    logits, _ = session.run(None, batch)
+    ours = load_model(tmp_path / "a")(**{name: torch.from_numpy(array) for name, array in batch.items()})
+    is_token = torch.from_numpy(batch["attention_mask"]).bool()
+    assert (torch.from_numpy(logits)[is_token] - ours.logits["masked_lm"][is_token]).abs().max() < 1e-5
+    machine = [str(tmp_path).encode(), b"site-packages", b"/work"]
+    assert not any(place in (tmp_path / "a" / "onnx" / "model.onnx").read_bytes() for place in machine)
+
+
+TASKS = {
+    "sequence": "BertForSequenceClassification",
+    "token": "BertForTokenClassification",
+    "span": "BertForQuestionAnswering",
+    "choice": "BertForMultipleChoice",
+}
+
+
+@pytest.mark.parametrize("head", TASKS)
+def test_task_heads_are_exported(head: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = small_model(
+        tokenizer.vocab_size, heads=(head,), labels=("no", "maybe", "yes"), with_pooler=head in POOLED_HEADS
+    )
+    export_model(model, tokenizer, tmp_path / "in")
+    output = tmp_path / "out"
+    arguments = [f"checkpoint={tmp_path / 'in'}", "head=task", "onnx=true", f"output_dir={output}"]
+    assert run(["export", *arguments]) == 0
+    assert json.loads((output / "config.json").read_text())["architectures"] == [TASKS[head]]
+    assert (output / "model.safetensors").read_bytes() == (tmp_path / "in" / "model.safetensors").read_bytes()
+    assert {row["max_abs"] < 1e-5 for row in json.loads((output / "parity.json").read_text())["onnx"]} == {True}
+
+
+def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = {
+        ("head=task",): "has no task head; it holds masked_lm, next_sentence",
+        ("head=masked_lm", "sentence_transformers=true"): "needs head=encoder; this has masked_lm",
+        (
+            "head=encoder",
+            "sentence_transformers=max",
+        ): "sentence_transformers='max': expected true or false or mean or cls",
+    }
+    for arguments, message in cases.items():
+        assert run(["export", f"checkpoint={run_dir}", *arguments, f"output_dir={tmp_path / 'out'}"]) == 2
+        assert message in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_head_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

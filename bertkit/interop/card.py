@@ -1,65 +1,117 @@
-"""The model card: README.md with metadata that the hub reads."""
+"""The model card: README.md with metadata that the hub reads, the run's settings, and what was measured."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
-
-import yaml
 
 from bertkit import __version__
 from bertkit.interop.huggingface import architecture_of
 from bertkit.model.heads import BertWithHeads
 
-_PIPELINES = {"BertForPreTraining": "fill-mask", "BertForMaskedLM": "fill-mask", "BertModel": "feature-extraction"}
-_SNIPPETS = {"BertForPreTraining": "AutoModelForPreTraining", "BertForMaskedLM": "AutoModelForMaskedLM", "BertModel": "AutoModel"}  # fmt: skip
+# architecture -> the hub's task, and the class that a reader would load it with
+_KINDS = {
+    "BertForPreTraining": ("fill-mask", "AutoModelForPreTraining"),
+    "BertForMaskedLM": ("fill-mask", "AutoModelForMaskedLM"),
+    "BertForNextSentencePrediction": ("text-classification", "AutoModelForNextSentencePrediction"),
+    "BertForSequenceClassification": ("text-classification", "AutoModelForSequenceClassification"),
+    "BertForTokenClassification": ("token-classification", "AutoModelForTokenClassification"),
+    "BertForQuestionAnswering": ("question-answering", "AutoModelForQuestionAnswering"),
+    "BertForMultipleChoice": ("multiple-choice", "AutoModelForMultipleChoice"),
+    "BertModel": ("feature-extraction", "AutoModel"),
+}
 
 
-def model_card(
-    model: BertWithHeads,
-    title: str,
-    facts: dict[str, Any],
-    results: dict[str, Any],
-    license_name: str | None = None,
-    language: str | None = None,
-) -> str:
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says beyond the model itself.
+
+    Attributes:
+        title: the heading.
+        settings: how the model was made, by name.
+        results: what was measured, by metric.
+        measured_on: the text or data set behind the results.
+        license: for the metadata; None when unknown.
+        language: for the metadata, such as "en"; None when unknown.
+        base_model: the model that training started from; None from scratch.
+    """
+
+    title: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    measured_on: str = "held-out documents"
+    license: str | None = None
+    language: str | None = None
+    base_model: str | None = None
+
+
+def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Write a card: what the model is, how it was made, what was measured, how to load it."""
     architecture = architecture_of(model)
-    metadata = {
-        "library_name": "transformers",
-        "pipeline_tag": _PIPELINES[architecture],
-        "tags": ["bert", "bertkit"],
-        "license": license_name,
-        "language": language,
-    }
-    head = yaml.safe_dump({key: value for key, value in metadata.items() if value is not None}, sort_keys=False)
+    _, auto_class = _KINDS[architecture]
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
-        f"# {title}",
+        f"# {facts.title}",
         "",
         f"A `{architecture}` with {size / 1e6:.1f} M parameters: {config.num_hidden_layers} layers of "
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
         "",
         "```python",
-        f"from transformers import AutoTokenizer, {_SNIPPETS[architecture]}",
+        f"from transformers import AutoTokenizer, {auto_class}",
         "",
         'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")',
-        f'model = {_SNIPPETS[architecture]}.from_pretrained("DIRECTORY")',
+        f'model = {auto_class}.from_pretrained("DIRECTORY")',
         "```",
     ]
-    for heading, rows in (("Settings", facts), ("Results", results)):
-        if rows:
+    for heading, rows in (("Settings", facts.settings), ("Results", facts.results)):
+        if any(value is not None for value in rows.values()):
             lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
             lines += [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value is not None]
-    return f"---\n{head}---\n\n" + "\n".join(lines) + "\n"
+    return f"---\n{_metadata(architecture, facts)}\n---\n\n" + "\n".join(lines) + "\n"
 
 
-def pretraining_card(model: BertWithHeads, settings: dict[str, Any], corpus: str, results: dict[str, Any]) -> str:
-    """Write the card of a pretrained model."""
-    facts = {
+def _metadata(architecture: str, facts: CardFacts) -> str:
+    """The head of the card, as the hub's own library writes it."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    task, _ = _KINDS[architecture]
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type="text",
+            dataset_name=facts.measured_on,
+            metric_type=name.rpartition("_")[2],
+            metric_name=name,
+            metric_value=value,
+        )
+        for name, value in facts.results.items()
+        if isinstance(value, float) and name.endswith(("_loss", "_accuracy"))
+    ]
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=["bert", "bertkit"],
+        license=facts.license,
+        language=facts.language,
+        base_model=facts.base_model,
+        model_name=facts.title,
+        eval_results=results or None,
+    )
+    if not results:
+        data.model_name = None
+    return str(data.to_yaml())
+
+
+def pretraining_facts(
+    settings: dict[str, Any], corpus: str, results: dict[str, Any], title: str = "Pretrained BERT"
+) -> CardFacts:
+    """What the card of a pretrained model says, from the run's settings."""
+    length = settings["segments"]["max_seq_length"]
+    shown = {
         "text": corpus,
         "steps": settings["steps"],
-        "global batch": f"{settings['batch']['sequences']} sequences of at most {settings['segments']['max_seq_length']} tokens",
+        "global batch": f"{settings['batch']['sequences']} sequences of at most {length} tokens",
         "examples": settings["segments"]["kind"],
         "masking": settings["masking"],
         "optimizer": settings["optimizer"],
@@ -67,7 +119,7 @@ def pretraining_card(model: BertWithHeads, settings: dict[str, Any], corpus: str
         "precision": settings["precision"],
         "seed": settings["seed"],
     }
-    return model_card(model, "Pretrained BERT", facts, results)
+    return CardFacts(title, shown, results)
 
 
 def _cell(value: Any) -> str:

@@ -130,5 +130,6 @@ def write_model(
             "together"
         )
     for name, content in {**text_files(packed, tokenizer), **(more_files or {})}.items():
+        (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(content, encoding="utf-8")
     write_tensors(directory / "model.safetensors", huggingface.tensors_of(packed))

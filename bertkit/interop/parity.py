@@ -29,7 +29,7 @@ from bertkit.model.config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads, PaddedBert
 from bertkit.train.checkpoint import write_tensors
 
-# largest absolute difference allowed for values; for gradients, relative to max(largest entry of the tensor, a thousandth
+# largest difference allowed for values, relative to max(1, largest entry of the tensor); for gradients, relative to max(largest entry of the tensor, a thousandth
 # of the largest entry of all): the bias of a key has a true gradient of zero, so its own size says nothing
 TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
 GRADIENT_FLOOR = 1e-3
@@ -279,7 +279,8 @@ def _compare(ours: PaddedBert, theirs: Any, inputs: Inputs, dtype: torch.dtype) 
     for what, (a, b) in pairs.items():
         difference = float((a - b).detach().abs().max())
         largest = float(b.detach().abs().max())
-        rows.append(_row(name, what, difference, difference / max(largest, 1e-300), difference <= TOLERANCES[name]))
+        within = difference <= TOLERANCES[name] * max(1.0, largest)
+        rows.append(_row(name, what, difference, difference / max(largest, 1e-300), within))
     for scalar in backward:
         torch.autograd.backward(scalar)
     return rows + _compare_gradients(ours.model, theirs, name)

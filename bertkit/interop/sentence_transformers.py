@@ -1,0 +1,74 @@
+"""The layout of sentence-transformers around an encoder: how the token vectors become one, in files of its old style.
+
+The old style (`sentence_transformers.models.*`) loads in every version since 3; what version 6 writes does not load in 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import InputError
+from bertkit.files import read_json, to_json
+
+_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+_OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the vectors of a text's tokens become one.
+
+    Attributes:
+        mode: "mean" of all tokens, or "cls", the first.
+        normalize: whether the result has length 1.
+        max_length: tokens of a text that count; None for all that the model takes.
+    """
+
+    mode: str = "mean"
+    normalize: bool = False
+    max_length: int | None = None
+
+
+def read_pooling(directory: Path) -> Pooling | None:
+    """Read what a sentence-transformers directory says of its pooling; None when it is no such directory.
+
+    Raises:
+        InputError: it pools in a way that bertkit does not write.
+    """
+    if not (directory / "modules.json").is_file():
+        return None
+    modules = [str(module["type"]).rpartition(".")[2] for module in read_json(directory / "modules.json")]
+    path = directory / "1_Pooling" / "config.json"
+    content = read_json(path)
+    chosen = [mode for mode, key in _MODES.items() if content.get(key)]
+    if modules not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or len(chosen) != 1:
+        raise InputError(
+            f"{directory}: pools by {', '.join(modules)} ({path.name}: {content}); bertkit writes mean or cls"
+        )
+    settings_path = directory / "sentence_bert_config.json"
+    settings = read_json(settings_path) if settings_path.is_file() else {}
+    return Pooling(chosen[0], modules[-1] == "Normalize", settings.get("max_seq_length"))
+
+
+def layout_files(pooling: Pooling, hidden_size: int, max_position_embeddings: int) -> dict[str, str]:
+    """Give the files that make an encoder's directory a sentence-transformers model, by name."""
+    modules = [
+        ("", "Transformer"),
+        ("1_Pooling", "Pooling"),
+        *([("2_Normalize", "Normalize")] if pooling.normalize else []),
+    ]
+    listed: list[dict[str, Any]] = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (path, kind) in enumerate(modules)
+    ]
+    modes = {key: mode == pooling.mode for mode, key in _MODES.items()} | dict.fromkeys(_OTHER_MODES, False)
+    files = {
+        "modules.json": to_json(listed),
+        "1_Pooling/config.json": to_json({"word_embedding_dimension": hidden_size, **modes}),
+        "sentence_bert_config.json": to_json(
+            {"max_seq_length": pooling.max_length or max_position_embeddings, "do_lower_case": False}
+        ),
+    }
+    return files
