@@ -19,7 +19,7 @@ from torch import Tensor
 from bertkit.config import build
 from bertkit.errors import InputError, StorageError
 from bertkit.files import read_json, sha256_file, to_json
-from bertkit.interop import names
+from bertkit.interop import names, tensorflow
 from bertkit.model.bert import init_weights
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -34,6 +34,9 @@ _SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
     "vocab_size",
+)  # fmt: skip
+WEIGHT_FILES = (
+    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
 )  # fmt: skip
 _DEFAULTS = {"initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
 
@@ -82,12 +85,12 @@ def config_json(config: BertConfig, architecture: str) -> str:
 
 
 def read_config(directory: Path) -> BertConfig:
-    """Read `config.json`.
+    """Read `config.json`, or Google's `bert_config.json` beside a TensorFlow checkpoint.
 
     Raises:
         InputError: no such file, not a BERT, or settings that BERT cannot honour.
     """
-    path = directory / "config.json"
+    path = config_path(directory)
     content = read_json(path)
     if not isinstance(content, dict) or content.get("model_type", "bert") != "bert":
         kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
@@ -107,16 +110,25 @@ def read_config(directory: Path) -> BertConfig:
         raise InputError("\n".join(f"{path}: {line}" for line in str(error).split("\n"))) from None
 
 
+def config_path(directory: Path) -> Path:
+    """Name the file that `read_config` reads."""
+    google = google_checkpoint(directory)
+    return directory / "config.json" if google is None else tensorflow.config_file(google)
+
+
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read all tensors under today's full names, and list the ones skipped, with the rule.
 
-    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
+    A TensorFlow checkpoint of Google's is read like a Hugging Face directory. Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
     encoder saved without the `bert.` prefix.
 
     Raises:
         InputError: no weights in the directory.
         StorageError: a damaged file.
     """
+    google = google_checkpoint(directory)
+    if google is not None:
+        return tensorflow.read_weights(google)
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(directory):
         if path.suffix == ".safetensors":
@@ -161,7 +173,21 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     return content
 
 
+def google_checkpoint(directory: Path) -> Path | None:
+    """Find the TensorFlow checkpoint of a directory that has no weights of Hugging Face, or at a prefix.
+
+    Raises:
+        InputError: there are several, or one that bertkit cannot read.
+    """
+    if any((directory / name).is_file() for name in WEIGHT_FILES):
+        return None
+    return tensorflow.find_checkpoint(directory)
+
+
 def _weight_files(directory: Path) -> list[Path]:
+    google = google_checkpoint(directory)
+    if google is not None:
+        return tensorflow.checkpoint_files(google)
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (directory / name).is_file():
             return [directory / name]
@@ -177,13 +203,16 @@ def _weight_files(directory: Path) -> list[Path]:
             if missing:
                 raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
             return [directory / shard for shard in shards]
-    raise InputError(f"{directory}: no model.safetensors or pytorch_model.bin in this directory")
+    raise InputError(
+        f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
+    )
 
 
 def hashes_of(directory: Path) -> dict[str, str]:
     """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
-    others = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
-    present = [directory / name for name in others if (directory / name).is_file()]
+    others = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
+    folder = directory if directory.is_dir() else directory.parent  # of a prefix
+    present = [folder / name for name in others if (folder / name).is_file()]
     return {path.name: sha256_file(path) for path in [*_weight_files(directory), *present]}
 
 
@@ -237,7 +266,7 @@ def load(
             problems.append(f"{theirs}: has no place in this model")
     if problems:
         listed = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise InputError(f"{directory}: {len(problems)} weights do not fit config.json: {listed}")
+        raise InputError(f"{directory}: {len(problems)} weights do not fit {config_path(directory).name}: {listed}")
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     with torch.no_grad():
