@@ -35,16 +35,22 @@ def fetch(name: str, setting: str) -> Path:
         InputError: the hub does not have it, or cannot be reached and the cache does not have it.
     """
     import huggingface_hub
-    from huggingface_hub.errors import HFValidationError
 
-    try:
-        for patterns in _WEIGHTS:
+    fault: Exception | None = None
+    for patterns in _WEIGHTS:
+        try:
             found = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_TEXT, *patterns]))
-            if any(any(found.glob(pattern)) for pattern in patterns):
+        except Exception as error:  # the hub's own, the network's, the disk's: whichever library is underneath
+            fault = error
+            if not hasattr(error, "snapshot_path"):  # else the cache lacks this kind of weights, and may hold another
                 break
-        return found
-    except (OSError, HFValidationError) as error:  # the hub's errors are OSErrors
-        raise InputError(
-            f"{setting}={name}: no such directory, and not to be had as a hub id ({type(error).__name__}); give a local "
-            "directory, or fill HF_HOME with it where there is a network"
-        ) from None
+        else:
+            if any(any(found.glob(pattern)) for pattern in patterns):
+                return found
+    if fault is None:
+        raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
+    why = type(fault.__cause__ or fault).__name__
+    raise InputError(
+        f"{setting}={name}: no such directory, and no hub model that is cached or can be fetched ({why}); give a local "
+        "directory, or fetch it where there is a network and set HF_HOME to that cache"
+    ) from fault
