@@ -210,9 +210,11 @@ def read_index(prefix: Path) -> tuple[int, dict[str, Entry]]:
 
     Raises:
         StorageError: a damaged index.
-        InputError: a dtype or a layout that bertkit does not read.
+        InputError: no such file, or a dtype or a layout that bertkit does not read.
     """
     path = _index_file(prefix)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected the index of a TensorFlow checkpoint")
     if path.stat().st_size > _MAX_INDEX_BYTES:
         raise StorageError(f"{path}: {path.stat().st_size} bytes are too many for the index of a checkpoint")
     try:
@@ -338,7 +340,7 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
         num_new, at = _varint(block, at)
         num_value, at = _varint(block, at)
         if shared > len(key) or shared + num_new > _MAX_KEY_BYTES or at + num_new + num_value > end:
-            raise ValueError(f"its block at byte {offset} has a broken key")
+            raise ValueError(f"its block at byte {offset} has a broken entry")
         key = key[:shared] + block[at : at + num_new]
         at += num_new + num_value
         yield key, block[at - num_value : at]

@@ -91,6 +91,12 @@ def test_what_looks_like_an_id(cache: Path, name: str, is_id: bool) -> None:
             resolve_model_dir(name + "nowhere/")
 
 
+def test_a_file_is_no_id(cache: Path) -> None:
+    Path("notes.txt").write_text("dear diary")
+    with pytest.raises(InputError, match=r"model_dir=notes\.txt: no such directory; expected a run, a checkpoint"):
+        resolve_model_dir("notes.txt")
+
+
 class Snapshot:
     """A hub with these files, and a client that fetches what matches."""
 

@@ -114,7 +114,9 @@ def rewritten(directory: Path, change: Callable[[dict[str, Tensor]], dict[str, T
 
 @pytest.mark.parametrize(("files", "expected"), [(ONE_FILE_BYTES, ONE_FILE), (TWO_FILES_BYTES, TWO_FILES)])
 def test_reads_what_tensorflow_wrote(tmp_path: Path, files: dict[str, str], expected: dict[str, Tensor]) -> None:
-    assert_same(tensorflow.read_checkpoint(write(tmp_path / "model.ckpt", files)), expected)
+    found = tensorflow.read_checkpoint(write(tmp_path / "model.ckpt", files))
+    assert_same(found, expected)
+    assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in found.values())
 
 
 def test_writes_what_tensorflow_wrote(tmp_path: Path) -> None:
@@ -199,6 +201,8 @@ DAMAGES = [
     (flip(".index", 169), StorageError, "the checksum of its block at byte 0 is wrong"),
     (flip(".index", 190), StorageError, "the checksum of its block at byte 187 is wrong"),
     (flip(".index", -1), StorageError, "it does not end like a TensorFlow index"),
+    (cut(".index", (64 << 20) + 1), StorageError, "67108865 bytes are too many for the index of a checkpoint"),
+    (lambda prefix: Path(f"{prefix}.index").unlink(), InputError, r"index: no such file; expected the index of a"),
     (cut(".index", 200), StorageError, "it does not end like a TensorFlow index"),
     (cut(".index", 0), StorageError, "it does not end like a TensorFlow index"),
     (index(("v", entry())), None, ""),
@@ -221,7 +225,7 @@ DAMAGES = [
     (index(("v", b"\x80" * 11)), StorageError, "a number has no end"),
     (index(("w", entry()), ("v", entry())), StorageError, "its keys are not in order"),
     (index(("v", entry()), ("v", entry())), StorageError, "its keys are not in order"),
-    (index(("v" * 2000, entry())), StorageError, "has a broken key"),
+    (index(("v" * 2000, entry())), StorageError, "has a broken entry"),
     (lambda prefix: Path(f"{prefix}.index").write_bytes(tensorflow._table([(b"v", entry())])), StorageError, "no header"),
 ]  # fmt: skip
 
@@ -241,14 +245,25 @@ def test_damage_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_a_compressed_block(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (169, 1, "its block at byte 0 is compressed; TensorFlow writes, and bertkit reads, plain"),  # snappy
+        (137, 12, "its block at byte 0 has a broken entry"),  # `half` has more of the key before than that has
+        (
+            139,
+            18,
+            "its block at byte 0 has a broken entry",
+        ),  # the last value, of 17 bytes, would end behind the entries
+        (165, 200, "its block at byte 0 is shorter than it says"),  # the number of restart points
+    ],
+)
+def test_a_damaged_block_whose_checksum_is_right(tmp_path: Path, at: int, value: int, message: str) -> None:
     prefix = write(tmp_path / "model.ckpt", ONE_FILE_BYTES)
     data = bytearray(Path(f"{prefix}.index").read_bytes())
-    data[169] = 1  # snappy
+    data[at] = value
     Path(f"{prefix}.index").write_bytes(with_checksums(data))
-    with pytest.raises(
-        StorageError, match="its block at byte 0 is compressed; TensorFlow writes, and bertkit reads, plain"
-    ):
+    with pytest.raises(StorageError, match=message):
         tensorflow.read_checkpoint(prefix)
 
 
