@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import torch
+
 from bertkit.config import to_mapping
 from bertkit.errors import InputError
 from bertkit.files import building_dir, read_json, to_json
-from bertkit.interop import card, huggingface, onnx, parity, reference, sentence_transformers
+from bertkit.interop import card, huggingface, onnx, parity, reference, sentence_transformers, tensorflow
 from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
 from bertkit.model.config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
@@ -55,6 +57,8 @@ def run(settings: ExportSettings) -> None:
                 f"{settings.checkpoint}: not exported, for it differs from transformers, most in {worst['dtype']} "
                 f"{worst['what']} (by {worst['max_abs']:.1e}); see bertkit verify"
             )
+        if settings.google:
+            _write_google(partial, model)
         if settings.onnx:
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], model.bert.pooler is not None)
         (partial / CERTIFICATE).write_text(to_json({**result, "export": identity}), encoding="utf-8")
@@ -99,6 +103,18 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
         config = model.config
         files |= sentence_transformers.layout_files(pooling, config.hidden_size, config.max_position_embeddings)
     return files
+
+
+def _write_google(directory: Path, model: BertWithHeads) -> None:
+    """Add the files of google-research/bert, and read them back."""
+    if set(model.heads) & {"token", "choice"}:
+        raise InputError(f"google=true: google-research/bert has no {', '.join(model.heads)} head; export another one")
+    tensors = huggingface.tensors_of(model)
+    tensorflow.google_files(directory, model.config, tensors)
+    again, _ = tensorflow.read_weights(directory / tensorflow.NAME)
+    prefix = "" if model.heads else "bert."
+    assert set(again) == {prefix + name for name in tensors}
+    assert all(torch.equal(again[prefix + name], tensor) for name, tensor in tensors.items())
 
 
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:

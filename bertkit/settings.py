@@ -131,6 +131,7 @@ class ExportSettings:
     checkpoint: str
     output_dir: str
     head: Literal["pretraining", "masked_lm", "encoder", "task"] | None
+    google: bool
     onnx: bool
     sentence_transformers: bool | Literal["mean", "cls"]
     license: str | None

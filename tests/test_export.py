@@ -232,6 +232,27 @@ def test_task_heads_are_exported(head: str, tokenizer: Tokenizer, tmp_path: Path
     assert {row["max_abs"] < 1e-5 for row in json.loads((output / "parity.json").read_text())["onnx"]} == {True}
 
 
+@pytest.mark.parametrize("head", ["pretraining", "encoder", "sequence", "span"])
+def test_the_layout_of_google(head: str, run_dir: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The added files make the same model by themselves."""
+    source, option = run_dir, head
+    if head in TASKS:
+        heads, source, option = (head,), tmp_path / "in", "task"
+        export_model(small_model(tokenizer.vocab_size, heads=heads, with_pooler=head == "sequence"), tokenizer, source)
+    output, alone = tmp_path / "out", tmp_path / "google"
+    assert run(["export", f"checkpoint={source}", f"head={option}", "google=true", f"output_dir={output}"]) == 0
+    alone.mkdir()
+    for name in ("bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
+        shutil.copy(output / name, alone / name)
+    first, second = load_model(output), load_model(alone)
+    assert list(first.model.heads) == list(second.model.heads)
+    weights = first.state_dict()
+    assert set(weights) == set(second.state_dict())
+    assert all(torch.equal(weights[name], tensor) for name, tensor in second.state_dict().items())
+    assert run(["verify", f"model_dir={alone}", f"output={tmp_path / 'parity.json'}"]) == 0
+    assert json.loads((tmp_path / "parity.json").read_text())["rewritten_because"]
+
+
 def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         ("head=task",): "has no task head; it holds masked_lm, next_sentence",

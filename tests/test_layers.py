@@ -44,6 +44,8 @@ HOMES = {
     "omegaconf": ("cli",),
     "accelerate": ("train", "pretrain", "evaluate"),  # the two stages name its type in annotations
     "transformers": ("interop",),
+    "huggingface_hub": ("interop",),
+    "google_crc32c": ("interop",),
     "tokenizers": ("data",),
     "datasets": ("data", "tasks"),
 }
@@ -119,6 +121,8 @@ FORBIDDEN = [
     ("bertkit.pretrain", "omegaconf"),
     ("bertkit.model.heads", "accelerate.Accelerator"),
     ("bertkit.export", "transformers"),
+    ("bertkit.export", "huggingface_hub.snapshot_download"),
+    ("bertkit.train.checkpoint", "google_crc32c"),
     ("bertkit.interop.load", "tokenizers.Tokenizer"),
     ("bertkit.train.loop", "datasets"),
 ]

@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.config import build
 from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file, to_json
-from bertkit.interop import names, weights
+from bertkit.interop import names, tensorflow, weights
 from bertkit.model.bert import init_weights
 from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -95,7 +95,7 @@ def config_json(config: BertConfig, architecture: str) -> str:
 
 
 def read_config(directory: Path, tensors: Mapping[str, Tensor] | None = None) -> BertConfig:
-    """Read `config.json`.
+    """Read `config.json`, or Google's `bert_config.json` beside a TensorFlow checkpoint.
 
     Args:
         directory: where it lies.
@@ -104,7 +104,7 @@ def read_config(directory: Path, tensors: Mapping[str, Tensor] | None = None) ->
     Raises:
         InputError: no such file, not a BERT, or settings that BERT cannot honour.
     """
-    path = directory / "config.json"
+    path = config_path(directory)
     content = _read_content(path)
     problems = [
         f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
@@ -121,6 +121,12 @@ def read_config(directory: Path, tensors: Mapping[str, Tensor] | None = None) ->
         return build(BertConfig, {**shape, "labels": _labels(content, tensors or {})})
     except InputError as error:
         raise InputError("\n".join(f"{path}: {line}" for line in str(error).split("\n"))) from None
+
+
+def config_path(directory: Path) -> Path:
+    """Name the file that `read_config` reads."""
+    google = weights.google_checkpoint(directory)
+    return directory / "config.json" if google is None else tensorflow.config_file(google)
 
 
 def _read_content(path: Path) -> dict[str, Any]:
@@ -158,8 +164,9 @@ def _classifier(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 def hashes_of(directory: Path) -> dict[str, str]:
     """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
-    others = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
-    present = [directory / name for name in others if (directory / name).is_file()]
+    others = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
+    folder = directory if directory.is_dir() else directory.parent  # of a prefix
+    present = [folder / name for name in others if (folder / name).is_file()]
     return {path.name: sha256_file(path) for path in [*weights.weight_files(directory), *present]}
 
 
@@ -179,7 +186,7 @@ def load(
     """
     tensors, skipped = weights.read_weights(directory)
     config = read_config(directory, tensors)
-    held = names.from_hugging_face(tensors, _classifier(_read_content(directory / "config.json"), tensors))
+    held = names.from_hugging_face(tensors, _classifier(_read_content(config_path(directory)), tensors))
     if heads is None:
         heads = [head for head in HEADS if any(name.startswith(f"heads.{head}.") for name in held.values())]
     if with_pooler is None:
@@ -213,7 +220,7 @@ def load(
     if problems:
         listed = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise InputError(
-            f"{directory}: {len(problems)} weights do not fit config.json: {listed}; restore the directory from its source"
+            f"{directory}: {len(problems)} weights do not fit {config_path(directory).name}: {listed}; restore the directory from its source"
         )
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))

@@ -9,7 +9,7 @@ from bertkit.data.tokenizer import Tokenizer
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError
 from bertkit.files import building_dir
-from bertkit.interop import huggingface
+from bertkit.interop import hub, huggingface, tensorflow, weights
 from bertkit.interop.huggingface import LoadReport
 from bertkit.model.config import HEADS
 from bertkit.model.heads import BertWithHeads, PaddedBert
@@ -17,21 +17,31 @@ from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid, wr
 
 
 def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
-    """Find the directory with `config.json` and weights.
+    """Find the directory with a configuration and weights.
 
     Args:
-        model_dir: a run directory (its newest valid checkpoint, or its final model), a checkpoint, or a Hugging Face
-            directory.
+        model_dir: a run directory (its newest valid checkpoint, or its final model), a checkpoint, a Hugging Face
+            directory, a TensorFlow checkpoint (its directory, or its prefix `DIR/bert_model.ckpt`), or a hub id.
         setting: what the caller calls it.
+
+    Returns:
+        The directory; a prefix stays one where its directory holds several checkpoints.
 
     Raises:
         InputError: no such directory, or nothing in it to load.
     """
     path = Path(model_dir).expanduser()
     if not path.is_dir():
-        raise InputError(
-            f"{setting}={model_dir}: no such directory; expected a run, a checkpoint or a Hugging Face model"
-        )
+        prefix = tensorflow.find_checkpoint(path)
+        if prefix is not None:
+            huggingface.config_path(prefix)
+            return prefix if len(list(prefix.parent.glob("*.index"))) > 1 else prefix.parent
+        if path.exists() or not hub.is_id(str(model_dir)):
+            raise InputError(
+                f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "
+                "TensorFlow checkpoint or a hub id"
+            )
+        path = hub.fetch(str(model_dir), setting)
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
         checkpoint, faults = newest_valid(path)
         if checkpoint is not None:
@@ -39,6 +49,9 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
         if (path / "model" / "config.json").is_file():
             return path / "model"
         raise InputError("\n".join([*faults, f"{setting}={model_dir}: a run without a valid checkpoint"]))
+    if weights.google_checkpoint(path) is not None:
+        huggingface.config_path(path)
+        return path
     if not (path / "config.json").is_file():
         raise InputError(f"{setting}={model_dir}: no config.json and no checkpoints in this directory")
     if (path / "state.json").is_file():
@@ -59,7 +72,7 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
     """Load any model directory, in evaluation mode, for padded (B, T) tensors.
 
     Args:
-        model_dir: a run directory, a checkpoint, or a Hugging Face directory.
+        model_dir: a run directory, a checkpoint, a Hugging Face directory, a TensorFlow checkpoint, or a hub id.
         heads: the heads to load, such as `["masked_lm"]`; None for those that the directory holds.
 
     Raises:
@@ -88,8 +101,8 @@ def load_tokenizer(model_dir: str | Path) -> Tokenizer:
     if (path / "tokenizer").is_dir():
         return load_tokenizer_files(path / "tokenizer")
     if checkpoints_dir(path).is_dir() or not path.is_dir():
-        path = resolve_model_dir(path)
-    return load_tokenizer_files(path)
+        path = resolve_model_dir(model_dir)
+    return load_tokenizer_files(path if path.is_dir() else path.parent)
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:

@@ -1,6 +1,6 @@
-"""The table of parameter names: bertkit <-> Hugging Face. The inverse is computed.
+"""The table of parameter names: bertkit <-> Hugging Face <-> TensorFlow. The inverses are computed.
 
-`{}` stands for a layer's number. Three heads share the name `classifier` there, so the inverse asks which one is meant.
+`{}` stands for a layer's number. Three heads share the name `classifier` there, so their inverse asks which one is meant.
 """
 
 from __future__ import annotations
@@ -46,6 +46,36 @@ _INVERSES = {
 }
 
 
+# Hugging Face -> google-research/bert: the scopes of modeling.py, run_pretraining.py, run_classifier.py (`output_*`) and
+# run_squad.py (`cls/squad/output_*`)
+TENSORFLOW = {
+    "bert.embeddings.word_embeddings.weight": "bert/embeddings/word_embeddings",
+    "bert.embeddings.position_embeddings.weight": "bert/embeddings/position_embeddings",
+    "bert.embeddings.token_type_embeddings.weight": "bert/embeddings/token_type_embeddings",
+    "cls.predictions.bias": "cls/predictions/output_bias",
+    "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
+    "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+    "classifier.weight": "output_weights",
+    "classifier.bias": "output_bias",
+    "qa_outputs.weight": "cls/squad/output_weights",
+    "qa_outputs.bias": "cls/squad/output_bias",
+    **{
+        f"{module}.{part}": f"{module.replace('.layer.', '.layer_').replace('.', '/')}/{theirs}"
+        for module in (
+            "bert.embeddings.LayerNorm",
+            *(f"bert.encoder.layer.{{}}.{module}" for module in _LAYER.values()),
+            "bert.pooler.dense",
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+        )
+        for part, theirs in zip(
+            ("weight", "bias"), ("gamma", "beta") if module.endswith("LayerNorm") else ("kernel", "bias"), strict=True
+        )
+    },
+}
+_FROM_TENSORFLOW = {theirs: name for name, theirs in TENSORFLOW.items()}
+
+
 def to_hugging_face(name: str) -> str:
     """Translate a bertkit parameter name; every name of every model has one."""
     return _translate(name, HUGGING_FACE)
@@ -62,13 +92,28 @@ def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dic
     return {name: _translate(name, inverse) for name in names if _template(name)[0] in inverse}
 
 
+def to_tensorflow(names: Iterable[str]) -> dict[str, str]:
+    """Translate the Hugging Face names that google-research/bert has a variable for; the others are left out."""
+    return {name: _translate(name, TENSORFLOW) for name in names if _template(name)[0] in TENSORFLOW}
+
+
+def from_tensorflow(names: Iterable[str]) -> dict[str, str]:
+    """Translate google-research/bert's names to those of Hugging Face; names that are not its own are left out."""
+    return {name: _translate(name, _FROM_TENSORFLOW) for name in names if _template(name)[0] in _FROM_TENSORFLOW}
+
+
+def is_transposed(tensorflow_name: str) -> bool:
+    """Whether TensorFlow holds the matrix as (inputs, outputs), where torch has (outputs, inputs)."""
+    return tensorflow_name.endswith("/kernel")
+
+
 def _translate(name: str, table: dict[str, str]) -> str:
     template, number = _template(name)
     return table[template].replace("{}", number)
 
 
 def _template(name: str) -> tuple[str, str]:
-    match = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+", name)
+    match = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+", name)
     if match is None:
         return name, ""
     return name[: match.start()] + "{}" + name[match.end() :], match.group()

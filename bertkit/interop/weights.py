@@ -14,25 +14,30 @@ from torch import Tensor
 
 from bertkit.errors import InputError, StorageError
 from bertkit.files import read_json
+from bertkit.interop import tensorflow
 from bertkit.train.checkpoint import read_tensors
 
 _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read all tensors under today's full names, and list the ones skipped, with the rule.
 
-    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
+    A TensorFlow checkpoint of Google's is read like a Hugging Face directory. Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
     encoder saved without the `bert.` prefix.
 
     Raises:
         InputError: no weights in the directory.
         StorageError: a damaged file.
     """
+    google = google_checkpoint(directory)
+    if google is not None:
+        return tensorflow.read_weights(google)
     tensors: dict[str, Tensor] = {}
     for path in weight_files(directory):
         if path.suffix == ".safetensors":
@@ -75,12 +80,26 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     return content
 
 
+def google_checkpoint(directory: Path) -> Path | None:
+    """Find the TensorFlow checkpoint of a directory that has no weights of Hugging Face, or at a prefix.
+
+    Raises:
+        InputError: there are several, or one that bertkit cannot read.
+    """
+    if any((directory / name).is_file() for name in _FILES):
+        return None
+    return tensorflow.find_checkpoint(directory)
+
+
 def weight_files(directory: Path) -> list[Path]:
     """List the files that hold the weights: one, or the shards that an index names.
 
     Raises:
         InputError: there are none, one is missing, or the index names a file outside of the directory.
     """
+    google = google_checkpoint(directory)
+    if google is not None:
+        return tensorflow.checkpoint_files(google)
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (directory / name).is_file():
             return [directory / name]
@@ -96,7 +115,9 @@ def weight_files(directory: Path) -> list[Path]:
             if missing:
                 raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
             return [directory / shard for shard in shards]
-    raise InputError(f"{directory}: no model.safetensors or pytorch_model.bin in this directory")
+    raise InputError(
+        f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
+    )
 
 
 def check_values(tensors: Mapping[str, Tensor]) -> list[str]:
