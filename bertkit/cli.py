@@ -26,6 +26,7 @@ COMMANDS = {
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
 }
 
+KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
 PARALLEL_COMMANDS = ("pretrain", "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 INTERRUPTED = "interrupted before there was anything to save"
@@ -166,20 +167,25 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
         searchpath = [f"hydra.searchpath=['file://{directory}']"]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
-        defaults: dict[str, Any] = OmegaConf.to_container(hydra_compose(command), resolve=False)  # type: ignore[assignment]
-        _check_overrides(overrides, defaults, directories)
+        groups = _groups(directories)
+        choices = [text for text in overrides if text.partition("=")[2] in groups.get(text.partition("=")[0], ())]
         try:
+            with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
+            known: dict[str, Any] = OmegaConf.to_container(with_choices, resolve=False)  # type: ignore[assignment]
+            given = _check_overrides(overrides, known, groups)
             composed = hydra_compose(command, overrides=[*overrides, *searchpath])
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
             raise InputError(f"cannot compose the configuration: {reason}") from None
     plain.pop("experiment", None)
+    if command in KNOW_WHAT_IS_GIVEN:
+        plain["given"] = given
     return plain
 
 
-def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], directories: list[Path]) -> None:
-    """Refuse every override whose key or option does not exist, all of them in one error."""
+def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: Mapping[str, list[str]]) -> list[str]:
+    """Refuse every override whose key or option does not exist, all of them in one error; give their keys and groups."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -187,9 +193,9 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], director
     from bertkit.errors import InputError
 
     keys = _dotted_keys(defaults)
-    groups = _groups(directories)
     parser = OverridesParser.create()
-    errors = []
+    errors: list[str] = []
+    named: list[str] = []
     for text in overrides:
         try:
             override = parser.parse_override(text)
@@ -200,6 +206,7 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], director
             continue
         key = override.key_or_group
         name = key.split("/")[-1]
+        named.append(key)
         if override.is_sweep_override():
             errors.append(f"'{text}': several values; write key=[a,b] for a list, or add -m to run each of them")
         elif key in groups:
@@ -220,6 +227,7 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], director
             errors.append(f"unknown key '{key}'{hint or '; see bertkit <command> --help'}")
     if errors:
         raise InputError("\n".join(errors))
+    return named
 
 
 def _dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:

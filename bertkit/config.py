@@ -105,9 +105,10 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str]) -> Any:
     if value == "???":
         errors.append(f"missing value: set {path}=")
         return None
-    if dataclasses.is_dataclass(annotation):
-        return _build_dataclass(annotation, value, f"{path}.", errors)
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    schemas = [option for option in options if dataclasses.is_dataclass(option)]
+    if schemas and not (value is None and type(None) in options):
+        return _build_dataclass(_schema_of_kind(schemas, value), value, f"{path}.", errors)
     for option in options:
         matched, converted = _match(option, value)
         if matched:
@@ -115,6 +116,13 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str]) -> Any:
     expected = " or ".join(_describe(option) for option in options)
     errors.append(f"{path}={value!r}: expected {expected}")
     return None
+
+
+def _schema_of_kind(schemas: list[Any], value: Any) -> Any:
+    """Choose among several dataclasses by the value's `kind`, which each of them annotates with its own literals."""
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    fitting = [schema for schema in schemas if len(schemas) > 1 and kind in get_args(get_type_hints(schema)["kind"])]
+    return (fitting or schemas)[0]
 
 
 def _match(option: Any, value: Any) -> tuple[bool, Any]:

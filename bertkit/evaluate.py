@@ -10,9 +10,11 @@ from pathlib import Path
 from torch import nn
 
 from bertkit.batch import PretrainBatch
-from bertkit.data.config import SegmentsConfig
+from bertkit.config import differences, to_mapping
+from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.data.instances import has_instances, open_instances, stored_settings
 from bertkit.data.prepared import SPLITS, PreparedDataset, Split, open_prepared
-from bertkit.data.sampling import Sampler
+from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
 from bertkit.errors import InputError
 from bertkit.files import read_json
 from bertkit.interop.load import load_packed
@@ -21,7 +23,7 @@ from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.objective import pretraining_losses
 from bertkit.run_dir import run_of
-from bertkit.settings import EvaluateSettings
+from bertkit.settings import EvaluateSettings, PretrainSettings
 from bertkit.train import loop
 
 
@@ -37,7 +39,8 @@ def run(settings: EvaluateSettings) -> None:
         raise InputError(
             f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
         )
-    check_fit(model.config, dataset, settings.segments)
+    segments, _ = as_stored(settings, dataset) if _measures_instances(settings, dataset) else (settings.segments, None)
+    check_fit(model.config, dataset, segments)
     accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     with loop.leaving_together(accelerator):
         _measure_and_print(settings, dataset, model, accelerator)
@@ -54,9 +57,7 @@ def _measure_and_print(
     for name in names:
         if dataset.splits[name].num_documents == 0:
             continue
-        sampler = Sampler(
-            dataset.splits[name], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed
-        )
+        sampler = _sampler(settings, dataset, name)
         for key, (value, count) in evaluate_split(
             accelerator, prepared_model, sampler, settings.max_sequences, settings.batch_sequences, settings.precision
         ).items():
@@ -72,8 +73,55 @@ def _measure_and_print(
         print(json.dumps({**metrics, "split": "+".join(names)}, indent=2))
 
 
+def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:
+    """Whether the dataset's stored instances are what is measured: where it has them, unless pairs or blocks are given."""
+    return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.given)
+
+
+def _sampler(settings: EvaluateSettings, dataset: PreparedDataset, split: str) -> ExampleSource:
+    if _measures_instances(settings, dataset):
+        return InstanceSampler(open_instances(dataset), settings.seed)
+    assert isinstance(settings.segments, SegmentsConfig)
+    return Sampler(dataset.splits[split], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed)
+
+
+def as_stored(
+    settings: PretrainSettings | EvaluateSettings, dataset: PreparedDataset
+) -> tuple[InstancesConfig, MaskingConfig]:
+    """Give the settings of the stored instances.
+
+    Raises:
+        InputError: there are none, or the command line asks for something else than what is stored.
+    """
+    if not has_instances(dataset):
+        raise InputError(
+            f"data_dir={dataset.directory}: no fixed instances for segments=google; make them with bertkit prepare "
+            "segments=google, or take segments=pairs"
+        )
+    segments, masking = stored_settings(dataset)
+    wanted = {"segments": to_mapping(settings.segments), "masking": to_mapping(settings.masking)}
+    stored = {"segments": to_mapping(segments), "masking": to_mapping(masking)}
+    changed = [
+        f"{key}={new!r} here, {old!r} there"
+        for key, old, new in differences(stored, wanted)
+        if key in settings.given or (key.startswith("masking.") and "masking" in settings.given)
+    ]
+    if changed:
+        raise InputError(
+            f"data_dir={dataset.directory} holds fixed instances, cut and masked already ({'; '.join(changed)}); leave these "
+            "settings out, or prepare another dataset with them"
+        )
+    return segments, masking
+
+
 def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     """The held-out documents when the model was trained on this very dataset, else all of it."""
+    if _measures_instances(settings, dataset):
+        if settings.split == "held_out":
+            raise InputError(
+                f"split=held_out: {dataset.directory} holds fixed instances of all its documents; leave split out"
+            )
+        return "train"
     if settings.split != "auto":
         return settings.split
     run_dir = run_of(settings.model_dir)
@@ -82,7 +130,7 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     return "all"
 
 
-def check_fit(config: BertConfig, dataset: PreparedDataset, segments: SegmentsConfig) -> None:
+def check_fit(config: BertConfig, dataset: PreparedDataset, segments: SegmentsConfig | InstancesConfig) -> None:
     """Refuse a model and a dataset that do not belong together.
 
     Raises:
@@ -100,7 +148,7 @@ def check_fit(config: BertConfig, dataset: PreparedDataset, segments: SegmentsCo
             f"{config.max_position_embeddings}; "
             "lower segments.max_seq_length"
         )
-    if segments.kind == "pairs" and config.type_vocab_size < 2:
+    if segments.has_pairs and config.type_vocab_size < 2:
         problems.append(
             f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; take segments=full_sentences"
         )
@@ -111,7 +159,7 @@ def check_fit(config: BertConfig, dataset: PreparedDataset, segments: SegmentsCo
 def evaluate_split(
     accelerator: loop.Accelerator,
     model: nn.Module,
-    sampler: Sampler,
+    sampler: ExampleSource,
     max_sequences: int | None,
     batch_sequences: int,
     precision: str = "fp32",

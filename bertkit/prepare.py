@@ -2,12 +2,14 @@
 
 1. Read the corpus once to learn a vocabulary, unless one is given.
 2. Read it again: encode, and write tokens and offsets of each document to its split.
-3. Describe it in words, say what is wrong with it, and publish the directory in one rename.
+3. With segments=google, make the fixed instances from what was written.
+4. Describe it in words, say what is wrong with it, and publish the directory in one rename.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,16 @@ from bertkit import __version__
 from bertkit.config import differences, to_mapping
 from bertkit.data import prepared
 from bertkit.data.collate import assemble
-from bertkit.data.config import SegmentsConfig
+from bertkit.data.config import InstancesConfig, SegmentsConfig
 from bertkit.data.corpus import Corpus
+from bertkit.data.google import Instance, SplitDocuments, training_instances
+from bertkit.data.instances import has_instances, open_instances, write_instances
 from bertkit.data.lint import CorpusStatistics, Finding, lint
 from bertkit.data.sampling import select
 from bertkit.data.segments import document_pairs
-from bertkit.data.tokenizer import Tokenizer, load_tokenizer, train_wordpiece
+from bertkit.data.tokenizer import RULES_FILE, Rules, Tokenizer, load_tokenizer, train_wordpiece
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json, sha256_file
+from bertkit.files import PARTIAL, building_dir, read_json, sha256_file, to_json
 from bertkit.progress import Progress
 from bertkit.settings import PrepareSettings
 
@@ -39,24 +43,33 @@ def run(settings: PrepareSettings) -> None:
         InputError: a file cannot be read, the vocabulary cannot be used, or the output directory holds something else.
     """
     output_dir = Path(settings.output_dir)
-    corpus = Corpus(settings.corpus, leave_out=output_dir)
+    results = [output_dir]
+    if settings.dump is not None:
+        results.append(Path(settings.dump))
+        if results[-1].is_dir():
+            raise InputError(f"dump={settings.dump} is a directory; expected a file to write")
+    corpus = Corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
     identity = _identity(settings)
     files = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path, _ in corpus.files]
     if _is_done(output_dir, identity, files, corpus):
         print(f"done already: {output_dir} holds this dataset")
+        _dump(settings)
         return
     with building_dir(output_dir) as partial:
         if settings.tokenizer.path is not None:
-            tokenizer = load_tokenizer(Path(settings.tokenizer.path), settings.tokenizer.lowercase)
+            given = Path(settings.tokenizer.path)
+            tokenizer = load_tokenizer(given, settings.tokenizer.lowercase, _rules(settings))
         else:
             tokenizer = _learn_vocabulary(settings, corpus)
         max_length = 512
         (partial / "tokenizer").mkdir()
         for name, content in tokenizer.files(max_length).items():
             (partial / "tokenizer" / name).write_text(content, encoding="utf-8")
+        if tokenizer.rules != "hugging_face":
+            (partial / "tokenizer" / RULES_FILE).write_text(to_json(tokenizer.rules), encoding="utf-8")
         statistics, splits, text_sha256 = _encode(settings, corpus, tokenizer, partial)
         inside_words = statistics.token_counts[tokenizer.facts.is_continuation].sum() / max(statistics.tokens, 1)
-        held_out = splits["held_out"]["documents"] if settings.held_out_prob > 0 else None
+        held_out = splits["held_out"]["documents"] if _held_out_share(settings) > 0 else None
         findings = lint(statistics, corpus.has_document_breaks, float(inside_words), held_out)
         if not statistics.tokens:
             raise InputError(f"{corpus.describe()}: no text in it; check corpus.path")
@@ -81,14 +94,77 @@ def run(settings: PrepareSettings) -> None:
             },
             "findings": [{"name": finding.name, "text": finding.text} for finding in findings],
         }
+        if isinstance(settings.segments, InstancesConfig):
+            facts["instances"] = _make_instances(settings, settings.segments, tokenizer, partial, splits["train"])
         prepared.write_manifest(partial, facts)
     _say(output_dir, findings)
+    _dump(settings)
+
+
+def _rules(settings: PrepareSettings) -> Rules:
+    """The rules of tokenization; fixed instances are Google's, and so are their words, unless another choice is made."""
+    if settings.tokenizer.rules != "auto":
+        return settings.tokenizer.rules
+    return "hugging_face" if settings.segments is None else "google"
+
+
+def _held_out_share(settings: PrepareSettings) -> float:
+    """The share of documents to hold out: none of those that become fixed instances, as in the original."""
+    return settings.held_out_prob if settings.segments is None else 0.0
+
+
+def _make_instances(
+    settings: PrepareSettings, config: InstancesConfig, tokenizer: Tokenizer, directory: Path, counts: dict[str, Any]
+) -> dict[str, Any]:
+    """Write the fixed instances of the train split; give what the manifest says of them."""
+    dtype = prepared.token_dtype(tokenizer.vocab_size)
+    documents = SplitDocuments(prepared.Split(directory / "train", dtype, counts["shard_tokens"]))
+    rng = random.Random(settings.seed)
+    drawn = training_instances(documents, config, settings.masking, tokenizer.facts, rng)
+    most = config.dupe_factor * counts["tokens"]
+
+    def counted() -> Iterator[Instance]:
+        done = 0
+        with Progress("making instances", most) as progress:
+            for instance in drawn:
+                yield instance
+                done = min(most, done + len(instance.input_ids))
+                progress.advance(done)
+
+    count = write_instances(directory / "instances", counted(), rng, tokenizer.vocab_size)
+    return {
+        "count": count,
+        "segments": to_mapping(config),
+        "masking": to_mapping(settings.masking),
+        "seed": settings.seed,
+    }
+
+
+def _dump(settings: PrepareSettings) -> None:
+    """Write the stored instances as JSON lines, if asked to."""
+    if settings.dump is None:
+        return
+    dataset = prepared.open_prepared(Path(settings.output_dir))
+    path = Path(settings.dump)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + PARTIAL)
+    instances = open_instances(dataset)
+    with partial.open("w", encoding="utf-8") as file:
+        file.writelines(instances.rows(dataset.tokenizer.vocab))
+    partial.replace(path)
+    print(f"{len(instances):,} instances as JSON lines in {path}")
 
 
 def _identity(settings: PrepareSettings) -> dict[str, Any]:
     """The settings that shape the result, whatever the place of the files."""
     identity = to_mapping(settings)
-    del identity["output_dir"], identity["strict"], identity["tokenizer"]["path"]
+    for key in ("output_dir", "strict", "dump", "given"):
+        del identity[key]
+    del identity["tokenizer"]["path"]
+    identity["tokenizer"]["rules"] = _rules(settings)
+    identity["held_out_prob"] = _held_out_share(settings)
+    if settings.segments is None:
+        del identity["masking"], identity["seed"]
     if settings.corpus.source == "files":
         del identity["corpus"]["path"]
     identity["vocabulary_sha256"] = None
@@ -140,8 +216,8 @@ def _learn_vocabulary(settings: PrepareSettings, corpus: Corpus) -> Tokenizer:
                 progress.advance(corpus.bytes_read)
                 yield from document
 
-    tokenizer = train_wordpiece(sentences, settings.tokenizer.vocab_size, lowercase, settings.tokenizer.min_frequency)
     wanted = settings.tokenizer.vocab_size
+    tokenizer = train_wordpiece(sentences, wanted, lowercase, settings.tokenizer.min_frequency, _rules(settings))
     short = f", of {wanted:,} asked for: the text has no more" if tokenizer.vocab_size < wanted else ""
     print(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens{short}", flush=True)
     return tokenizer
@@ -156,7 +232,7 @@ def _encode(
     writers = {name: prepared.SplitWriter(directory / name, dtype, settings.shard_tokens) for name in prepared.SPLITS}
     statistics = CorpusStatistics(np.zeros(facts.size, np.int64), facts.unk)
     text_hash = hashlib.sha256()
-    threshold = int(settings.held_out_prob * 2**32)
+    threshold = int(_held_out_share(settings) * 2**32)
     with Progress("encoding", corpus.total_bytes) as progress:
         for documents in _batches(corpus):
             encodings = iter(tokenizer.encode_sentences([line for document in documents for line in document]))
@@ -190,10 +266,22 @@ def _batches(corpus: Corpus) -> Iterator[list[list[str]]]:
 
 def _say(output_dir: Path, findings: list[Finding]) -> None:
     dataset = prepared.open_prepared(output_dir)
-    print(prepared.describe(dataset.manifest, decoded_examples(dataset, 3)))
+    examples = decoded_instances(dataset, 3) if has_instances(dataset) else decoded_examples(dataset, 3)
+    print(prepared.describe(dataset.manifest, examples))
     for finding in findings:
         print(f"\nwarning: {finding.name}: {finding.text}")
     print(f"\nprepared dataset in {output_dir}")
+
+
+def decoded_instances(dataset: prepared.PreparedDataset, count: int) -> list[str]:
+    """Decode the first stored instances, masks and all, to be looked at."""
+    instances = open_instances(dataset)
+    decoded = []
+    for number in range(min(count, len(instances))):
+        batch = instances.batch(np.array([number]))
+        kind = "random next" if instances.is_random_next[number] else "actual next"
+        decoded.append(f"{kind}: {dataset.tokenizer.decode(batch.input_ids.tolist())}")
+    return decoded
 
 
 def decoded_examples(dataset: prepared.PreparedDataset, count: int) -> list[str]:

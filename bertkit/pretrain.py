@@ -22,11 +22,13 @@ from torch import Tensor
 from bertkit import run_dir as runs
 from bertkit.config import to_mapping
 from bertkit.data import prepared
+from bertkit.data.config import InstancesConfig
 from bertkit.data.epochs import EpochCache
+from bertkit.data.instances import has_instances, open_instances
 from bertkit.data.prepared import PreparedDataset
-from bertkit.data.sampling import Sampler
+from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
 from bertkit.errors import InputError, NumericsError, StoppedError
-from bertkit.evaluate import check_fit, evaluate_split, held_out_sampler
+from bertkit.evaluate import as_stored, check_fit, evaluate_split, held_out_sampler
 from bertkit.files import building_dir, locked, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, text_files, write_model
@@ -45,7 +47,7 @@ from bertkit.view.report import write_report
 
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
 # may differ when a run is resumed; of the data and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device")
+FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device", "given")
 EVALUATION_SEQUENCES = 32
 
 
@@ -60,12 +62,22 @@ def run(settings: PretrainSettings) -> None:
     """
     directory = Path(settings.output_dir)
     identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
+    if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint says how they were cut and masked
+        identity |= {"segments": {"kind": "google"}, "masking": None}
     world = world_from_environment()
     if runs.is_finished(directory, identity):
         if world.is_main:
             print(f"done already: the model is in {directory / 'model'}")
         return
     dataset = _open_data(settings)
+    if isinstance(settings.segments, InstancesConfig):
+        segments, masking = as_stored(settings, dataset)
+        settings = dataclasses.replace(settings, segments=segments, masking=masking)
+    elif has_instances(dataset):
+        raise InputError(
+            f"data_dir={dataset.directory} holds fixed instances, segments={settings.segments.kind} is to cut text; add "
+            "segments=google, or prepare the text without it"
+        )
     model, start = _build_model(settings, dataset)
     accelerator = loop.make_accelerator(settings.device, world.size)
     micro_sequences = _micro_sequences(settings, accelerator.device.type, world.size)
@@ -109,7 +121,7 @@ def _open_data(settings: PretrainSettings) -> PreparedDataset:
 
 def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
     """Make the model anew, or from `init_from`; give it with what is known of the weights it starts from."""
-    pairs = settings.segments.kind == "pairs"
+    pairs = settings.segments.has_pairs
     heads = PRETRAINING_HEADS if pairs else ("masked_lm",)
     if settings.init_from is not None:
         source = resolve_model_dir(settings.init_from, "init_from")
@@ -122,6 +134,7 @@ def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[
         return model, {**facts, "shape": dataclasses.asdict(model.config)}
     vocab = dataset.tokenizer.facts
     config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
+    check_fit(config, dataset, settings.segments)
     model = BertWithHeads(config, heads, with_pooler=pairs)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
     return model, None
@@ -167,12 +180,17 @@ class _Pretraining:
         self.optimizer = AdamW(parameter_groups(model, settings.optimizer.weight_decay), settings.optimizer)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         self.optimizer.restore(moments, self.names, num_updates)
-        cache = EpochCache(directory / "cache", dataset.splits["train"], settings.segments, settings.seed)
-        self.sampler = Sampler(
-            dataset.splits["train"], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed, cache.open
-        )  # fmt: skip
-        held_out = dataset.splits["held_out"]
-        self.held_out = held_out_sampler(held_out, self.sampler) if held_out.num_documents else None
+        self.sampler: ExampleSource
+        self.held_out: ExampleSource | None = None
+        if isinstance(settings.segments, InstancesConfig):
+            self.sampler = InstanceSampler(open_instances(dataset), settings.seed)
+        else:
+            cache = EpochCache(directory / "cache", dataset.splits["train"], settings.segments, settings.seed)
+            self.sampler = Sampler(
+                dataset.splits["train"], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed, cache.open
+            )  # fmt: skip
+            held_out = dataset.splits["held_out"]
+            self.held_out = held_out_sampler(held_out, self.sampler) if held_out.num_documents else None
 
     def run(self) -> None:
         """Train to the last step and finish."""
@@ -270,7 +288,9 @@ class _Pretraining:
             f"{settings.batch.sequences} sequences a step in {num_shards} micro-batches"
         )
         if self.held_out is None:
-            print("warning: no held-out documents, so no evaluation; prepare with a larger held_out_prob")
+            fixed = isinstance(settings.segments, InstancesConfig)
+            hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
+            print(f"warning: no held-out documents, so no evaluation; {hint}")
         if self.first_step:
             print(f"resumed from step {self.first_step} of {settings.steps}", flush=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.data.config import CorpusConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
+from bertkit.data.config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.errors import InputError
 from bertkit.model.config import BertShape
 from bertkit.train.config import (
@@ -28,20 +28,55 @@ def _seed_problems(seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """`bertkit prepare`."""
+    """`bertkit prepare`.
+
+    Attributes:
+        given: the keys and groups that the command line names, to tell a value that was asked for from a default.
+    """
 
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
+    segments: SegmentsConfig | InstancesConfig | None
+    masking: MaskingConfig
     output_dir: str
     held_out_prob: float
     strict: bool
     shard_tokens: int
+    seed: int
+    dump: str | None
+    given: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        problems = _seed_problems(self.seed)
+        if isinstance(self.segments, SegmentsConfig):
+            problems.append(
+                f"segments={self.segments.kind}: prepare stores tokens only, and pretrain cuts them; give it to pretrain "
+                "(or take segments=google, for fixed instances)"
+            )
+        elif self.segments is None:
+            without_effect = [key for key in self.given if key.split(".")[0] in ("masking", "seed", "dump")]
+            if without_effect:
+                problems.append(
+                    f"{', '.join(without_effect)}: has no effect here, since prepare stores tokens only; add segments=google, "
+                    "or give it to pretrain"
+                )
+        else:
+            if "held_out_prob" in self.given and self.held_out_prob > 0:
+                problems.append(
+                    f"held_out_prob={self.held_out_prob}: has no effect with segments=google, which takes every document; "
+                    "leave it out"
+                )
+            if (self.masking.mask_prob, self.masking.random_prob) != (0.8, 0.1):
+                problems.append(
+                    f"masking.mask_prob={self.masking.mask_prob} and masking.random_prob={self.masking.random_prob}: "
+                    "segments=google draws 0.8 and 0.1, as the original; leave them out"
+                )
         if not 0 <= self.held_out_prob < 1:
-            raise InputError(f"held_out_prob={self.held_out_prob}: expected a share of the documents below 1")
+            problems.append(f"held_out_prob={self.held_out_prob}: expected a share of the documents below 1")
         if not 1 <= self.shard_tokens < 2**32:
-            raise InputError(f"shard_tokens={self.shard_tokens}: expected 1 to {2**32 - 1}")
+            problems.append(f"shard_tokens={self.shard_tokens}: expected 1 to {2**32 - 1}")
+        if problems:
+            raise InputError("\n".join(problems))
 
 
 @dataclass(frozen=True)
@@ -63,7 +98,7 @@ class PretrainSettings:
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
     model: BertShape
-    segments: SegmentsConfig
+    segments: SegmentsConfig | InstancesConfig
     masking: MaskingConfig
     batch: BatchConfig
     optimizer: OptimizerConfig
@@ -72,6 +107,7 @@ class PretrainSettings:
     evaluation: EvaluationConfig
     log: LogConfig
     data: SkipConfig
+    given: tuple[str, ...]
 
     def __post_init__(self) -> None:
         problems = _seed_problems(self.seed)
@@ -82,15 +118,14 @@ class PretrainSettings:
                 f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
                 "lower the warm-up or train longer"
             )
-        from_scratch = (
-            self.init_from is None
-        )  # else the shape is that of the starting weights, checked when they are read
+        # else the shape is that of the starting weights, or the length that of stored instances, checked when they are read
+        from_scratch = self.init_from is None and isinstance(self.segments, SegmentsConfig)
         if from_scratch and self.segments.max_seq_length > self.model.max_position_embeddings:
             problems.append(
                 f"max_seq_length={self.segments.max_seq_length} exceeds the model's max_position_embeddings="
                 f"{self.model.max_position_embeddings}; lower segments.max_seq_length"
             )
-        if from_scratch and self.segments.kind == "pairs" and self.model.type_vocab_size < 2:
+        if self.init_from is None and self.segments.has_pairs and self.model.type_vocab_size < 2:
             problems.append(
                 f"model.type_vocab_size={self.model.type_vocab_size}: segment pairs need 2; "
                 "set it, or take segments=full_sentences"
@@ -109,8 +144,9 @@ class EvaluateSettings:
     seed: int
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
-    segments: SegmentsConfig
+    segments: SegmentsConfig | InstancesConfig
     masking: MaskingConfig
+    given: tuple[str, ...]
     max_sequences: int | None
     batch_sequences: int
 

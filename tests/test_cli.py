@@ -73,6 +73,29 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
             "max_seq_length=600 exceeds the model's max_position_embeddings=512; lower segments.max_seq_length",
         ),
         (["pretrain", "data_dir=no/such", "output_dir=y"], "data_dir=no/such: no such directory"),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "masking.whole_word=true"],
+            "masking.whole_word: has no effect here",
+        ),
+        (["prepare", "corpus.path=x", "output_dir=y", "seed=1", "dump=z"], "seed, dump: has no effect here"),
+        (["prepare", "corpus.path=x", "output_dir=y", "segments=pairs"], "segments=pairs: prepare stores tokens only"),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "held_out_prob=0.1"],
+            "held_out_prob=0.1: has no effect with segments=google",
+        ),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "masking.mask_prob=0.9"],
+            "segments=google draws 0.8 and 0.1, as the original",
+        ),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "segments.dupe_factor=0"],
+            "segments.dupe_factor=0: expected at least 1",
+        ),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "segments.dup_factor=3"],
+            "unknown key 'segments.dup_factor'; did you mean 'dupe_factor'?",
+        ),
+        (["pretrain", "segments.dupe_factor=3"], "unknown key 'segments.dupe_factor'"),
         (["prepare", "output_dir=y"], "missing value: set corpus.path="),
         (["prepare", "corpus.path=no/such.txt", "output_dir=y"], "corpus.path=no/such.txt: no such file"),
         (["export", "checkpoint=no/such", "output_dir=y"], "no/such: no such directory"),
@@ -205,9 +228,13 @@ def test_every_configuration_composes_and_builds() -> None:
     composed = 0
     for command, choice in [*((command, "") for command in COMMANDS), *every_choice()]:
         arguments = given[command] if choice != "corpus=python_docs" else ["output_dir=y"]
+        if (command, choice) in (("prepare", "segments=pairs"), ("prepare", "segments=full_sentences")):
+            continue  # refused: prepare stores tokens only
+        if command == "prepare" and choice.startswith("masking="):
+            arguments = [*arguments, "segments=google"]  # else it has no effect, and is refused
         build(SCHEMAS[command], compose(command, [*arguments, *([choice] if choice else [])]))
         composed += 1
-    assert composed == 5 + 22  # a change of conf/ changes this number
+    assert composed == 5 + 27  # a change of conf/ changes this number
 
 
 def test_cfg_prints_the_composed_configuration() -> None:

@@ -139,3 +139,46 @@ def test_differences() -> None:
 
 def test_conf_dir_is_found() -> None:
     assert (conf_dir() / "pretrain.yaml").is_file()
+
+
+@dataclass(frozen=True)
+class Cat:
+    kind: Literal["cat", "tiger"]
+    num_lives: int
+
+
+@dataclass(frozen=True)
+class Dog:
+    kind: Literal["dog"]
+    is_loud: bool
+
+
+@dataclass(frozen=True)
+class Home:
+    pet: Cat | Dog | None
+
+
+@pytest.mark.parametrize(
+    ("pet", "built"),
+    [
+        ({"kind": "tiger", "num_lives": 9}, Cat("tiger", 9)),
+        ({"kind": "dog", "is_loud": True}, Dog("dog", True)),
+        (None, None),
+    ],
+)
+def test_one_of_several_groups_is_chosen_by_its_kind(pet: Any, built: Any) -> None:
+    assert build(Home, {"pet": pet}) == Home(built)
+
+
+@pytest.mark.parametrize(
+    ("pet", "message"),
+    [
+        ({"kind": "dog", "num_lives": 9}, "unknown key 'pet.num_lives'\nmissing value: set pet.is_loud="),
+        ({"kind": "cow", "num_lives": 9}, "pet.kind='cow': expected cat or tiger"),
+        ("dog", "pet='dog': expected a group of settings"),
+    ],
+)
+def test_none_of_several_groups(pet: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        build(Home, {"pet": pet})
+    assert str(error.value) == message

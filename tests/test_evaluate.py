@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from conftest import small_model
+import torch
+from conftest import make_text, small_model, write_text
 
-from bertkit import export_model, load_tokenizer
+from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
+from bertkit.data.instances import open_instances
+from bertkit.data.prepared import open_prepared
+from bertkit.files import sha256_file
 
 
 def evaluate(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
@@ -62,3 +67,103 @@ def test_a_model_is_measured_on_what_it_was_not_trained_on(
     assert result["split"] == "held_out"
     final = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert result["mlm_loss"] == pytest.approx(final["mlm_loss"], rel=1e-5)
+
+
+# ---- fixed instances
+
+
+@pytest.fixture(scope="module")
+def google_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared dataset with fixed instances of whole words."""
+    folder = tmp_path_factory.mktemp("google")
+    corpus = write_text(folder / "corpus.txt", make_text(31))
+    more = [
+        "segments.max_seq_length=40",
+        "segments.dupe_factor=2",
+        "masking.whole_word=true",
+        "tokenizer.vocab_size=131",
+    ]
+    given = [f"corpus.path={corpus}", f"output_dir={folder / 'data'}"]
+    assert run(["prepare", "segments=google", *given, *more]) == 0
+    return folder / "data"
+
+
+def test_stored_instances_are_measured_as_they_are(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = load_tokenizer(google_dir)
+    model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+    given = (f"model_dir={model_dir}", f"data_dir={google_dir}")
+    result, again = evaluate(capsys, *given), evaluate(capsys, *given, "segments=google", "batch_sequences=7")
+    assert result.pop("split") == again.pop("split") == "train"
+    assert result == pytest.approx(again, rel=1e-5)
+    assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(result)
+
+    instances = open_instances(open_prepared(google_dir))
+    batch = instances.batch(np.arange(len(instances)))
+    predicted, right = 0, 0
+    model = load_model(model_dir)
+    ends = np.cumsum(batch.sequence_lengths)
+    for start, end in zip(ends - batch.sequence_lengths, ends, strict=True):  # one by one, by hand
+        here = (batch.masked_positions >= start) & (batch.masked_positions < end)
+        ids, types = (torch.tensor(column[start:end])[None] for column in (batch.input_ids, batch.token_type_ids))
+        with torch.no_grad():
+            logits = model(input_ids=ids, token_type_ids=types).logits["masked_lm"][0]
+        guesses = logits.argmax(-1).numpy()[batch.masked_positions[here] - start]
+        predicted, right = predicted + here.sum(), right + (guesses == batch.masked_labels[here]).sum()
+    assert result["mlm_accuracy"] == pytest.approx(right / predicted, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["segments.max_seq_length=32"], "(segments.max_seq_length=32 here, 40 there)"),
+        (["masking=bert"], "(masking.whole_word=False here, True there)"),
+        (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
+         "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
+        (["split=held_out"], "holds fixed instances of all its documents; leave split out"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_stored_instances_is_refused(
+    google_dir: Path, tmp_path: Path, more: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = load_tokenizer(google_dir)
+    model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+    capsys.readouterr()
+    assert run(["evaluate", f"model_dir={model_dir}", f"data_dir={google_dir}", *more]) == 2
+    assert line in capsys.readouterr().err
+
+
+SMALL = ["device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "batch.sequences=12"]
+
+
+def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It needs none of the settings they were made with, and accepts them."""
+    given = ["pretrain", f"data_dir={google_dir}", "segments=google", *SMALL, "steps=3"]
+    same = ["segments.max_seq_length=40", "masking=whole_word"]
+    weights = []
+    for name, more in (("plain", []), ("named", same), ("again", ["model.max_position_embeddings=40"])):
+        assert run([*given, f"output_dir={tmp_path / name}", *more]) == 0
+        weights.append(sha256_file(tmp_path / name / "model" / "model.safetensors"))
+    assert weights[0] == weights[1] != weights[2]
+    assert "no held-out documents, so no evaluation; fixed instances hold all of them" in capsys.readouterr().out
+    assert run([*given, f"output_dir={tmp_path / 'plain'}", *same]) == 0
+    assert "done already" in capsys.readouterr().out
+    exported = load_tokenizer(tmp_path / "plain" / "model")
+    assert (exported.rules, load_tokenizer(google_dir).rules) == ("hugging_face", "google")
+
+
+def test_pretraining_refuses_what_does_not_fit(
+    google_dir: Path, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for data_dir, more, line in (
+        (google_dir, [], "holds fixed instances, segments=pairs is to cut text; add segments=google"),
+        (google_dir, ["segments=full_sentences"], "segments=full_sentences is to cut text"),
+        (google_dir, ["segments=google", "segments.max_seq_length=64"], "segments.max_seq_length=64 here, 40 there"),
+        (google_dir, ["segments=google", "masking.whole_word=false"], "masking.whole_word=False here, True there"),
+        (google_dir, ["segments=google", "model.max_position_embeddings=39"], "max_seq_length=40 exceeds the model's"),
+        (prepared_dir, ["segments=google"], "no fixed instances for segments=google; make them with bertkit prepare"),
+    ):
+        assert run(["pretrain", f"data_dir={data_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, *more]) == 2
+        assert line in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_text, write_text
+from conftest import make_text, real_data, write_text
 
+from bertkit import load_tokenizer
 from bertkit.cli import run
 from bertkit.data.prepared import open_prepared
 from bertkit.data.tokenizer import SPECIAL_TOKENS
@@ -245,6 +246,7 @@ def write_vocabulary(path: Path) -> Path:
 
 PEAK = """
 import sys
+from bertkit import load_tokenizer
 from bertkit.cli import run
 assert run(sys.argv[1:]) == 0
 print("peak", open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
@@ -276,3 +278,102 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "16" / "manifest.json").read_text())
     assert manifest["splits"]["train"]["tokens"] > 5_000_000
     assert peaks[16] - peaks[1] < 20, peaks  # megabytes; holding the documents costs 32
+
+
+# ---- fixed instances
+
+
+def google_rows(corpus: Path, tmp_path: Path, row: dict, name: str) -> list[str]:
+    """The command that makes a set of the original's."""
+    given = {
+        "corpus.path": corpus,
+        "tokenizer.path": real_data("vocab", "bert-base-uncased", "vocab.txt"),
+        "output_dir": tmp_path / name,
+        "dump": tmp_path / f"{name}.jsonl",
+        "seed": row["seed"],
+        "segments.max_seq_length": row["max_seq_length"],
+        "segments.dupe_factor": row["dupe_factor"],
+        "segments.max_predictions_per_seq": row["max_predictions_per_seq"],
+        "masking.whole_word": str(row["whole_word"]).lower(),
+    }
+    return ["prepare", "segments=google", *(f"{key}={value}" for key, value in given.items())]
+
+
+def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four of the 28 sets, of all lengths and both kinds of masks; the rest are made in tests/data/test_google.py."""
+    sets = json.loads(real_data("google_instances", "index.json").read_text())
+    chosen = [sets[number] for number in (1, 6, 11, 25)]
+    assert {row["max_seq_length"] for row in chosen} == {64, 128, 512}
+    for number, row in enumerate(chosen):
+        arguments = google_rows(real_data(*row["input"].split("/")), tmp_path, row, str(number))
+        assert run(arguments) == 0
+        said = capsys.readouterr().out
+        assert (
+            f"{row['instances']:,} fixed instances of at most {row['max_seq_length']} tokens, of all documents" in said
+        )
+        dump = tmp_path / f"{number}.jsonl"
+        assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]
+        dump.unlink()
+        before = snapshot(tmp_path / str(number))
+        assert run(arguments) == 0  # done already, and the dump is there again
+        assert "done already" in capsys.readouterr().out
+        assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]
+        assert snapshot(tmp_path / str(number)) == before
+
+
+def google(corpus: Path, output: Path, *more: str) -> int:
+    return prepare(corpus, output, "segments=google", "segments.max_seq_length=40", "segments.dupe_factor=2", *more)
+
+
+def test_a_text_cut_into_files_at_any_line_gives_the_same_instances(corpus: Path, tmp_path: Path) -> None:
+    vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    lines = corpus.read_text().splitlines(keepends=True)
+    (tmp_path / "parts").mkdir()
+    for number, first in enumerate(range(0, len(lines), 41)):
+        (tmp_path / "parts" / f"{number:02d}.txt").write_text("".join(lines[first : first + 41]))
+    assert number > 3
+    dumps = [tmp_path / "whole.jsonl", tmp_path / "parts" / "cut.jsonl"]  # the second in the folder that is read
+    for text, dump in zip((corpus, tmp_path / "parts"), dumps, strict=True):
+        for _ in range(2):
+            assert google(text, tmp_path / dump.stem, vocab, f"dump={dump}") == 0
+    assert dumps[0].read_bytes() == dumps[1].read_bytes()
+
+
+def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert google(corpus, tmp_path / "data") == 0
+    dataset = open_prepared(tmp_path / "data")
+    assert dataset.tokenizer.rules == "google"
+    assert dataset.splits["held_out"].num_documents == 0
+    assert dataset.splits["train"].num_documents == 31
+    made = dataset.manifest["instances"]
+    assert (made["seed"], made["segments"]["dupe_factor"], made["masking"]["whole_word"]) == (12345, 2, False)
+    assert len([name for name in dataset.manifest["files"] if name.startswith("instances/")]) == 7
+    assert not [finding for finding in dataset.manifest["findings"] if finding["name"] == "nothing held out"]
+    capsys.readouterr()
+    assert google(corpus, tmp_path / "data", "held_out_prob=0") == 0
+    assert google(corpus, tmp_path / "data", "seed=5", "masking.whole_word=true", "tokenizer.rules=hugging_face") == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("done already")
+    for change in (
+        "seed: 12345 there, 5 here",
+        "whole_word: False there, True here",
+        "'google' there, 'hugging_face' here",
+    ):
+        assert change in said.err
+    assert google(corpus, tmp_path / "other", f"dump={tmp_path}") == 2
+    assert f"dump={tmp_path} is a directory; expected a file to write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "rules"),
+    [
+        ([], "hugging_face"),
+        (["tokenizer.rules=google"], "google"),
+        (["segments=google"], "google"),
+        (["segments=google", "tokenizer.rules=hugging_face"], "hugging_face"),
+    ],
+)
+def test_the_rules_of_a_dataset_are_kept_with_it(corpus: Path, tmp_path: Path, more: list[str], rules: str) -> None:
+    assert prepare(corpus, tmp_path / "data", *more) == 0
+    assert load_tokenizer(tmp_path / "data").rules == rules
+    assert (tmp_path / "data" / "tokenizer" / "rules.json").exists() == (rules == "google")

@@ -46,6 +46,7 @@ class TokenizerConfig:
     vocab_size: int
     min_frequency: int
     lowercase: bool | None
+    rules: Literal["auto", "hugging_face", "google"]
 
     def __post_init__(self) -> None:
         if self.vocab_size < 100:
@@ -65,6 +66,39 @@ class SegmentsConfig:
             raise InputError(f"segments.max_seq_length={self.max_seq_length}: expected at least 8")
         if not 0 <= self.short_seq_prob <= 1:
             raise InputError(f"segments.short_seq_prob={self.short_seq_prob}: expected a probability")
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the examples are pairs, with next sentence prediction."""
+        return self.kind == "pairs"
+
+
+@dataclass(frozen=True)
+class InstancesConfig:
+    """How `prepare` makes Google's fixed instances; `pretrain` and `evaluate` take what is stored."""
+
+    kind: Literal["google"]
+    max_seq_length: int
+    short_seq_prob: float
+    dupe_factor: int
+    max_predictions_per_seq: int
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not 8 <= self.max_seq_length < 1 << 16:
+            problems.append(f"segments.max_seq_length={self.max_seq_length}: expected 8 to {(1 << 16) - 1}")
+        if not 0 <= self.short_seq_prob <= 1:
+            problems.append(f"segments.short_seq_prob={self.short_seq_prob}: expected a probability")
+        for name in ("dupe_factor", "max_predictions_per_seq"):
+            if getattr(self, name) < 1:
+                problems.append(f"segments.{name}={getattr(self, name)}: expected at least 1")
+        if problems:
+            raise InputError("\n".join(problems))
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the examples are pairs, with next sentence prediction."""
+        return True
 
 
 @dataclass(frozen=True)

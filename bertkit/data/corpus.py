@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import glob
 import gzip
+import itertools
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -34,14 +35,21 @@ class Corpus:
         ignored: files of a given folder that are not text.
     """
 
-    def __init__(self, config: CorpusConfig, leave_out: Path | None = None) -> None:
-        """Find the files; those below `leave_out`, where the result goes, are not among them.
+    def __init__(self, config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> None:
+        """Find the files; those at or below `leave_out`, where results go, are not among them.
+
+        Args:
+            config: where the text is.
+            leave_out: files and directories.
+            join_files: only a blank line ends a document of a text file, and the end of the file does not, as in
+                google-research/bert create_pretraining_data.py.
 
         Raises:
             InputError: a path or pattern matches nothing, or nothing of a known format.
         """
         self.config = config
-        self.leave_out = None if leave_out is None else leave_out.resolve()
+        self.leave_out = {path.resolve() for path in leave_out}
+        self.join_files = join_files
         self.files: list[tuple[Path, str]] = []
         self.ignored: list[Path] = []
         self.bytes_read = 0
@@ -80,10 +88,10 @@ class Corpus:
         elif self.config.source == "hub":
             yield from self._read_records(self._open_hub(), self.config.path)
         else:
-            for path, kind in self.files:
+            for paths, kind in self._read_together():
                 before = self.bytes_read
-                yield from self._read_file(path, kind)
-                self.bytes_read = before + path.stat().st_size
+                yield from self._read_files(paths, kind)
+                self.bytes_read = before + sum(path.stat().st_size for path in paths)
 
     def _find_files(self) -> None:
         given = self.config.path
@@ -117,7 +125,8 @@ class Corpus:
         self.files = list(found.items())
 
     def _is_left_out(self, path: Path) -> bool:
-        return self.leave_out is not None and self.leave_out in path.resolve().parents
+        here = path.resolve()
+        return not self.leave_out.isdisjoint([here, *here.parents])
 
     def _format(self, path: Path) -> str | None:
         """The format of a file, by its ending, or by its first bytes where it has none that is known."""
@@ -137,14 +146,24 @@ class Corpus:
             return "jsonl"
         return None
 
-    def _read_file(self, path: Path, kind: str) -> Iterator[Document]:
+    def _read_together(self) -> Iterator[tuple[list[Path], str]]:
+        """The files one by one, or neighbours of text as if they were one."""
+        for kind, group in itertools.groupby(self.files, key=lambda file: file[1]):
+            paths = [path for path, _ in group]
+            if self.join_files and kind == "text":
+                yield paths, kind
+            else:
+                yield from (([path], kind) for path in paths)
+
+    def _read_files(self, paths: list[Path], kind: str) -> Iterator[Document]:
+        path = paths[0]
         if kind in ("json", "parquet"):
             yield from self._read_records(_open_table(path, kind), path)
             return
         split = self.config.sentences == "split" or (self.config.sentences == "auto" and kind != "text")
         readers = {"text": _text_documents, "jsonl": self._json_documents, "wikiextractor": _wiki_documents}
         num_documents = 0
-        for lines in readers[kind](path, self._lines(path)):
+        for lines in readers[kind](path, itertools.chain.from_iterable(map(self._lines, paths))):
             document = _as_sentences(lines, split)
             if document:
                 num_documents += 1

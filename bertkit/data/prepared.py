@@ -6,6 +6,7 @@
     train/sentences.bin      the token at which each sentence starts, and the end; 8 bytes each
     train/documents.bin      the sentence at which each document starts, and the end; 8 bytes each
     held_out/...             the same for the documents that training never sees
+    instances/...            with segments=google: the fixed instances of all documents (see instances.py)
 
 Numbers are little-endian. A document never crosses two shards.
 """
@@ -211,13 +212,24 @@ def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
                 )
 
 
+def _held_out_or_instances(manifest: dict[str, Any]) -> str:
+    if "instances" in manifest:
+        made = manifest["instances"]
+        return (
+            f"{made['count']:,} fixed instances of at most {made['segments']['max_seq_length']} tokens, of all documents: none "
+            "is held out for evaluation, as in the original"
+        )
+    held_out = manifest["splits"]["held_out"]
+    return f"{held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out for evaluation"
+
+
 def describe(manifest: dict[str, Any], examples: Iterable[str]) -> str:
     """Say in words what a prepared dataset holds."""
-    train, held_out = manifest["splits"]["train"], manifest["splits"]["held_out"]
+    train = manifest["splits"]["train"]
     facts = manifest["statistics"]
     lines = [
         f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to train on",
-        f"{held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out for evaluation",
+        _held_out_or_instances(manifest),
         f"vocabulary of {facts['vocab_size']:,}, {100 * facts['unknown_rate']:.2f} % unknown, "
         f"{facts['tokens_per_sentence']:.1f} tokens a sentence",
         f"unigram entropy {facts['unigram_entropy']:.2f} nats: the MLM loss of a model that only counts words",

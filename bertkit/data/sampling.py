@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from bertkit.batch import PretrainBatch
 from bertkit.data.collate import collate
 from bertkit.data.config import MaskingConfig, SegmentsConfig
 from bertkit.data.draws import Stream, bits, permute
+from bertkit.data.instances import Instances
 from bertkit.data.prepared import Split
 from bertkit.data.segments import Examples, concatenate, examples_of_epoch
 from bertkit.data.tokenizer import VocabFacts
@@ -24,9 +26,67 @@ from bertkit.data.tokenizer import VocabFacts
 OpenEpoch = Callable[[int], Examples]
 
 
+class ExampleSource(Protocol):
+    """Gives the packed micro-batches of any step, from text cut and masked on the way or from stored instances."""
+
+    @property
+    def epoch_length(self) -> int:
+        """The number of examples in every epoch."""
+
+    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
+        """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
+
+    def in_order(self, first: int, last: int) -> PretrainBatch:
+        """Assemble examples first to last, unshuffled: for evaluation."""
+
+    def random_next_share(self, max_sequences: int) -> float:
+        """Give the share of random pairs among the first sequences of `in_order`."""
+
+
+@dataclass(frozen=True)
+class InstanceSampler:
+    """Visits stored instances, each once an epoch; their masks stay as they are.
+
+    Attributes:
+        instances: what `prepare segments=google` stored.
+        seed: of the order.
+    """
+
+    instances: Instances
+    seed: int
+
+    @property
+    def epoch_length(self) -> int:
+        """The number of instances."""
+        return len(self.instances)
+
+    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
+        """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
+        return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
+
+    def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
+        """Assemble the instances at positions of the endless row of epochs into one packed batch, shortest first."""
+        size = len(self.instances)
+        chosen = np.concatenate(
+            [
+                permute(positions[positions // size == epoch] % size, size, self.seed, Stream.ORDER, int(epoch))
+                for epoch in np.unique(positions // size)
+            ]
+        )
+        return self.instances.batch(chosen[np.argsort(self.instances.lengths(chosen), kind="stable")])
+
+    def in_order(self, first: int, last: int) -> PretrainBatch:
+        """Assemble instances first to last in the order in which they are stored."""
+        return self.instances.batch(np.arange(first, last))
+
+    def random_next_share(self, max_sequences: int) -> float:
+        """Give the share of random pairs among the first sequences of `in_order`."""
+        return float(self.instances.is_random_next[:max_sequences].mean())
+
+
 @dataclass
 class Sampler:
-    """Gives the packed micro-batches of any step.
+    """Cuts and masks text on the way, anew each epoch.
 
     Attributes:
         split: the text to draw from.

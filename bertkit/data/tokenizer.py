@@ -1,7 +1,8 @@
 """WordPiece: train, load and save a tokenizer; text to ids.
 
 The work is done by the `tokenizers` library; here are BERT's settings for it, the checks of a vocabulary, and the
-files that make the same tokenizer elsewhere.
+files that make the same tokenizer elsewhere. A tokenizer follows Hugging Face's rules, as everyone does who runs an
+exported model, or Google's own; `words.py` lists where the two differ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,24 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 
+from bertkit.data.words import MAX_INPUT_CHARS_PER_WORD, split_words
 from bertkit.errors import InputError
-from bertkit.files import read_json, to_json
+from bertkit.files import read_json, sha256_file, to_json
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
+Rules = Literal["hugging_face", "google"]
+RULES_FILE = "rules.json"  # beside the files of a prepared dataset; without it the rules are Hugging Face's
+
+# Published vocabularies whose case cannot be read off them, by the SHA-256 of vocab.txt: whether they are lower-cased.
+# bert-base-chinese has no upper-case Latin letter. Its tokenizer_config.json on the Hugging Face hub says
+# do_lower_case=false, and that is how its users run it; google-research/bert tokenization.py,
+# `validate_case_matches_checkpoint`, lists the same vocabulary (chinese_L-12_H-768_A-12) as lower-cased.
+LOWERCASE_OF_PUBLISHED = {"45bbac6b341c319adc98a532532882e91a9cefc0329aa57bac9ae761c27b291c": False}
 
 
 @dataclass(frozen=True)
@@ -48,12 +58,26 @@ class VocabFacts:
 class Tokenizer:
     """A WordPiece tokenizer: `tokenizer("a text", "its pair")` gives ids as Hugging Face's does."""
 
-    def __init__(self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None = None) -> None:
+    def __init__(
+        self,
+        vocab: dict[str, int],
+        lowercase: bool,
+        strip_accents: bool | None = None,
+        rules: Rules = "hugging_face",
+    ) -> None:
         """Build from a vocabulary of token -> id.
 
         Raises:
-            InputError: a special token is missing, or the ids are not 0 to size - 1.
+            InputError: a special token is missing, the ids are not 0 to size - 1, or the rules are unknown or have no
+                such setting.
         """
+        if rules not in get_args(Rules):
+            raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
+        if rules == "google" and strip_accents not in (None, lowercase):
+            raise InputError(
+                f"strip_accents={strip_accents}: by Google's rules accents are stripped exactly when text is lower-cased "
+                f"(here {lowercase}); set tokenizer.rules=hugging_face"
+            )
         missing = [token for token in SPECIAL_TOKENS if token not in vocab]
         if missing:
             raise InputError(
@@ -62,10 +86,11 @@ class Tokenizer:
             )
         if sorted(vocab.values()) != list(range(len(vocab))):
             raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
-        self.lowercase, self.strip_accents = lowercase, strip_accents
+        self.lowercase, self.strip_accents, self.rules = lowercase, strip_accents, rules
         self.backend = _backend(vocab, lowercase, strip_accents)
         self.corpus_backend = _backend(vocab, lowercase, strip_accents)
         self.corpus_backend.encode_special_tokens = True  # "[MASK]" in a text is text, as in the original
+        self.word_backend = _word_backend(vocab) if rules == "google" else None
 
     @cached_property
     def vocab(self) -> list[str]:
@@ -90,6 +115,9 @@ class Tokenizer:
 
     def encode_sentences(self, sentences: list[str]) -> Any:
         """Encode many sentences of a corpus at once, on all cores."""
+        if self.word_backend is not None:
+            words = [split_words(sentence, self.lowercase) for sentence in sentences]
+            return self.word_backend.encode_batch_fast(words, add_special_tokens=False)
         return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
@@ -125,18 +153,23 @@ class Tokenizer:
         pairs = [text_pair] if isinstance(text_pair, str) else text_pair
         if pairs is not None and len(pairs) != len(texts):
             raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; expected as many of each")
-        self.backend.no_padding()
-        self.backend.no_truncation()
+        backend = self.backend
+        if self.word_backend is not None:
+            backend = self.word_backend
+            texts = [split_words(each, self.lowercase) for each in texts]
+            pairs = None if pairs is None else [split_words(each, self.lowercase) for each in pairs]
+        backend.no_padding()
+        backend.no_truncation()
         if truncation:
             if max_length is None:
                 raise InputError("truncation=True needs max_length=")
-            self.backend.enable_truncation(max_length)
+            backend.enable_truncation(max_length)
         if padding:
-            self.backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
+            backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
-        encodings = self.backend.encode_batch(inputs)
-        self.backend.no_padding()
-        self.backend.no_truncation()
+        encodings = backend.encode_batch(inputs)
+        backend.no_padding()
+        backend.no_truncation()
         columns: dict[str, Any] = {
             "input_ids": [encoding.ids for encoding in encodings],
             "token_type_ids": [encoding.type_ids for encoding in encodings],
@@ -155,7 +188,10 @@ class Tokenizer:
         return {name: torch.tensor(rows) for name, rows in columns.items()}
 
     def files(self, max_length: int) -> dict[str, str]:
-        """Give the files that make the same tokenizer elsewhere, by name: for `transformers`, old and new, and others."""
+        """Give the files that make the same tokenizer elsewhere, by name: for `transformers`, old and new, and others.
+
+        They follow Hugging Face's rules, whatever this tokenizer's own: there is no way to say Google's in them.
+        """
         settings = {
             "clean_up_tokenization_spaces": False,
             "cls_token": CLS,
@@ -184,18 +220,34 @@ def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None)
         clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
     )
     backend.pre_tokenizer = BertPreTokenizer()
-    backend.post_processor = TemplateProcessing(
-        single=f"{CLS} $A {SEP}",
-        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
-        special_tokens=[(CLS, vocab[CLS]), (SEP, vocab[SEP])],
-    )
+    backend.post_processor = _cls_and_sep(vocab)
     backend.decoder = WordPieceDecoder(prefix="##", cleanup=True)
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     return backend
 
 
+def _word_backend(vocab: dict[str, int]) -> Backend:
+    """Encode what `split_words` gives; special tokens in it are text."""
+    backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=MAX_INPUT_CHARS_PER_WORD))
+    backend.pre_tokenizer = WhitespaceSplit()
+    backend.post_processor = _cls_and_sep(vocab)
+    return backend
+
+
+def _cls_and_sep(vocab: dict[str, int]) -> TemplateProcessing:
+    return TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, vocab[CLS]), (SEP, vocab[SEP])],
+    )
+
+
 def train_wordpiece(
-    sentences: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool, min_frequency: int
+    sentences: Callable[[], Iterable[str]],
+    vocab_size: int,
+    lowercase: bool,
+    min_frequency: int,
+    rules: Rules = "hugging_face",
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary of at most `vocab_size` tokens; the same text gives the same vocabulary.
 
@@ -204,6 +256,7 @@ def train_wordpiece(
         vocab_size: the tokens to learn, special tokens and characters counted.
         lowercase: whether the tokenizer lower-cases and strips accents.
         min_frequency: how often a pair of pieces must occur to become one piece.
+        rules: of the tokenizer that is made; the words to learn from are always split by Hugging Face's.
 
     Raises:
         InputError: the text has no words to learn from, or more characters than `vocab_size` has room for.
@@ -238,16 +291,17 @@ def train_wordpiece(
         continuing_subword_prefix="##",
     )
     learner.train_from_iterator(sentences(), trainer)
-    return Tokenizer(learner.get_vocab(), lowercase)
+    return Tokenizer(learner.get_vocab(), lowercase, rules=rules)
 
 
-def load_tokenizer(path: Path, lowercase: bool | None = None) -> Tokenizer:
+def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | None = None) -> Tokenizer:
     """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
 
     Args:
         path: the file or directory.
         lowercase: None to take what the files say of themselves (`do_lower_case`, the normalizer); a bare `vocab.txt`
-            that holds an upper-case letter is taken to be cased.
+            that holds an upper-case letter is taken to be cased, and so is the published Chinese one.
+        rules: None for those of the prepared dataset that the directory belongs to, and Hugging Face's elsewhere.
 
     Raises:
         InputError: no such file, or not a WordPiece vocabulary that BERT can use.
@@ -261,16 +315,18 @@ def load_tokenizer(path: Path, lowercase: bool | None = None) -> Tokenizer:
             raise InputError(f"{settings_path}: tokenize_chinese_chars=false is not supported; BERT splits them")
         if lowercase is None and "do_lower_case" in settings:
             lowercase = bool(settings["do_lower_case"])
+        if rules is None and (path / RULES_FILE).is_file():
+            rules = read_json(path / RULES_FILE)
         for name in ("vocab.txt", "tokenizer.json"):
             if (path / name).is_file():
-                return _load_file(path / name, lowercase, settings.get("strip_accents"))
+                return _load_file(path / name, lowercase, settings.get("strip_accents"), rules)
         raise InputError(f"{path}: no vocab.txt or tokenizer.json in this directory")
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
-    return _load_file(path, lowercase, None)
+    return _load_file(path, lowercase, None, rules)
 
 
-def _load_file(path: Path, lowercase: bool | None, strip_accents: bool | None) -> Tokenizer:
+def _load_file(path: Path, lowercase: bool | None, strip_accents: bool | None, rules: Rules | None) -> Tokenizer:
     if path.suffix == ".json":
         content = read_json(path)
         try:
@@ -293,10 +349,12 @@ def _load_file(path: Path, lowercase: bool | None, strip_accents: bool | None) -
         strip_accents = normalizer.get("strip_accents") if strip_accents is None else strip_accents
     else:
         vocab = _read_vocab_txt(path)
+        if lowercase is None:
+            lowercase = LOWERCASE_OF_PUBLISHED.get(sha256_file(path))
     if lowercase is None:
         lowercase = not _is_cased(vocab)
     try:
-        return Tokenizer(vocab, lowercase, strip_accents)
+        return Tokenizer(vocab, lowercase, strip_accents, rules or "hugging_face")
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.tokenizer import Rules, Tokenizer
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError
 from bertkit.files import building_dir
@@ -89,20 +89,22 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
     return PaddedBert(model).eval()
 
 
-def load_tokenizer(model_dir: str | Path) -> Tokenizer:
+def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
     """Load the tokenizer of any model directory, a prepared dataset, or a vocabulary file.
+
+    `rules` are Google's or Hugging Face's; None: those of a prepared dataset, else Hugging Face's.
 
     Raises:
         InputError: there is none, or BERT cannot use it.
     """
     path = Path(model_dir).expanduser()
     if path.is_file():
-        return load_tokenizer_files(path)
+        return load_tokenizer_files(path, rules=rules)
     if (path / "tokenizer").is_dir():
-        return load_tokenizer_files(path / "tokenizer")
+        return load_tokenizer_files(path / "tokenizer", rules=rules)
     if checkpoints_dir(path).is_dir() or not path.is_dir():
         path = resolve_model_dir(model_dir)
-    return load_tokenizer_files(path if path.is_dir() else path.parent)
+    return load_tokenizer_files(path if path.is_dir() else path.parent, rules=rules)
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:

@@ -248,3 +248,22 @@ def test_accepted_encodings(encoding: str) -> None:
 )  # fmt: skip
 def test_split_sentences(paragraph: str, sentences: list[str]) -> None:
     assert split_sentences(paragraph) == sentences
+
+
+def test_only_a_blank_line_ends_a_document_where_files_are_joined(tmp_path: Path) -> None:
+    """As in the original; a record of another format stays a document of its own."""
+    for name, text in {
+        "1.txt": "a\nb\n", "2.txt": "c\n\nd", "3.txt": "\ne\n", "4.jsonl": '{"text": "J."}\n', "5.txt": "f\n", "6.txt": "g"
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    joined = [["a", "b", "c"], ["d"], ["e"], ["J."], ["f", "g"]]
+    assert list(Corpus(config(tmp_path), join_files=True)) == joined
+    assert list(Corpus(config(tmp_path))) == [["a", "b"], ["c"], ["d"], ["e"], ["J."], ["f"], ["g"]]
+
+
+def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for name in ("a.txt", "dump.txt", "out/b.txt"):
+        (tmp_path / name).write_text("text\n")
+    corpus = Corpus(config(tmp_path), leave_out=[tmp_path / "out", tmp_path / "dump.txt"])
+    assert [path.name for path, _ in corpus.files] == ["a.txt"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from bertkit.batch import PretrainBatch
 from bertkit.data.config import MaskingConfig, SegmentsConfig
+from bertkit.data.google import Instance
+from bertkit.data.instances import Instances, write_instances
 from bertkit.data.prepared import Split, SplitWriter
-from bertkit.data.sampling import Sampler, select
+from bertkit.data.sampling import InstanceSampler, Sampler, select
 from bertkit.data.segments import Examples
 from bertkit.data.tokenizer import VocabFacts
 
@@ -161,3 +164,49 @@ def test_select_by_hand() -> None:
     assert chosen.first_piece.tolist() == [0, 3, 5, 8]
     assert chosen.piece_start.tolist() == [40, 50, 60, 10, 20, 40, 50, 60]
     assert chosen.piece_length.tolist() == [4, 5, 6, 1, 2, 4, 5, 6]
+
+
+# ---- stored instances
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Instances:
+    """29 instances; the first token names each."""
+    folder = tmp_path_factory.mktemp("stored") / "instances"
+    made = [Instance([100 + n, *range(3 + n % 5)], 2, n % 3 == 0, [1], [200 + n]) for n in range(29)]
+    assert write_instances(folder, iter(made), random.Random(0), 60_000) == 29
+    return Instances(folder, 60_000)
+
+
+def names(batch: PretrainBatch) -> list[int]:
+    return batch.input_ids[np.cumsum(batch.sequence_lengths) - batch.sequence_lengths].tolist()
+
+
+def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> None:
+    sampler = InstanceSampler(instances, 3)
+    assert sampler.epoch_length == 29
+    epochs = [[names(sampler.take(np.array([n + 29 * e])))[0] for n in range(29)] for e in range(3)]
+    assert all(sorted(epoch) == list(range(100, 129)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert names(sampler.in_order(0, 29)) not in epochs
+    other_seed = InstanceSampler(instances, 4)
+    assert [names(other_seed.take(np.array([n])))[0] for n in range(29)] != epochs[0]
+    straddling = sampler.take(np.arange(25, 33))
+    assert sorted(names(straddling)) == sorted([*epochs[0][25:], *epochs[1][:4]])
+    assert (np.diff(straddling.sequence_lengths) >= 0).all()
+
+
+@pytest.mark.parametrize("step", [0, 2, 11])
+def test_micro_batches_of_instances_however_cut(instances: Instances, step: int) -> None:
+    sampler = InstanceSampler(instances, 0)
+    whole = Counter(rows(*sampler.micro_batches(step, 12, [(0, 12)])))
+    assert whole.total() == 12
+    for ranges in ([(0, 5), (5, 7), (7, 12)], [(6, 12), (0, 6)]):
+        assert Counter(rows(*sampler.micro_batches(step, 12, ranges))) == whole
+
+
+def test_the_share_of_random_pairs_is_that_of_the_first_ones(instances: Instances) -> None:
+    sampler = InstanceSampler(instances, 0)
+    labels = sampler.in_order(0, 7).next_sentence_labels
+    assert labels is not None
+    assert sampler.random_next_share(7) == labels.mean() > 0

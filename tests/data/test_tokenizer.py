@@ -266,7 +266,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A tokenizer of a published vocabulary, and Hugging Face's from the files that it writes."""
     from transformers import AutoTokenizer
 
-    tokenizer = load_tokenizer(real_data("vocab", request.param, "vocab.txt"), REAL[request.param])
+    tokenizer = load_tokenizer(real_data("vocab", request.param, "vocab.txt"))
     folder = tmp_path_factory.mktemp("tokenizer")
     for name, content in tokenizer.files(512).items():
         (folder / name).write_text(content, encoding="utf-8")
@@ -306,17 +306,91 @@ def test_hugging_face_takes_the_same_settings(both: tuple[Tokenizer, Any]) -> No
     assert specials == [facts.pad, facts.unk, facts.cls, facts.sep, facts.mask]
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_ids_of_the_original(name: str) -> None:
+def reference(name: str) -> list[dict[str, Any]]:
     lines = real_data("tokenization", f"reference.{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    tokenizer = load_tokenizer(real_data("vocab", name, "vocab.txt"), REAL[name])
-    rows = [row for row in map(json.loads, lines) if row["hf_same"]]
-    assert len(rows) == 77
-    ids = tokenizer.encode_document([row["text"] for row in rows])
+    assert len(lines) == 79
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_every_row_of_the_original_by_googles_rules(name: str) -> None:
+    """In a corpus and in a call."""
+    tokenizer = load_tokenizer(real_data("vocab", name), rules="google")
+    rows = reference(name)
+    texts = [row["text"] for row in rows]
+    ids = tokenizer.encode_document(texts)
     assert [row["text"] for row, got in zip(rows, ids, strict=True) if got != row["ids"]] == []
+    assert [[tokenizer.vocab[token] for token in got] for got in ids] == [row["tokens"] for row in rows]
+    cls, sep = tokenizer.facts.cls, tokenizer.facts.sep
+    assert tokenizer(texts)["input_ids"] == [[cls, *row["ids"], sep] for row in rows]
     assert sum(map(len, ids)) > 1_000
 
 
-@pytest.mark.parametrize("name", [name for name in REAL if name != "bert-base-chinese"])
+@pytest.mark.parametrize("name", REAL)
+def test_every_row_by_hugging_faces_rules(name: str) -> None:
+    tokenizer = load_tokenizer(real_data("vocab", name))
+    rows = reference(name)
+    assert sum(row["hf_same"] for row in rows) == 77
+    for row in rows:
+        expected = row["tokens"] if row["hf_same"] else row["hf_tokens"]
+        assert [tokenizer.vocab[token] for token in tokenizer(row["text"])["input_ids"][1:-1]] == expected, row["text"]
+
+
+@pytest.mark.parametrize("name", REAL)
 def test_a_published_vocabulary_says_whether_it_is_cased(name: str) -> None:
     assert load_tokenizer(real_data("vocab", name)).lowercase is REAL[name]
+    assert load_tokenizer(real_data("vocab", name), lowercase=not REAL[name]).lowercase is not REAL[name]
+
+
+# ---- Google's rules
+
+
+def letters(rules: Any = "google", lowercase: bool = True) -> Tokenizer:
+    tokens = [*SPECIAL_TOKENS, *"[]ab", "ask", "m", "##ask", "##x", "x"]
+    return Tokenizer({token: n for n, token in enumerate(tokens)}, lowercase, rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "google", "hugging_face"),
+    [
+        ("x" * 100, ["x", *["##x"] * 99], ["x", *["##x"] * 99]),
+        ("x" * 101, ["x", *["##x"] * 100], ["[UNK]"]),
+        ("x" * 200, ["x", *["##x"] * 199], ["[UNK]"]),
+        ("x" * 201, ["[UNK]"], ["[UNK]"]),
+        ("a[MASK]b", ["a", "[", "m", "##ask", "]", "b"], ["a", "[MASK]", "b"]),
+        ("A\ue000", ["[UNK]"], ["a"]),
+    ],
+)
+def test_both_rules_by_hand(text: str, google: list[str], hugging_face: list[str]) -> None:
+    for rules, expected in (("google", google), ("hugging_face", hugging_face)):
+        tokenizer = letters(rules)
+        assert [tokenizer.vocab[token] for token in tokenizer(text)["input_ids"]] == ["[CLS]", *expected, "[SEP]"]
+
+
+def test_a_call_by_googles_rules_pads_truncates_and_pairs() -> None:
+    tokenizer = letters()
+    assert tokenizer("a b a", "B", truncation=True, max_length=6) == {
+        "input_ids": [2, 7, 8, 3, 8, 3],
+        "token_type_ids": [0, 0, 0, 0, 1, 1],
+        "attention_mask": [1] * 6,
+    }
+    assert tokenizer(["a", "b a"], padding=True)["input_ids"] == [[2, 7, 3, 0], [2, 8, 7, 3]]
+    assert tokenizer("a b a")["input_ids"] == [2, 7, 8, 7, 3]
+
+
+def test_rules_that_cannot_be() -> None:
+    with pytest.raises(InputError, match="rules='goggle': expected hugging_face or google"):
+        letters("goggle")
+    vocab = {token: n for n, token in enumerate(SPECIAL_TOKENS)}
+    with pytest.raises(InputError, match=r"strip_accents=False: by Google's rules .* set tokenizer.rules=hugging_face"):
+        Tokenizer(vocab, True, False, "google")
+    assert Tokenizer(vocab, True, True, "google").rules == "google"
+
+
+def test_a_dataset_says_its_rules_and_an_exported_model_has_hugging_faces(tmp_path: Path) -> None:
+    for name, content in letters().files(64).items():
+        (tmp_path / name).write_text(content)
+    assert load_tokenizer(tmp_path).rules == "hugging_face"
+    (tmp_path / "rules.json").write_text('"google"\n')
+    assert load_tokenizer(tmp_path).rules == "google"
+    assert load_tokenizer(tmp_path, rules="hugging_face").rules == "hugging_face"

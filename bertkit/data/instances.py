@@ -1,0 +1,203 @@
+"""Fixed instances on disk, as `google.py` makes them: masked once, memory-mapped, in the original's order.
+
+    instances/token_starts.bin       the token at which each instance starts, and the end; 8 bytes each
+    instances/tokens.bin             token ids after masking, 2 bytes each where the vocabulary allows, else 4
+    instances/b_starts.bin           the position of B's first token within its instance; 2 bytes each
+    instances/is_random_next.bin     0 when B follows A, 1 when B is random; 1 byte each
+    instances/prediction_starts.bin  the prediction at which each instance's start, and the end; 8 bytes each
+    instances/positions.bin          of the predictions, within their instance; 2 bytes each
+    instances/labels.bin             the original ids there; as tokens.bin
+
+Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.batch import PretrainBatch
+from bertkit.data.config import InstancesConfig, MaskingConfig
+from bertkit.data.google import Instance, shuffled_order
+from bertkit.data.prepared import PreparedDataset, token_dtype
+
+Ids = NDArray[np.int64]
+INSTANCES_AT_ONCE = 4096
+_OFFSET, _POSITION, _FLAG = np.dtype("<i8"), np.dtype("<u2"), np.dtype("u1")
+
+
+class Instances:
+    """The stored instances, memory-mapped."""
+
+    def __init__(self, directory: Path, vocab_size: int) -> None:
+        """Open the files in a directory."""
+        dtype = token_dtype(vocab_size)
+        self.token_starts = _map(directory, "token_starts", _OFFSET)
+        self.tokens = _map(directory, "tokens", dtype)
+        self.b_starts = _map(directory, "b_starts", _POSITION)
+        self.is_random_next = _map(directory, "is_random_next", _FLAG)
+        self.prediction_starts = _map(directory, "prediction_starts", _OFFSET)
+        self.positions = _map(directory, "positions", _POSITION)
+        self.labels = _map(directory, "labels", dtype)
+
+    def __len__(self) -> int:
+        return len(self.b_starts)
+
+    def lengths(self, chosen: Ids) -> Ids:
+        """The number of tokens of each chosen instance, (B,)."""
+        lengths: Ids = self.token_starts[chosen + 1] - self.token_starts[chosen]
+        return lengths
+
+    def batch(self, chosen: Ids) -> PretrainBatch:
+        """Lay the chosen instances out one after another."""
+        sequence_lengths = self.lengths(chosen)  # (B,)
+        starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,) within the batch
+        from_b = starts + self.b_starts[chosen]
+        num_predictions = self.prediction_starts[chosen + 1] - self.prediction_starts[chosen]
+        sequence, within = _ranges(sequence_lengths)  # (S,)
+        predicting, nth = _ranges(num_predictions)  # (M,)
+        predictions = self.prediction_starts[chosen][predicting] + nth
+        return PretrainBatch(
+            input_ids=self.tokens[self.token_starts[chosen][sequence] + within].astype(np.int64),
+            token_type_ids=(starts[sequence] + within >= from_b[sequence]).astype(np.int64),
+            sequence_lengths=sequence_lengths,
+            masked_positions=starts[predicting] + self.positions[predictions],
+            masked_labels=self.labels[predictions].astype(np.int64),
+            next_sentence_labels=self.is_random_next[chosen].astype(np.int64),
+        )
+
+    def rows(self, vocab: list[str]) -> Iterator[str]:
+        """Give each instance as a line of JSON, with the original's field names and its tokens in words."""
+        for first in range(0, len(self), INSTANCES_AT_ONCE):
+            batch = self.batch(np.arange(first, min(first + INSTANCES_AT_ONCE, len(self))))
+            ends = np.cumsum(batch.sequence_lengths)
+            assert batch.next_sentence_labels is not None
+            for end, length, is_random in zip(
+                ends.tolist(), batch.sequence_lengths.tolist(), batch.next_sentence_labels.tolist(), strict=True
+            ):
+                here = slice(end - length, end)
+                inside = slice(*np.searchsorted(batch.masked_positions, [end - length, end]))
+                row = {
+                    "tokens": [vocab[token] for token in batch.input_ids[here].tolist()],
+                    "segment_ids": batch.token_type_ids[here].tolist(),
+                    "is_random_next": bool(is_random),
+                    "masked_lm_positions": (batch.masked_positions[inside] - (end - length)).tolist(),
+                    "masked_lm_labels": [vocab[token] for token in batch.masked_labels[inside].tolist()],
+                }
+                yield json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def has_instances(dataset: PreparedDataset) -> bool:
+    """Whether a prepared dataset holds fixed instances."""
+    return "instances" in dataset.manifest
+
+
+def open_instances(dataset: PreparedDataset) -> Instances:
+    """Open the fixed instances of a dataset that has them."""
+    return Instances(dataset.directory / "instances", dataset.tokenizer.vocab_size)
+
+
+def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingConfig]:
+    """Give the settings with which the stored instances were made."""
+    made_with = dataset.manifest["instances"]
+    return InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
+
+
+def _map(directory: Path, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.asarray(np.memmap(directory / f"{name}.bin", dtype, "r"))
+
+
+def _ranges(counts: Ids) -> tuple[Ids, Ids]:
+    """For `counts` things of each row, in a row: the row of each, and its number within the row."""
+    row = np.repeat(np.arange(len(counts)), counts)
+    return row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+
+
+def write_instances(directory: Path, instances: Iterable[Instance], rng: random.Random, vocab_size: int) -> int:
+    """Write instances in the order into which `rng` shuffles them after the last one is drawn; give their number.
+
+    They are written as they come and then once more in order, so memory holds little more than their offsets.
+    """
+    unshuffled = directory / "unshuffled"
+    unshuffled.mkdir(parents=True)
+    with _Writer(unshuffled, vocab_size) as writer:
+        for instance in instances:
+            writer.write(
+                np.array([len(instance.input_ids)]),
+                np.array([instance.b_start]),
+                np.array([instance.is_random_next]),
+                np.array([len(instance.masked_labels)]),
+                (np.array(instance.input_ids), np.array(instance.masked_positions), np.array(instance.masked_labels)),
+            )
+    drawn = Instances(unshuffled, vocab_size)
+    order = np.array(shuffled_order(len(drawn), rng), np.int64)
+    with _Writer(directory, vocab_size) as writer:
+        for first in range(0, len(order), INSTANCES_AT_ONCE):
+            chosen = order[first : first + INSTANCES_AT_ONCE]
+            batch = drawn.batch(chosen)
+            _, within = _ranges(batch.sequence_lengths)
+            num_predictions = drawn.prediction_starts[chosen + 1] - drawn.prediction_starts[chosen]
+            positions = within[batch.masked_positions]
+            writer.write(
+                batch.sequence_lengths,
+                drawn.b_starts[chosen],
+                drawn.is_random_next[chosen],
+                num_predictions,
+                (batch.input_ids, positions, batch.masked_labels),
+            )
+    for path in unshuffled.iterdir():
+        path.unlink()
+    unshuffled.rmdir()
+    return len(order)
+
+
+class _Writer:
+    """Appends instances to the files of a directory."""
+
+    def __init__(self, directory: Path, vocab_size: int) -> None:
+        dtype = token_dtype(vocab_size)
+        self._dtypes: dict[str, np.dtype[Any]] = {
+            "token_starts": _OFFSET,
+            "b_starts": _POSITION,
+            "is_random_next": _FLAG,
+            "prediction_starts": _OFFSET,
+            "tokens": dtype,
+            "positions": _POSITION,
+            "labels": dtype,
+        }
+        self._files = {name: (directory / f"{name}.bin").open("wb") for name in self._dtypes}
+        self.num_tokens = self.num_predictions = 0
+
+    def write(
+        self,
+        num_tokens: NDArray[Any],
+        b_starts: NDArray[Any],
+        is_random_next: NDArray[Any],
+        num_predictions: NDArray[Any],
+        flat: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    ) -> None:
+        """Append some instances; `flat` holds their tokens, positions and labels, one after another."""
+        token_ends = self.num_tokens + np.cumsum(num_tokens)
+        prediction_ends = self.num_predictions + np.cumsum(num_predictions)
+        rows = [token_ends - num_tokens, b_starts, is_random_next, prediction_ends - num_predictions]
+        for name, column in zip(self._dtypes, [*rows, *flat], strict=True):
+            self._write(name, column)
+        self.num_tokens, self.num_predictions = int(token_ends[-1]), int(prediction_ends[-1])
+
+    def _write(self, name: str, column: NDArray[Any]) -> None:
+        self._files[name].write(column.astype(self._dtypes[name]).tobytes())
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write("token_starts", np.array([self.num_tokens]))
+        self._write("prediction_starts", np.array([self.num_predictions]))
+        for file in self._files.values():
+            file.close()
