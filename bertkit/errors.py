@@ -24,7 +24,7 @@ class LockedError(BertkitError):
 
 
 class StorageError(BertkitError):
-    """A disk is full, read-only or failing, or a stored file is damaged."""
+    """A disk is full, read-only or failing."""
 
     exit_code = 4
 

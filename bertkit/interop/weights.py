@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError, StorageError
+from bertkit.errors import InputError
 from bertkit.files import read_json
 from bertkit.interop import tensorflow
 from bertkit.train.checkpoint import read_tensors
@@ -32,8 +32,7 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     encoder saved without the `bert.` prefix.
 
     Raises:
-        InputError: no weights in the directory.
-        StorageError: a damaged file.
+        InputError: no weights in the directory, or a damaged file.
     """
     google = google_checkpoint(directory)
     if google is not None:
@@ -74,9 +73,9 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise StorageError(f"{path}: damaged, or holds more than weights ({reason}); take a safe copy of it") from None
+        raise InputError(f"{path}: damaged, or holds more than weights ({reason}); take a safe copy of it") from None
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise StorageError(f"{path}: expected weights by name; save the model's state_dict() to it")
+        raise InputError(f"{path}: expected weights by name; save the model's state_dict() to it")
     return content
 
 

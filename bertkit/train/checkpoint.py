@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.errors import StorageError
+from bertkit.errors import InputError, StorageError
 from bertkit.files import publish_dir, read_json, remove_dir, remove_leftovers, require_space, sha256_file, to_json
 
 MANIFEST = "manifest.json"
@@ -100,13 +100,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file.
 
     Raises:
-        StorageError: the file is damaged.
+        InputError: the file is damaged.
     """
     path.open("rb").close()  # the library calls a file that may not be read a missing one
     try:
         return dict(load_file(path))
     except safetensors.SafetensorError as error:
-        raise StorageError(f"{path}: damaged ({error}); restore it from a copy") from None
+        raise InputError(f"{path}: damaged ({error}); restore it from a copy") from None
 
 
 def all_checkpoints(run_dir: Path) -> list[Path]:

@@ -52,10 +52,18 @@ def test_the_shapes_are_thirty_and_cover_the_ranges() -> None:
     assert {16, 2048} <= {shape["max_position_embeddings"] for shape in shapes}
 
 
-@pytest.mark.parametrize("number", range(30))
-def test_hugging_face_to_bertkit_to_hugging_face(number: int, tmp_path: Path) -> None:
-    """Each of the classes with the shape of this number: values and gradients within 1e-10 in float64, bytes the same."""
-    kind = list(KINDS)[number % len(KINDS)]
+def some_or_all() -> list[Any]:
+    """Every class with each of thirty shapes; by default one class a shape."""
+    return [
+        pytest.param(kind, number, marks=() if number % len(KINDS) == place else pytest.mark.slow)
+        for place, kind in enumerate(KINDS)
+        for number in range(30)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "number"), some_or_all())
+def test_hugging_face_to_bertkit_to_hugging_face(kind: str, number: int, tmp_path: Path) -> None:
+    """Values and gradients within 1e-10 in float64, and no byte of a tensor changed."""
     torch.manual_seed(number)
     labels = {"id2label": {n: f"class {n}" for n in range(1 + number % 5)}} if kind in ("sequence", "token") else {}
     config = transformers.BertConfig(**random_shape(number), attn_implementation="eager", **labels)

@@ -13,7 +13,7 @@ from conftest import HIDDEN, LAYERS, small_config, small_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.errors import InputError, StorageError
+from bertkit.errors import InputError
 from bertkit.interop import huggingface
 from bertkit.model.heads import BertWithHeads
 
@@ -161,14 +161,14 @@ def test_a_damaged_or_hostile_pickle_is_refused(tmp_path: Path, tensors: Tensors
     )
     if content in ("cut short", "empty"):
         path.write_bytes(path.read_bytes()[: 1000 if content == "cut short" else 0])
-    with pytest.raises(StorageError, match=r"pytorch_model\.bin: "):
+    with pytest.raises(InputError, match=r"pytorch_model\.bin: "):
         huggingface.load(directory)
 
 
-def test_a_damaged_safetensors_file_is_a_storage_error(tmp_path: Path, tensors: Tensors) -> None:
+def test_a_damaged_safetensors_file_is_refused(tmp_path: Path, tensors: Tensors) -> None:
     path = write(tmp_path / "model", tensors) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(StorageError, match=r"model\.safetensors: damaged"):
+    with pytest.raises(InputError, match=r"model\.safetensors: damaged"):
         huggingface.load(path.parent)
 
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bertkit.errors import StorageError
+from bertkit.errors import InputError, StorageError
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint, all_checkpoints, fault_of, newest_valid
 
@@ -133,7 +133,7 @@ def test_every_damage_is_found(tmp_path: Path, damage: str) -> None:
 def test_damaged_tensors_are_a_storage_error(tmp_path: Path) -> None:
     (path,) = save(tmp_path, 7)
     os.truncate(path / "model.safetensors", 20)
-    with pytest.raises(StorageError, match=r"model\.safetensors: damaged"):
+    with pytest.raises(InputError, match=r"model\.safetensors: damaged"):
         checkpoint.read_tensors(path / "model.safetensors")
 
 
