@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertkit.errors import InputError
 from bertkit.files import read_json
-from bertkit.interop import tensorflow
+from bertkit.interop import bundle, tensorflow
 from bertkit.train.checkpoint import read_tensors
 
 _TIES = {
@@ -98,7 +98,7 @@ def weight_files(directory: Path) -> list[Path]:
     """
     google = google_checkpoint(directory)
     if google is not None:
-        return tensorflow.checkpoint_files(google)
+        return bundle.checkpoint_files(google)
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (directory / name).is_file():
             return [directory / name]

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.errors import InputError, StorageError
+from bertkit.errors import InputError
 from bertkit.files import publish_dir, read_json, remove_dir, remove_leftovers, require_space, sha256_file, to_json
 
 MANIFEST = "manifest.json"

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from bertkit import load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import BertkitError, InputError, StorageError
-from bertkit.interop import huggingface, tensorflow
+from bertkit.errors import BertkitError, InputError
+from bertkit.interop import bundle, huggingface, tensorflow
 from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.names import TENSORFLOW
 from bertkit.model.heads import BertWithHeads
@@ -90,11 +90,11 @@ def google_dir(directory: Path, model: BertWithHeads | None = None, **config: An
     directory.mkdir(exist_ok=True)
     model = small_model() if model is None else model
     tensorflow.google_files(directory, model.config, huggingface.tensors_of(model))
-    variables = tensorflow.read_checkpoint(directory / "bert_model.ckpt")
+    variables = bundle.read_checkpoint(directory / "bert_model.ckpt")
     slots = {
         f"{name}/{slot}": torch.full_like(v, 5.0) for name, v in variables.items() for slot in ("adam_m", "adam_v")
     }
-    tensorflow.write_checkpoint(
+    bundle.write_checkpoint(
         directory / "bert_model.ckpt", {n: v.clone() for n, v in variables.items()} | slots | {"global_step": torch.tensor(7)}
     )  # fmt: skip
     content = json.loads((directory / "bert_config.json").read_text())
@@ -104,8 +104,8 @@ def google_dir(directory: Path, model: BertWithHeads | None = None, **config: An
 
 def rewritten(directory: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
     prefix = directory / "bert_model.ckpt"
-    variables = {name: tensor.clone() for name, tensor in tensorflow.read_checkpoint(prefix).items()}
-    tensorflow.write_checkpoint(prefix, change(variables))
+    variables = {name: tensor.clone() for name, tensor in bundle.read_checkpoint(prefix).items()}
+    bundle.write_checkpoint(prefix, change(variables))
     return directory
 
 
@@ -114,31 +114,31 @@ def rewritten(directory: Path, change: Callable[[dict[str, Tensor]], dict[str, T
 
 @pytest.mark.parametrize(("files", "expected"), [(ONE_FILE_BYTES, ONE_FILE), (TWO_FILES_BYTES, TWO_FILES)])
 def test_reads_what_tensorflow_wrote(tmp_path: Path, files: dict[str, str], expected: dict[str, Tensor]) -> None:
-    found = tensorflow.read_checkpoint(write(tmp_path / "model.ckpt", files))
+    found = bundle.read_checkpoint(write(tmp_path / "model.ckpt", files))
     assert_same(found, expected)
     assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in found.values())
 
 
 def test_writes_what_tensorflow_wrote(tmp_path: Path) -> None:
-    tensorflow.write_checkpoint(tmp_path / "model.ckpt", ONE_FILE)
+    bundle.write_checkpoint(tmp_path / "model.ckpt", ONE_FILE)
     expected = {ending: base64.b64decode(content) for ending, content in ONE_FILE_BYTES.items()}
     assert bytes_of(tmp_path / "model.ckpt") == expected
     reordered = dict(reversed(ONE_FILE.items()))
-    tensorflow.write_checkpoint(tmp_path / "model.ckpt", {**reordered, "half": ONE_FILE["half"].flip(0).flip(0)})
+    bundle.write_checkpoint(tmp_path / "model.ckpt", {**reordered, "half": ONE_FILE["half"].flip(0).flip(0)})
     assert bytes_of(tmp_path / "model.ckpt") == expected
 
 
 def test_the_files_never_change(tmp_path: Path) -> None:
     prefix = write(tmp_path / "model.ckpt", ONE_FILE_BYTES)
-    tensorflow.read_checkpoint(prefix)["half"].zero_()
-    assert_same(tensorflow.read_checkpoint(prefix), ONE_FILE)
+    bundle.read_checkpoint(prefix)["half"].zero_()
+    assert_same(bundle.read_checkpoint(prefix), ONE_FILE)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 97, 5000, 10**6])
 def test_a_table_of_several_blocks(block_bytes: int) -> None:
     items = [(f"name_{index:04d}".encode(), bytes([index % 251]) * (index % 7)) for index in range(1009)]
-    table = tensorflow._table(items, block_bytes)
-    assert list(tensorflow._read_table(table)) == items
+    table = bundle._table(items, block_bytes)
+    assert list(bundle._read_table(table)) == items
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -153,7 +153,7 @@ def test_weights_of_another_precision(tmp_path: Path, dtype: torch.dtype) -> Non
 
 def test_a_dtype_that_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no dtype of TensorFlow for odd \(torch\.complex64\)"):
-        tensorflow.write_checkpoint(tmp_path / "model.ckpt", {"odd": torch.zeros(2, dtype=torch.complex64)})
+        bundle.write_checkpoint(tmp_path / "model.ckpt", {"odd": torch.zeros(2, dtype=torch.complex64)})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,54 +179,54 @@ def index(*entries: tuple[str, bytes], header: bytes = b"\x08\x01") -> Callable[
 
     def damage(prefix: Path) -> None:
         items = [(b"", header), *((name.encode(), message) for name, message in entries)]
-        Path(f"{prefix}.index").write_bytes(tensorflow._table(items))
+        Path(f"{prefix}.index").write_bytes(bundle._table(items))
 
     return damage
 
 
 def entry(dtype: int = 1, shape: tuple[int, ...] = (3,), shard: int = 0, offset: int = 0, size: int = 12) -> bytes:
-    dims = b"".join(tensorflow._field(2, tensorflow._field(1, axis)) for axis in shape)
-    numbers = b"".join(tensorflow._field(number, value) for number, value in ((3, shard), (4, offset), (5, size)))
-    return tensorflow._field(1, dtype) + tensorflow._field(2, dims) + numbers + b"\x35" + bytes.fromhex("b6984108")
+    dims = b"".join(bundle._field(2, bundle._field(1, axis)) for axis in shape)
+    numbers = b"".join(bundle._field(number, value) for number, value in ((3, shard), (4, offset), (5, size)))
+    return bundle._field(1, dtype) + bundle._field(2, dims) + numbers + b"\x35" + bytes.fromhex("b6984108")
 
 
 DATA = ".data-00000-of-00001"
 DAMAGES = [
-    (flip(DATA, 5), StorageError, r"data-00000-of-00001: damaged \(the checksum of bert/pooler/dense/bias is wrong\)"),
-    (flip(DATA, 71), StorageError, "the checksum of half is wrong"),
-    (cut(DATA, 71), StorageError, r"truncated \(half ends at byte 72 of 71\)"),
-    (cut(DATA, 0), StorageError, "truncated"),
+    (flip(DATA, 5), InputError, r"data-00000-of-00001: damaged \(the checksum of bert/pooler/dense/bias is wrong\)"),
+    (flip(DATA, 71), InputError, "the checksum of half is wrong"),
+    (cut(DATA, 71), InputError, r"truncated \(half ends at byte 72 of 71\)"),
+    (cut(DATA, 0), InputError, "truncated"),
     (lambda prefix: Path(f"{prefix}{DATA}").unlink(), InputError, r"index: model\.ckpt\.data-00000-of-00001 missing"),
-    (flip(".index", 9), StorageError, r"index: damaged.*the checksum of its block at byte 0 is wrong"),
-    (flip(".index", 169), StorageError, "the checksum of its block at byte 0 is wrong"),
-    (flip(".index", 190), StorageError, "the checksum of its block at byte 187 is wrong"),
-    (flip(".index", -1), StorageError, "it does not end like a TensorFlow index"),
-    (cut(".index", (64 << 20) + 1), StorageError, "67108865 bytes are too many for the index of a checkpoint"),
+    (flip(".index", 9), InputError, r"index: damaged.*the checksum of its block at byte 0 is wrong"),
+    (flip(".index", 169), InputError, "the checksum of its block at byte 0 is wrong"),
+    (flip(".index", 190), InputError, "the checksum of its block at byte 187 is wrong"),
+    (flip(".index", -1), InputError, "it does not end like a TensorFlow index"),
+    (cut(".index", (64 << 20) + 1), InputError, "67108865 bytes are too many for the index of a checkpoint"),
     (lambda prefix: Path(f"{prefix}.index").unlink(), InputError, r"index: no such file; expected the index of a"),
-    (cut(".index", 200), StorageError, "it does not end like a TensorFlow index"),
-    (cut(".index", 0), StorageError, "it does not end like a TensorFlow index"),
+    (cut(".index", 200), InputError, "it does not end like a TensorFlow index"),
+    (cut(".index", 0), InputError, "it does not end like a TensorFlow index"),
     (index(("v", entry())), None, ""),
     (index(("v", entry(dtype=7))), InputError, "v has TensorFlow's dtype number 7; bertkit reads float32, "),
-    (index(("v", entry(dtype=2))), StorageError, r"v has 12 bytes, but \(3,\) of torch\.float64 has 24"),
-    (index(("v", entry(shape=(2, 2)))), StorageError, r"v has 12 bytes, but \(2, 2\) of torch\.float32 has 16"),
-    (index(("v", entry(shape=(1 << 62, 1 << 62)))), StorageError, "v has 12 bytes, but"),
-    (index(("v", entry(shape=(0, 1 << 62), size=0))), StorageError, "v: an unknown or empty shape"),
-    (index(("v", entry(shape=(1 << 40,), size=1 << 42))), StorageError, "truncated .v ends at byte 4398046511104 of 72"),
-    (index(("v", entry(offset=1 << 63))), StorageError, "truncated .v ends at byte 9223372036854775820 of 72"),
-    (index(("v", entry()), ("w", entry())), StorageError, "w overlaps another tensor"),
-    (index(("v", entry(shard=1))), StorageError, "v is in data file 1 of 1"),
+    (index(("v", entry(dtype=2))), InputError, r"v has 12 bytes, but \(3,\) of torch\.float64 has 24"),
+    (index(("v", entry(shape=(2, 2)))), InputError, r"v has 12 bytes, but \(2, 2\) of torch\.float32 has 16"),
+    (index(("v", entry(shape=(1 << 62, 1 << 62)))), InputError, "v has 12 bytes, but"),
+    (index(("v", entry(shape=(0, 1 << 62), size=0))), InputError, "v: an unknown or empty shape"),
+    (index(("v", entry(shape=(1 << 40,), size=1 << 42))), InputError, "truncated .v ends at byte 4398046511104 of 72"),
+    (index(("v", entry(offset=1 << 63))), InputError, "truncated .v ends at byte 9223372036854775820 of 72"),
+    (index(("v", entry()), ("w", entry())), InputError, "w overlaps another tensor"),
+    (index(("v", entry(shard=1))), InputError, "v is in data file 1 of 1"),
     (index(("v", entry(shard=1)), header=b"\x08\x03"), InputError, "data-00001-of-00003 missing"),
     (index(("v", entry() + b"\x3a\x00")), InputError, "v is saved in 1 slices; save it again without partitioned"),
     (index(("v", entry()), header=b"\x08\x01\x10\x01"), InputError, "the tensors are big-endian"),
     (index(("_CHECKPOINTABLE_OBJECT_GRAPH", entry(dtype=7))), InputError, "a checkpoint of TensorFlow 2 objects"),
-    (index(("v", b"\x0d")), StorageError, "it ends too early"),
-    (index(("v", b"\x0c")), StorageError, "wire type 4"),
-    (index(("v", b"\x0a\x00")), StorageError, "field 1 of a message has wire type 2"),
-    (index(("v", b"\x80" * 11)), StorageError, "a number has no end"),
-    (index(("w", entry()), ("v", entry())), StorageError, "its keys are not in order"),
-    (index(("v", entry()), ("v", entry())), StorageError, "its keys are not in order"),
-    (index(("v" * 2000, entry())), StorageError, "has a broken entry"),
-    (lambda prefix: Path(f"{prefix}.index").write_bytes(tensorflow._table([(b"v", entry())])), StorageError, "no header"),
+    (index(("v", b"\x0d")), InputError, "it ends too early"),
+    (index(("v", b"\x0c")), InputError, "wire type 4"),
+    (index(("v", b"\x0a\x00")), InputError, "field 1 of a message has wire type 2"),
+    (index(("v", b"\x80" * 11)), InputError, "a number has no end"),
+    (index(("w", entry()), ("v", entry())), InputError, "its keys are not in order"),
+    (index(("v", entry()), ("v", entry())), InputError, "its keys are not in order"),
+    (index(("v" * 2000, entry())), InputError, "has a broken entry"),
+    (lambda prefix: Path(f"{prefix}.index").write_bytes(bundle._table([(b"v", entry())])), InputError, "no header"),
 ]  # fmt: skip
 
 
@@ -237,10 +237,10 @@ def test_damage_is_named(
     prefix = write(tmp_path / "model.ckpt", ONE_FILE_BYTES)
     damage(prefix)
     if kind is None:
-        assert_same(tensorflow.read_checkpoint(prefix), {"v": torch.tensor([1.0, -2, 3])})
+        assert_same(bundle.read_checkpoint(prefix), {"v": torch.tensor([1.0, -2, 3])})
         return
     with pytest.raises(kind, match=message) as caught:
-        tensorflow.read_checkpoint(prefix)
+        bundle.read_checkpoint(prefix)
     assert str(caught.value).startswith(f"{prefix}.")
     assert "\n" not in str(caught.value)
 
@@ -263,14 +263,14 @@ def test_a_damaged_block_whose_checksum_is_right(tmp_path: Path, at: int, value:
     data = bytearray(Path(f"{prefix}.index").read_bytes())
     data[at] = value
     Path(f"{prefix}.index").write_bytes(with_checksums(data))
-    with pytest.raises(StorageError, match=message):
-        tensorflow.read_checkpoint(prefix)
+    with pytest.raises(InputError, match=message):
+        bundle.read_checkpoint(prefix)
 
 
 def with_checksums(data: bytearray) -> bytes:
     """Correct the checksums of the blocks of ONE_FILE_BYTES."""
     for offset, size in BLOCKS:
-        crc32c = tensorflow._masked_crc32c(bytes(data[offset : offset + size + 1]))
+        crc32c = bundle._masked_crc32c(bytes(data[offset : offset + size + 1]))
         data[offset + size + 1 : offset + size + 5] = crc32c.to_bytes(4, "little")
     return bytes(data)
 
@@ -293,7 +293,7 @@ def test_no_index_does_harm(
     tracemalloc.start()
     try:
         with contextlib.suppress(BertkitError):
-            tensors = tensorflow.read_checkpoint(prefix)
+            tensors = bundle.read_checkpoint(prefix)
             assert sum(tensor.nbytes for tensor in tensors.values()) <= 72
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -369,7 +369,7 @@ def test_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
     ]  # fmt: skip
     other = small_model(tokenizer.vocab_size, seed=1)
     variables = tensorflow.as_tensorflow(huggingface.tensors_of(other))
-    tensorflow.write_checkpoint(directory / "other.ckpt", variables)
+    bundle.write_checkpoint(directory / "other.ckpt", variables)
     assert resolve_model_dir(directory / "other.ckpt") == directory / "other.ckpt"
     loaded = load_model(str(directory / "other.ckpt")).model.state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in other.state_dict().items())
@@ -394,7 +394,7 @@ def test_loads_like_transformers(tmp_path: Path) -> None:
     directory = google_dir(tmp_path / "model")
     config = BertConfig(**json.loads((directory / "bert_config.json").read_text()))
     theirs = BertForPreTraining(config).double().eval()
-    variables = tensorflow.read_checkpoint(directory / "bert_model.ckpt")
+    variables = bundle.read_checkpoint(directory / "bert_model.ckpt")
     heads = {
         "cls.predictions.bias": "cls/predictions/output_bias",
         "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
@@ -621,13 +621,13 @@ def test_beside_tensorflow(tmp_path: Path, sharded: bool) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     facts = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FACTS "))[6:])
-    written = tensorflow.read_checkpoint(ours)
+    written = bundle.read_checkpoint(ours)
     assert len(written) == 3 * (5 + 16 * LAYERS + 2 + 5 + 2) + 1
     assert facts == {
         name: [str(v.dtype).removeprefix("torch."), list(v.shape), zlib.crc32(v.numpy().tobytes())]
         for name, v in written.items()
     }
-    assert_same(tensorflow.read_checkpoint(theirs), written)
-    assert len(tensorflow.checkpoint_files(theirs)) == (3 if sharded else 2)
+    assert_same(bundle.read_checkpoint(theirs), written)
+    assert len(bundle.checkpoint_files(theirs)) == (3 if sharded else 2)
     if not sharded:
         assert bytes_of(theirs) == bytes_of(ours)
