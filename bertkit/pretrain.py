@@ -39,8 +39,8 @@ from bertkit.progress import Progress
 from bertkit.settings import PretrainSettings
 from bertkit.train import checkpoint, loop
 from bertkit.train.log import MetricsLog
-from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.schedule import SCHEDULES
+from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.schedule import polynomial
 from bertkit.view.report import write_report
 
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
@@ -164,7 +164,8 @@ class _Pretraining:
         moments, num_updates = self._resume()
         torch.set_num_threads(self.state["num_threads"])
         self.model = accelerator.prepare_model(model.train())
-        self.optimizer = AdamW(parameter_groups(model, settings.optimizer.weight_decay), settings.optimizer)
+        groups = parameter_groups(model, settings.optimizer.weight_decay)
+        self.optimizer = OPTIMIZERS[settings.optimizer.name](groups, settings.optimizer)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         self.optimizer.restore(moments, self.names, num_updates)
         cache = EpochCache(directory / "cache", dataset.splits["train"], settings.segments, settings.seed)
@@ -215,7 +216,6 @@ class _Pretraining:
         self, shards: list[tuple[int, int]], mine: range, stop_requested: Callable[[], bool]
     ) -> Iterator[loop.StepReport]:
         settings = self.settings
-        warmup_steps = settings.schedule.num_warmup_steps(settings.steps)
 
         def batches(step: int) -> loop.Numbered:
             ranges = [shards[number] for number in mine]
@@ -231,7 +231,11 @@ class _Pretraining:
             steps=settings.steps,
             peak_learning_rate=settings.optimizer.peak_learning_rate,
             schedule=functools.partial(
-                SCHEDULES[settings.schedule.name], steps=settings.steps, warmup_steps=warmup_steps
+                polynomial,
+                steps=settings.steps,
+                warmup_steps=settings.schedule.warmup_of(settings.steps),
+                power=settings.schedule.power,
+                decay_from=settings.schedule.decay_from,
             ),
             max_grad_norm=settings.optimizer.max_grad_norm,
             seed=settings.seed,

@@ -77,7 +77,7 @@ class PretrainSettings:
         problems = _seed_problems(self.seed)
         if self.steps < 1:
             problems.append(f"steps={self.steps}: expected at least 1")
-        elif self.schedule.num_warmup_steps(self.steps) > self.steps:
+        elif self.schedule.warmup_of(self.steps) > self.steps:
             problems.append(
                 f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
                 "lower the warm-up or train longer"
