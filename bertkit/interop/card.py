@@ -60,6 +60,7 @@ def pretraining_card(model: BertWithHeads, settings: dict[str, Any], corpus: str
         "text": corpus,
         "steps": settings["steps"],
         "global batch": f"{settings['batch']['sequences']} sequences of at most {settings['segments']['max_seq_length']} tokens",
+        "final phase": settings["final_phase"] if settings["final_phase"]["max_seq_length"] else None,
         "examples": settings["segments"]["kind"],
         "masking": settings["masking"],
         "optimizer": settings["optimizer"],
