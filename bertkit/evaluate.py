@@ -130,8 +130,13 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     return "all"
 
 
-def check_fit(config: BertConfig, dataset: PreparedDataset, segments: SegmentsConfig | InstancesConfig) -> None:
-    """Refuse a model and a dataset that do not belong together.
+def check_fit(
+    config: BertConfig,
+    dataset: PreparedDataset,
+    segments: SegmentsConfig | InstancesConfig,
+    setting: str = "segments.max_seq_length",
+) -> None:
+    """Refuse a model and a dataset that do not belong together; `setting` is what the caller calls the length.
 
     Raises:
         InputError: another vocabulary size, sequences longer than the model's positions, or pairs for one segment type.
@@ -146,7 +151,7 @@ def check_fit(config: BertConfig, dataset: PreparedDataset, segments: SegmentsCo
         problems.append(
             f"max_seq_length={segments.max_seq_length} exceeds the model's max_position_embeddings="
             f"{config.max_position_embeddings}; "
-            "lower segments.max_seq_length"
+            f"lower {setting}"
         )
     if segments.has_pairs and config.type_vocab_size < 2:
         problems.append(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,10 @@ from bertkit import run_dir as runs
 from bertkit.config import to_mapping
 from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
-from bertkit.data.epochs import EpochCache
-from bertkit.data.instances import has_instances, open_instances
+from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
-from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
 from bertkit.errors import InputError, NumericsError, StoppedError
-from bertkit.evaluate import as_stored, check_fit, evaluate_split, held_out_sampler
+from bertkit.evaluate import as_stored, check_fit, evaluate_split
 from bertkit.files import building_dir, locked, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, text_files, write_model
@@ -37,15 +34,16 @@ from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.objective import pretraining_losses
+from bertkit.phases import Phase, make_phases, micro_sequences_of, segments_of
 from bertkit.progress import Progress
 from bertkit.settings import PretrainSettings
 from bertkit.train import checkpoint, loop
 from bertkit.train.log import MetricsLog
-from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.schedule import SCHEDULES
+from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
+from bertkit.train.schedule import polynomial
+from bertkit.view import console
 from bertkit.view.report import write_report
 
-TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
 # may differ when a run is resumed; of the data and the starting weights the content counts, not the place
 FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device", "given")
 EVALUATION_SEQUENCES = 32
@@ -79,10 +77,12 @@ def run(settings: PretrainSettings) -> None:
             "segments=google, or prepare the text without it"
         )
     model, start = _build_model(settings, dataset)
+    moments = _starting_moments(settings, model)
     accelerator = loop.make_accelerator(settings.device, world.size)
-    micro_sequences = _micro_sequences(settings, accelerator.device.type, world.size)
-    shards = loop.micro_shards(settings.batch.sequences, micro_sequences)
-    loop.shards_of_process(len(shards), world.rank, world.size)  # refuses a layout before anything is written
+    micro_sequences = micro_sequences_of(settings, accelerator.device.type, world.size)
+    for size in micro_sequences:  # refuses a layout before anything is written
+        shards = loop.micro_shards(settings.batch.sequences, size)
+        loop.shards_of_process(len(shards), world.rank, world.size)
     identity["data_fingerprint"] = dataset.fingerprint
     identity["starting_weights"] = None if start is None else start["sha256"]
     facts = {
@@ -102,7 +102,7 @@ def run(settings: PretrainSettings) -> None:
             runs.write_identity(directory, to_mapping(settings), identity, facts)
 
         loop.on_main_process(accelerator, open_run)
-        _Pretraining(settings, dataset, model, accelerator, directory, micro_sequences).run()
+        _Pretraining(settings, dataset, model, moments, accelerator, directory, micro_sequences).run()
 
 
 def _open_data(settings: PretrainSettings) -> PreparedDataset:
@@ -126,11 +126,15 @@ def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[
     if settings.init_from is not None:
         source = resolve_model_dir(settings.init_from, "init_from")
         model, report = huggingface.load(source, heads, with_pooler=pairs, seed=settings.seed)
-        check_fit(model.config, dataset, settings.segments)
+        for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
+            check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
         summary = huggingface.summary(report)
         if world_from_environment().is_main:
             print(f"starting from {settings.init_from}, whose shape replaces model=: {summary}")
-        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": huggingface.hashes_of(source)}
+        hashes = huggingface.hashes_of(source)
+        if settings.init_moments and (source / checkpoint.OPTIMIZER).is_file():
+            hashes[checkpoint.OPTIMIZER] = sha256_file(source / checkpoint.OPTIMIZER)
+        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": hashes}
         return model, {**facts, "shape": dataclasses.asdict(model.config)}
     vocab = dataset.tokenizer.facts
     config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
@@ -140,20 +144,29 @@ def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[
     return model, None
 
 
-def _micro_sequences(settings: PretrainSettings, device: str, num_processes: int) -> int:
-    """How many sequences one forward pass takes: what is set, or what suits the device.
+def _starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
+    """Read the optimizer's moments of `init_from`; with `init_moments` false there are none.
 
-    Left to itself, a global batch is cut into two or more parts of equal size, the same ones for one process and for
-    two, and into at least one for each process.
+    Raises:
+        InputError: `init_from` has no moments, or they are those of other parameters.
     """
-    batch, longest = settings.batch, settings.segments.max_seq_length
-    if batch.micro_sequences != "auto":
-        return min(batch.micro_sequences, batch.sequences)
-    if batch.micro_tokens != "auto":
-        return min(max(1, batch.micro_tokens // longest), batch.sequences)
-    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // max(2, num_processes)))
-    num_shards = math.ceil(batch.sequences / most)
-    return math.ceil(batch.sequences / num_shards)
+    if settings.init_from is None or not settings.init_moments:
+        return {}
+    path = resolve_model_dir(settings.init_from, "init_from") / checkpoint.OPTIMIZER
+    if not path.is_file():
+        raise InputError(
+            f"init_from={settings.init_from} has no optimizer state; take a bertkit run or one of its checkpoints, or "
+            "set init_moments=false"
+        )
+    moments = checkpoint.read_tensors(path)
+    wanted = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
+    others = sorted(wanted.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
+    if others:
+        raise InputError(
+            f"{path} holds moments of other parameters than this run's (such as {others[0][0]}); train the same heads, "
+            "or set init_moments=false"
+        )
+    return moments
 
 
 class _Pretraining:
@@ -164,60 +177,50 @@ class _Pretraining:
         settings: PretrainSettings,
         dataset: PreparedDataset,
         model: BertWithHeads,
+        starting_moments: dict[str, Tensor],
         accelerator: loop.Accelerator,
         directory: Path,
-        micro_sequences: int,
+        micro_sequences: list[int],
     ) -> None:
         self.settings, self.dataset, self.accelerator = settings, dataset, accelerator
         self.directory, self.main = directory, accelerator.is_main_process
         self.packed = model
-        self.unigram_entropy: float = dataset.manifest["statistics"]["unigram_entropy"]
         self.first_step = 0
         self.state: dict[str, Any] = {"micro_sequences": micro_sequences, "num_threads": torch.get_num_threads()}
-        moments, num_updates = self._resume()
+        moments, num_updates = self._resume() or (starting_moments, 0)
         torch.set_num_threads(self.state["num_threads"])
         self.model = accelerator.prepare_model(model.train())
-        self.optimizer = AdamW(parameter_groups(model, settings.optimizer.weight_decay), settings.optimizer)
+        groups = parameter_groups(model, settings.optimizer.weight_decay)
+        self.optimizer = OPTIMIZERS[settings.optimizer.name](groups, settings.optimizer)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         self.optimizer.restore(moments, self.names, num_updates)
-        self.sampler: ExampleSource
-        self.held_out: ExampleSource | None = None
-        if isinstance(settings.segments, InstancesConfig):
-            self.sampler = InstanceSampler(open_instances(dataset), settings.seed)
-        else:
-            cache = EpochCache(directory / "cache", dataset.splits["train"], settings.segments, settings.seed)
-            self.sampler = Sampler(
-                dataset.splits["train"], dataset.tokenizer.facts, settings.segments, settings.masking, settings.seed, cache.open
-            )  # fmt: skip
-            held_out = dataset.splits["held_out"]
-            self.held_out = held_out_sampler(held_out, self.sampler) if held_out.num_documents else None
+        self.phases = make_phases(settings, dataset, directory / "cache", self.state["micro_sequences"])
 
     def run(self) -> None:
         """Train to the last step and finish."""
         settings, main = self.settings, self.main
-        shards = loop.micro_shards(settings.batch.sequences, self.state["micro_sequences"])
-        mine = loop.shards_of_process(len(shards), self.accelerator.process_index, self.accelerator.num_processes)
-        self._introduce(len(shards))
+        self._introduce()
         log = MetricsLog(self.directory / "metrics.jsonl", self.first_step) if main else None
         progress = Progress("pretraining", settings.steps, done=self.first_step, silent=not main)
         tokens, seconds = 0, 0.0
         with runs.stop_on_signal() as stop_requested, progress:
-            for report in self._steps(shards, mine, stop_requested):
-                step = report.step
+            for report in self._steps(stop_requested):
+                step, phase = report.step, self._phase_of(report.step - 1)
                 tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
                 is_last = step == settings.steps
-                row: dict[str, Any] = {}
+                metrics: dict[str, float] = {}
                 if is_last or step % settings.evaluation.every_steps == 0:
-                    row = self._evaluate()
+                    metrics = self._evaluate(phase)
                 is_logged = step == 1 or is_last or step % settings.log.every_steps == 0 or not report.losses
-                if log is not None and (row or is_logged):
-                    row = _metrics_row(report, tokens / seconds, row)
+                if log is not None and (metrics or is_logged):
+                    row = _metrics_row(report, tokens / seconds, metrics)
                     log.write(row)
-                    progress.line(self._line(row, progress))
+                    progress.line(console.step_line(row, settings.steps, progress.time_left()))
                     tokens, seconds = 0, 0.0
-                if "eval_mlm_loss" in row and main:
-                    progress.line(f"  health: {self._health(row)}")
-                    self._write_report()
+                if metrics and main:
+                    baselines = self._baselines(phase)
+                    progress.line(f"  health: {console.health_line(metrics, baselines)}")
+                    write_report(self.directory, baselines)
                 if is_last or report.stop_requested or step % settings.checkpoint.every_steps == 0:
                     self._save(step)
                 progress.advance(step)
@@ -225,22 +228,22 @@ class _Pretraining:
                     raise StoppedError(
                         f"stopped at step {step} of {settings.steps}; its checkpoint is saved, and the same command resumes"
                     )
+                if step == phase.last_step and not is_last and main:
+                    progress.line(self._phase_line(step))
         if log is not None:
             log.close()
         self._finish()
 
-    def _steps(
-        self, shards: list[tuple[int, int]], mine: range, stop_requested: Callable[[], bool]
-    ) -> Iterator[loop.StepReport]:
-        settings = self.settings
-        warmup_steps = settings.schedule.num_warmup_steps(settings.steps)
+    def _steps(self, stop_requested: Callable[[], bool]) -> Iterator[loop.StepReport]:
+        settings, accelerator = self.settings, self.accelerator
 
         def batches(step: int) -> loop.Numbered:
-            ranges = [shards[number] for number in mine]
-            return list(zip(mine, self.sampler.micro_batches(step, settings.batch.sequences, ranges), strict=True))
+            phase = self._phase_of(step)
+            mine = loop.shards_of_process(len(phase.shards), accelerator.process_index, accelerator.num_processes)
+            return phase.micro_batches(step, mine)
 
         return loop.train(
-            self.accelerator,
+            accelerator,
             self.model,
             self.optimizer,
             functools.partial(pretraining_losses, precision=settings.precision),
@@ -249,7 +252,11 @@ class _Pretraining:
             steps=settings.steps,
             peak_learning_rate=settings.optimizer.peak_learning_rate,
             schedule=functools.partial(
-                SCHEDULES[settings.schedule.name], steps=settings.steps, warmup_steps=warmup_steps
+                polynomial,
+                steps=settings.steps,
+                warmup_steps=settings.schedule.warmup_of(settings.steps),
+                power=settings.schedule.power,
+                decay_from=settings.schedule.decay_from,
             ),
             max_grad_norm=settings.optimizer.max_grad_norm,
             seed=settings.seed,
@@ -257,14 +264,18 @@ class _Pretraining:
             stop_requested=stop_requested,
         )
 
-    def _resume(self) -> tuple[dict[str, Tensor], int]:
-        """Load the newest valid checkpoint into the model; give the optimizer's moments and number of updates."""
+    def _phase_of(self, step: int) -> Phase:
+        """Give the phase of a step, counted from 0; beyond the end it is the last one."""
+        return next((phase for phase in self.phases if step < phase.last_step), self.phases[-1])
+
+    def _resume(self) -> tuple[dict[str, Tensor], int] | None:
+        """Load the newest valid checkpoint, if any, into the model; give the moments and the number of updates."""
         newest, faults = checkpoint.newest_valid(self.directory)
         if self.main:
             for fault in faults:
                 print(f"warning: {fault}")
         if newest is None:
-            return {}, 0
+            return None
         weights, _ = huggingface.load(newest)
         self.packed.load_state_dict(weights.state_dict())
         moments, state = checkpoint.load_training_state(newest)
@@ -272,65 +283,47 @@ class _Pretraining:
         self.state = state
         return moments, num_updates
 
-    def _introduce(self, num_shards: int) -> None:
+    def _introduce(self) -> None:
         if not self.main:
             return
         settings, config = self.settings, self.packed.config
         size = sum(parameter.numel() for parameter in self.packed.parameters())
-        print(
-            f"BERT with {size / 1e6:.1f} M parameters ({config.num_hidden_layers} layers of {config.hidden_size}), heads: "
-            f"{', '.join(self.packed.heads)}; {settings.precision} on {self.accelerator.device.type}, "
-            f"{self.accelerator.num_processes} process(es)"
-        )
-        total = settings.steps * settings.batch.sequences
-        print(
-            f"{self.sampler.epoch_length:,} examples an epoch, {total / self.sampler.epoch_length:.1f} epochs; "
-            f"{settings.batch.sequences} sequences a step in {num_shards} micro-batches"
-        )
-        if self.held_out is None:
+        how = f"{settings.precision} on {self.accelerator.device.type}, {self.accelerator.num_processes} process(es)"
+        print(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(self.packed.heads), how))
+        print(self._phase_line(self.first_step))
+        if self.phases[0].held_out is None:
             fixed = isinstance(settings.segments, InstancesConfig)
             hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
             print(f"warning: no held-out documents, so no evaluation; {hint}")
         if self.first_step:
             print(f"resumed from step {self.first_step} of {settings.steps}", flush=True)
 
-    def _evaluate(self) -> dict[str, float]:
-        if self.held_out is None:
+    def _phase_line(self, step: int) -> str:
+        phase, settings = self._phase_of(step), self.settings
+        return console.phase_line(
+            phase.first_step,
+            phase.last_step,
+            settings.steps,
+            phase.max_seq_length,
+            settings.batch.sequences,
+            phase.sampler.epoch_length,
+            len(phase.shards),
+        )
+
+    def _evaluate(self, phase: Phase) -> dict[str, float]:
+        if phase.held_out is None:
             return {}
         limit, precision = self.settings.evaluation.max_sequences, self.settings.precision
-        results = evaluate_split(self.accelerator, self.model, self.held_out, limit, EVALUATION_SEQUENCES, precision)
-        return {f"eval_{name}": value for name, (value, _) in results.items()}
+        results = evaluate_split(self.accelerator, self.model, phase.held_out, limit, EVALUATION_SEQUENCES, precision)
+        return {name: value for name, (value, _) in results.items()}
 
-    def _line(self, row: dict[str, Any], progress: Progress) -> str:
-        parts = [f"step {row['step']}/{self.settings.steps}"]
-        parts += [f"loss {row['loss']:.4f}", f"mlm {row['mlm_loss']:.4f}"] if "loss" in row else ["left out"]
-        if "nsp_accuracy" in row:
-            parts.append(f"nsp acc {row['nsp_accuracy']:.2f}")
-        parts += [f"lr {row['learning_rate']:.2e}", f"{row['tokens_per_second']:,.0f} tokens/s"]
-        return "  ".join([*parts, f"{progress.time_left()} left"])
-
-    def _health(self, row: dict[str, Any]) -> str:
-        """Whether the run learns more than word counts and more than chance, in words."""
-        entropy = self.dataset.manifest["statistics"]["unigram_entropy"]
-        loss = row["eval_mlm_loss"]
-        verdict = "below it: learning from context" if loss < entropy else "not below it yet"
-        text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"
-        text += f", MLM accuracy {row['eval_mlm_accuracy']:.3f}"
-        if "eval_nsp_accuracy" in row:
-            text += f"; NSP accuracy {row['eval_nsp_accuracy']:.3f}, guessing {self._nsp_chance():.3f}"
-        return text
-
-    def _write_report(self) -> None:
-        baselines = {"unigram entropy": self.unigram_entropy}
-        if self.held_out is not None and "next_sentence" in self.packed.heads:
-            baselines["guessing"] = self._nsp_chance()
-        write_report(self.directory, baselines)
-
-    def _nsp_chance(self) -> float:
-        """The next sentence accuracy of always guessing the commoner label, over what is evaluated."""
-        assert self.held_out is not None
-        share = self.held_out.random_next_share(self.settings.evaluation.max_sequences)
-        return max(share, 1 - share)
+    def _baselines(self, phase: Phase) -> dict[str, float]:
+        """Give what a model reaches that only counts: words, and which label of next sentence prediction is commoner."""
+        baselines = {"unigram entropy": self.dataset.manifest["statistics"]["unigram_entropy"]}
+        if phase.held_out is not None and "next_sentence" in self.packed.heads:
+            share = phase.held_out.random_next_share(self.settings.evaluation.max_sequences)
+            baselines["guessing"] = max(share, 1 - share)
+        return baselines
 
     def _save(self, step: int) -> None:
         def save() -> None:
@@ -350,35 +343,31 @@ class _Pretraining:
 
     def _finish(self) -> None:
         """Write the model, the metrics and the report; the metrics last, they mark the run as done."""
-        metrics = {name.removeprefix("eval_"): value for name, value in self._evaluate().items()}
+        metrics = self._evaluate(self.phases[-1])
         if not self.main:
             return
-        statistics = self.dataset.manifest["statistics"]
-        result = {
-            **metrics,
-            "unigram_entropy": statistics["unigram_entropy"],
-            "steps": self.settings.steps,
-        }
+        baselines = self._baselines(self.phases[-1])
+        result = {**metrics, "unigram_entropy": baselines["unigram entropy"], "steps": self.settings.steps}
         text = self.dataset.manifest["corpus"]["description"]
         readme = card.model_card(self.packed, card.pretraining_facts(to_mapping(self.settings), text, result))
         with building_dir(self.directory / "model") as partial:
             write_model(self.packed, self.dataset.tokenizer, partial, {"README.md": readme})
-        self._write_report()
+        write_report(self.directory, baselines)
         write_durably(self.directory / runs.RESULT, to_json(result))
         if metrics:
-            print(self._health({f"eval_{name}": value for name, value in metrics.items()}))
+            print(console.health_line(metrics, baselines))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")
 
 
-def _metrics_row(report: loop.StepReport, tokens_per_second: float, more: dict[str, Any]) -> dict[str, Any]:
+def _metrics_row(report: loop.StepReport, tokens_per_second: float, evaluated: dict[str, float]) -> dict[str, Any]:
     row: dict[str, Any] = {"step": report.step}
     if report.losses:
         row["loss"] = sum(report.losses.values())
     row |= {f"{name}_loss": value for name, value in report.losses.items()}
     row |= {f"{name}_accuracy": value for name, value in report.accuracies.items()}
-    return row | {
+    row |= {
         "learning_rate": report.learning_rate,
         "grad_norm": report.grad_norm,
         "tokens_per_second": round(tokens_per_second, 1),
-        **more,
     }
+    return row | {f"eval_{name}": value for name, value in evaluated.items()}

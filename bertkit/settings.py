@@ -87,18 +87,38 @@ class SkipConfig:
 
 
 @dataclass(frozen=True)
+class FinalPhaseConfig:
+    """The last steps of a run, with longer sequences."""
+
+    max_seq_length: int | None
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise InputError(
+                f"final_phase.share={self.share}: expected a share of the steps between 0 and 1, such as 0.1"
+            )
+
+    def first_step(self, steps: int) -> int:
+        """Give the number of steps done before the phase; all of them where there is none."""
+        return steps if self.max_seq_length is None else steps - round(self.share * steps)
+
+
+@dataclass(frozen=True)
 class PretrainSettings:
     """`bertkit pretrain`."""
 
     data_dir: str
     output_dir: str
     init_from: str | None
+    init_moments: bool
     steps: int
     seed: int
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
     model: BertShape
     segments: SegmentsConfig | InstancesConfig
+    final_phase: FinalPhaseConfig
     masking: MaskingConfig
     batch: BatchConfig
     optimizer: OptimizerConfig
@@ -113,11 +133,14 @@ class PretrainSettings:
         problems = _seed_problems(self.seed)
         if self.steps < 1:
             problems.append(f"steps={self.steps}: expected at least 1")
-        elif self.schedule.num_warmup_steps(self.steps) > self.steps:
+        elif self.schedule.warmup_of(self.steps) > self.steps:
             problems.append(
                 f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
                 "lower the warm-up or train longer"
             )
+        if self.init_moments and self.init_from is None:
+            problems.append("init_moments=true has no effect without init_from=; give the run to start from")
+        problems += self._final_phase_problems()
         # else the shape is that of the starting weights, or the length that of stored instances, checked when they are read
         from_scratch = self.init_from is None and isinstance(self.segments, SegmentsConfig)
         if from_scratch and self.segments.max_seq_length > self.model.max_position_embeddings:
@@ -132,6 +155,33 @@ class PretrainSettings:
             )
         if problems:
             raise InputError("\n".join(problems))
+
+    def _final_phase_problems(self) -> list[str]:
+        longest, border = self.final_phase.max_seq_length, self.final_phase.first_step(self.steps)
+        if longest is None:
+            return []
+        problems = []
+        if longest <= self.segments.max_seq_length:
+            problems.append(
+                f"final_phase.max_seq_length={longest}: expected more than segments.max_seq_length="
+                f"{self.segments.max_seq_length}, or null for a run with one length"
+            )
+        if self.init_from is None and longest > self.model.max_position_embeddings:
+            problems.append(
+                f"max_seq_length={longest} exceeds the model's max_position_embeddings="
+                f"{self.model.max_position_embeddings}; lower final_phase.max_seq_length"
+            )
+        if self.steps >= 1 and not 0 < border < self.steps:
+            problems.append(
+                f"final_phase.share={self.final_phase.share} of steps={self.steps} leaves a phase without steps; train "
+                "longer, or set final_phase.max_seq_length=null"
+            )
+        if self.segments.kind not in ("pairs", "full_sentences"):
+            problems.append(
+                f"final_phase.max_seq_length={longest}: segments={self.segments.kind} has one length, fixed when the text "
+                "was prepared; start a second run with init_from= and init_moments=true on text prepared at that length"
+            )
+        return problems
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,14 @@ from bertkit.objective import pretraining_losses
 from bertkit.settings import PretrainSettings
 from bertkit.train import loop
 from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.schedule import linear
+from bertkit.train.schedule import polynomial
 
 pytestmark = pytest.mark.slow
 BATCH, LENGTH = 16, 128
+
+
+def linear(step: int, steps: int, warmup: int) -> float:
+    return polynomial(step, steps, warmup, power=1.0, decay_from="warmup_end")
 
 
 class PlainAdamW:

@@ -17,13 +17,14 @@ BASE = ("config", "files", "errors", "batch", "progress")  # imported from every
 # first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
 BELOW = ("data", "model", "train", *BASE, "")
 ABOVE = ("interop", "view", "tasks")
-HELPERS = ("run_dir", "objective", "launch", "settings")
+HELPERS = ("run_dir", "objective", "phases", "launch", "settings")
 ALLOWED = {
     "": ("interop",),  # on first use
     "__main__": ("cli",),
     "cli": ("config", "settings", "errors", "launch", "progress", "files", "", *STAGES),
     **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
     "objective": ("batch", "model", "train"),
+    "phases": ("data", "train", "settings", "evaluate"),
     "run_dir": ("config", "errors", "files", "launch", ""),
     "launch": ("errors",),
     "settings": ("data", "model", "train", "errors"),  # their config.py only

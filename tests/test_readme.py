@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -10,6 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import make_text, small_config, write_text
+
+from bertkit import export_model
+from bertkit.cli import compose
+from bertkit.config import build
+from bertkit.data.tokenizer import train_wordpiece
+from bertkit.model.heads import BertWithHeads
+from bertkit.settings import PretrainSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12", "checkpoint.every_steps=12"]
@@ -45,15 +54,85 @@ def test_the_two_commands_exist_and_nothing_else_is_promised() -> None:
     assert all(os.access(ROOT / name, os.X_OK) for name in ("recipes/quickstart/run.sh", "tests/run.sh", ".ci/run"))
 
 
-@pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "recipes").iterdir()))
-def test_recipes(recipe: str, tmp_path: Path) -> None:
-    assert (ROOT / "recipes" / recipe / "README.md").is_file()
+# name -> what the environment needs beside RUN_DIR, the arguments that shorten training, the stages that say they are done
+TINY = ["steps=10", "batch.sequences=8", "evaluation.max_sequences=8", "device=cpu"]
+RECIPES: dict[str, tuple[tuple[str, ...], list[str], int]] = {
+    "quickstart": ((), FEWER_STEPS, 3),
+    "pretrain_base": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3),
+    "pretrain_large_lamb": (("CORPUS",), [*TINY, "model=tiny"], 4),
+    "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3),
+}
+
+
+def test_every_recipe_is_known_and_says_what_it_takes() -> None:
+    assert sorted(path.name for path in (ROOT / "recipes").iterdir()) == sorted(RECIPES)
+    for name in RECIPES:
+        text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
+        assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
+        assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
+        assert sorted(path.name for path in (ROOT / "recipes" / name).iterdir()) == ["README.md", "run.sh"]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, str]:
+    """What the recipes ask the user for: text, and a model with its tokenizer."""
+    corpus = write_text(tmp_path / "text.txt", make_text(61))
+    model = tmp_path / "model"
+    documents = make_text(61)
+    tokenizer = train_wordpiece(lambda: (s for d in documents for s in d), 131, lowercase=True, min_frequency=2)
+    config = dataclasses.replace(small_config(tokenizer.vocab_size), max_position_embeddings=128)
+    export_model(BertWithHeads(config), tokenizer, model)
+    return {"CORPUS": str(corpus), "MODEL_DIR": str(model)}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
     if not any((ROOT / ".venv").glob(".bertkit-installed*")):
         pytest.skip("recipes install into .venv, which is not there; run tests/run.sh")
-    environment = {**os.environ, "RUN_DIR": str(tmp_path / "run")}
+    needs, arguments, num_stages = RECIPES[recipe]
+    environment = {**os.environ, "RUN_DIR": str(tmp_path / "run"), **{name: inputs[name] for name in needs}}
     script = ROOT / "recipes" / recipe / "run.sh"
+    outputs = []
     for _ in range(2):  # again: done already
-        done = subprocess.run([script, *FEWER_STEPS], env=environment, capture_output=True, text=True)
+        done = subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    assert done.stdout.count("done already") == 3
-    assert (tmp_path / "run" / "tiny-mlm" / "parity.json").is_file()
+        outputs.append(done.stdout)
+    assert "done already" not in outputs[0]
+    assert outputs[1].count("done already") == num_stages
+    (certificate,) = (tmp_path / "run").glob("*/parity.json")
+    assert certificate.is_file()
+
+
+@pytest.mark.parametrize("recipe", [name for name, (needs, _, _) in RECIPES.items() if needs])
+def test_a_recipe_without_its_input_says_what_to_set(recipe: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("CORPUS", "MODEL_DIR")}
+    script = ROOT / "recipes" / recipe / "run.sh"
+    environment["RUN_DIR"] = str(tmp_path / "run")
+    done = subprocess.run([script], env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f": set {RECIPES[recipe][0][-1]}= to " in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_final_phase_and_the_second_run_are_what_the_recipes_say() -> None:
+    """The numbers of the paper and of NVIDIA, as the experiments compose them."""
+
+    def experiment(name: str) -> PretrainSettings:
+        return build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", f"experiment={name}"]))
+
+    base = experiment("bert_base")
+    assert (base.steps, base.batch.sequences, base.final_phase.first_step(base.steps)) == (1_000_000, 256, 900_000)
+    assert (base.segments.max_seq_length, base.final_phase.max_seq_length) == (128, 512)
+    assert (base.model.hidden_size, base.model.hidden_dropout_prob, base.model.num_hidden_layers) == (768, 0.1, 12)
+    optimizer, schedule = base.optimizer, base.schedule
+    assert (optimizer.name, optimizer.bias_correction) == ("adamw", False)
+    assert (optimizer.peak_learning_rate, optimizer.weight_decay) == (1e-4, 0.01)
+    assert (schedule.power, schedule.decay_from, schedule.warmup_of(base.steps)) == (1.0, "start", 10_000)
+    phases = []
+    for number in (1, 2):
+        run = experiment(f"bert_large_lamb_phase{number}")
+        assert (run.optimizer.name, run.schedule.power, run.schedule.decay_from) == ("lamb", 0.5, "start")
+        rate, share = run.optimizer.peak_learning_rate, run.schedule.warmup_share
+        phases.append((run.steps, run.batch.sequences, run.segments.max_seq_length, rate, share))
+    assert phases == [(7038, 65_536, 128, 6e-3, 0.2843), (1563, 32_768, 512, 4e-3, 0.128)]
+    assert experiment("continue_pretraining").optimizer.peak_learning_rate == 2e-5

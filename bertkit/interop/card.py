@@ -112,6 +112,7 @@ def pretraining_facts(
         "text": corpus,
         "steps": settings["steps"],
         "global batch": f"{settings['batch']['sequences']} sequences of at most {length} tokens",
+        "final phase": settings["final_phase"] if settings["final_phase"]["max_seq_length"] else None,
         "examples": settings["segments"]["kind"],
         "masking": settings["masking"],
         "optimizer": settings["optimizer"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,9 +23,9 @@ def _require_positive(group: str, config: object, *names: str, other_problems: S
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW and gradient clipping."""
+    """AdamW or LAMB, and gradient clipping."""
 
-    name: Literal["adamw"]
+    name: Literal["adamw", "lamb"]
     peak_learning_rate: float
     beta1: float
     beta2: float
@@ -46,17 +47,37 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate over the steps."""
+    """The learning rate over the steps: a linear warm-up, then a decay by a power of the steps that are left."""
 
-    name: Literal["linear", "constant"]
+    power: float
+    decay_from: Literal["warmup_end", "start"]
     warmup_steps: int | Literal["auto"]
+    warmup_share: float | Literal["auto"]
 
     def __post_init__(self) -> None:
+        problems = []
+        if not 0 <= self.power < math.inf:
+            problems.append(
+                f"schedule.power={self.power}: expected 0 (constant), 1 (linear) or another positive number"
+            )
+        if self.power == 0 and self.decay_from == "start":
+            problems.append("schedule.decay_from=start has no effect with schedule.power=0; leave it at warmup_end")
         if self.warmup_steps != "auto" and self.warmup_steps < 0:
-            raise InputError(f"schedule.warmup_steps={self.warmup_steps}: expected auto or 0 or more")
+            problems.append(f"schedule.warmup_steps={self.warmup_steps}: expected auto or 0 or more")
+        if self.warmup_share != "auto" and not 0 <= self.warmup_share <= 1:
+            problems.append(f"schedule.warmup_share={self.warmup_share}: expected auto or a share of the steps, 0 to 1")
+        if "auto" not in (self.warmup_steps, self.warmup_share):
+            problems.append("schedule.warmup_steps and schedule.warmup_share are both set; set one of them")
+        if problems:
+            raise InputError("\n".join(problems))
 
-    def num_warmup_steps(self, steps: int) -> int:
-        """Give the warm-up of a run of `steps` steps; `auto` is a hundredth (Devlin et al. 2019, A.2)."""
+    def warmup_of(self, steps: int) -> float:
+        """Give the warm-up of a run of `steps` steps, in steps, a fraction where it is set as a share.
+
+        Left to itself it is a hundredth (Devlin et al. 2019, A.2), in whole steps.
+        """
+        if self.warmup_share != "auto":
+            return self.warmup_share * steps
         return steps // 100 if self.warmup_steps == "auto" else self.warmup_steps
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from bertkit.errors import InputError, NumericsError
 from bertkit.train.losses import LossTerm
-from bertkit.train.optimizer import AdamW
+from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.schedule import Schedule
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ def shards_of_process(num_shards: int, process: int, num_processes: int) -> rang
 def train(
     accelerator: Accelerator,
     model: nn.Module,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     losses: Losses,
     batches: Callable[[int], Numbered],
     *,
@@ -194,7 +194,7 @@ def train(
 def optimizer_step(
     accelerator: Accelerator,
     model: nn.Module,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     losses: Losses,
     micro_batches: Numbered,
     *,
@@ -231,7 +231,7 @@ def optimizer_step(
             sums[name] = sums[name] + terms[name].sum.detach()
             correct[name] = correct[name] + terms[name].correct
     if micro_batches:
-        grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm))
+        grad_norm = clip_global_norm(model.parameters(), max_grad_norm)
         if not math.isfinite(grad_norm):
             raise NumericsError(
                 f"step {step + 1}: the gradient is not finite (norm {grad_norm}), and no weight was changed by it; run "

@@ -1,8 +1,9 @@
-"""AdamW as in BERT, and which parameters decay."""
+"""AdamW as in BERT, LAMB, which parameters decay, and clipping of the gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -10,11 +11,38 @@ from torch import Tensor, nn
 
 from bertkit.train.config import OptimizerConfig
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
-class AdamW(torch.optim.AdamW):
-    """Decoupled weight decay, with or without Adam's bias correction.
+
+class Optimizer(torch.optim.Optimizer):
+    """What the loop and a checkpoint need of an optimizer: a step, and its moments to save and to restore.
+
+    Both optimizers keep Adam's two moments of every parameter and the number of updates:
 
         m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+    """
+
+    num_updates: int
+
+    def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
+        """Give the moments by parameter name, for a checkpoint."""
+        return {
+            f"{names[parameter]}.{moment}": state[moment]
+            for parameter, state in self.state.items()
+            for moment in MOMENTS
+        }
+
+    def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
+        """Take moments by parameter name from a checkpoint."""
+        self.num_updates = num_updates
+        for parameter, name in names.items():
+            if f"{name}.exp_avg" in tensors:
+                self.state[parameter] = {moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in MOMENTS}
+
+
+class AdamW(Optimizer, torch.optim.AdamW):
+    """Decoupled weight decay, with or without Adam's bias correction.
+
         p = p - rate (m / (sqrt(v) + epsilon) + decay p)
 
     torch always corrects the bias, dividing m by c1 = 1 - beta1^t and v by c2 = 1 - beta2^t. BERT does not. The same
@@ -50,25 +78,63 @@ class AdamW(torch.optim.AdamW):
         for group, numbers in zip(self.param_groups, true_numbers, strict=True):
             group["lr"], group["eps"], group["weight_decay"] = numbers
 
-    def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
-        """Give the moments by parameter name, for a checkpoint."""
-        return {
-            f"{names[parameter]}.{moment}": state[moment]
-            for parameter, state in self.state.items()
-            for moment in ("exp_avg", "exp_avg_sq")
-        }
-
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint."""
-        self.num_updates = num_updates
-        for parameter, name in names.items():
-            if f"{name}.exp_avg" in tensors:
-                self.state[parameter] = {
-                    "step": torch.tensor(float(num_updates), device=parameter.device),
-                    **{
-                        moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in ("exp_avg", "exp_avg_sq")
-                    },
-                }
+        """Take moments by parameter name from a checkpoint; the kernel counts the updates of each parameter."""
+        super().restore(tensors, names, num_updates)
+        for parameter, state in self.state.items():
+            state["step"] = torch.tensor(float(num_updates), device=parameter.device)
+
+
+class Lamb(Optimizer):
+    """Adam's update with decay, rescaled for each weight to the size of the weight: for very large batches.
+
+        u = m / c1 / (sqrt(v / c2) + epsilon) + decay p
+        p = p - rate (|p| / |u|) u
+
+    with c1 = 1 - beta1^t and c2 = 1 - beta2^t, or 1 without bias correction. The trust ratio |p| / |u| is 1 where
+    either norm is 0, and for biases and LayerNorm.
+
+    Source: You et al. 2020, algorithm 2, with phi the identity; NVIDIA/DeepLearningExamples
+    PyTorch/LanguageModeling/BERT lamb_amp_opt, with `use_nvlamb` off, for the parameters that are not rescaled.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
+        numbers = {"lr": config.peak_learning_rate, "betas": (config.beta1, config.beta2), "eps": config.epsilon}
+        super().__init__(groups, numbers)
+        self.bias_correction = config.bias_correction
+        self.num_updates = 0
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        self.num_updates += 1
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            c1, c2 = 1.0, 1.0
+            if self.bias_correction:
+                c1, c2 = 1 - beta1**self.num_updates, 1 - beta2**self.num_updates
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                if not self.state[parameter]:
+                    self.state[parameter] = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
+                m, v = (self.state[parameter][moment] for moment in MOMENTS)
+                m.mul_(beta1).add_(parameter.grad, alpha=1 - beta1)
+                v.mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+                update = (m / c1).div_((v / c2).sqrt_().add_(group["eps"]))
+                update.add_(parameter, alpha=group["weight_decay"])
+                if group["is_decayed"]:
+                    update.mul_(_trust_ratio(parameter, update))
+                parameter.add_(update, alpha=-group["lr"])
+
+
+def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
+    """|parameter| / |update|, or 1 where either is 0; left on the device, which need not wait for it."""
+    weight_norm, update_norm = parameter.norm(), update.norm()
+    return torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
+
+
+OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -84,4 +150,24 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             (kept if parameter in norms or name.endswith("bias") else decayed).append(parameter)
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    return [
+        {"params": decayed, "weight_decay": weight_decay, "is_decayed": True},
+        {"params": kept, "weight_decay": 0.0, "is_decayed": False},
+    ]
+
+
+def clip_global_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale all gradients down together so that their global norm is at most `max_norm`; give the norm before.
+
+        g = g max_norm / max(norm, max_norm)
+
+    Gradients whose norm is not finite are left as they are.
+
+    Source: google-research/bert optimization.py, line 74 (`tf.clip_by_global_norm`). torch's own function divides by
+    norm + 1e-6 and so makes every clipped update a millionth smaller.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = float(nn.utils.get_total_norm(gradients))
+    if max_norm < norm < math.inf:
+        torch._foreach_mul_(gradients, max_norm / norm)
+    return norm

@@ -1,4 +1,4 @@
-"""AdamW beside an independent one in numpy; which parameters decay."""
+"""AdamW, LAMB and clipping beside independent ones in numpy; which parameters decay."""
 
 from __future__ import annotations
 
@@ -10,98 +10,191 @@ import torch
 from conftest import LAYERS, small_model
 from torch import nn
 
+from bertkit.cli import compose
+from bertkit.config import build
 from bertkit.errors import InputError
+from bertkit.settings import PretrainSettings
 from bertkit.train.config import OptimizerConfig
-from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.optimizer import OPTIMIZERS, Optimizer, clip_global_norm, parameter_groups
 
-SHAPES = {"first.weight": (5, 3), "first.bias": (5,), "second.weight": (2, 5), "second.bias": (2,)}
-DECAYED = ("first.weight", "second.weight")
+SHAPES = {
+    "embedding.weight": (7, 3),
+    "dense.weight": (5, 3),
+    "dense.bias": (5,),
+    "norm.weight": (5,),
+    "norm.bias": (5,),
+    "pooler.weight": (2, 5),
+    "pooler.bias": (2,),
+}
+DECAYED = ("embedding.weight", "dense.weight", "pooler.weight")
+STEPS, DECAY, EPSILON, MAX_NORM = 100, 0.1, 1e-6, 3.0
+RULES = [("adamw", False), ("adamw", True), ("lamb", False), ("lamb", True)]
 
 
-def config(bias_correction: bool, **changed: float) -> OptimizerConfig:
-    values = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.1, "max_grad_norm": 1.0, **changed}
-    return OptimizerConfig(name="adamw", peak_learning_rate=1e-3, bias_correction=bias_correction, **values)
+def config(name: str, bias_correction: bool, **changed: float) -> OptimizerConfig:
+    values = {"beta1": 0.9, "beta2": 0.999, "epsilon": EPSILON, "weight_decay": DECAY, "max_grad_norm": MAX_NORM}
+    return OptimizerConfig(name=name, peak_learning_rate=1e-3, bias_correction=bias_correction, **{**values, **changed})
 
 
 class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(3, 5), nn.Linear(5, 2)
-        for index, (name, parameter) in enumerate(self.named_parameters()):
-            assert tuple(parameter.shape) == SHAPES[name]
-            parameter.data = torch.from_numpy(np.random.default_rng(index).normal(size=SHAPES[name]))
+        self.embedding, self.dense = nn.Embedding(7, 3), nn.Linear(3, 5)
+        self.norm, self.pooler = nn.LayerNorm(5), nn.Linear(5, 2)
+        assert [name for name, _ in self.named_parameters()] == list(SHAPES)
+        for name, parameter in self.named_parameters():
+            parameter.data = torch.from_numpy(start(name))
+
+
+def start(name: str) -> np.ndarray:
+    """The weights at the beginning; the pooler's are zero, where the trust ratio is 1."""
+    values = np.random.default_rng(list(SHAPES).index(name)).normal(size=SHAPES[name])
+    return values * 0 if name == "pooler.weight" else values
 
 
 def gradient(name: str, step: int) -> np.ndarray:
+    """Gradients of very different sizes; every third step has a global norm above MAX_NORM, others lie well below."""
     rng = np.random.default_rng([list(SHAPES).index(name), step])
-    return rng.normal(size=SHAPES[name]) * 10.0 ** rng.integers(-6, 2)
+    size = 10.0 if step % 3 == 0 else 10.0 ** rng.integers(-6, -1)
+    return rng.normal(size=SHAPES[name]) * size
 
 
 def rate(step: int) -> float:
-    return 1e-2 * min(step / 10, (100 - step) / 90)
+    """A scheduled rate: from 0 up and down again."""
+    return 1e-2 * min(step / 10, (STEPS - step) / 90)
 
 
-def reference(steps: int, bias_correction: bool) -> dict[str, np.ndarray]:
-    """The update rule of the two papers, word for word; the optimizer hides its corrections in other numbers."""
-    values = {name: parameter.detach().numpy().copy() for name, parameter in Small().named_parameters()}
+def clipped(step: int) -> dict[str, np.ndarray]:
+    """The gradients of a step, scaled down together to a global norm of at most MAX_NORM."""
+    gradients = {name: gradient(name, step) for name in SHAPES}
+    norm = np.sqrt(sum((g * g).sum() for g in gradients.values()))
+    return {name: g * MAX_NORM / max(norm, MAX_NORM) for name, g in gradients.items()}
+
+
+def reference(rule: str, steps: int, bias_correction: bool) -> dict[str, np.ndarray]:
+    """The update rules of the papers, word for word: Loshchilov and Hutter 2019 as BERT has it, You et al. 2020."""
+    values = {name: start(name) for name in SHAPES}
     m = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     v = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     for step, name in itertools.product(range(steps), SHAPES):
-        g = gradient(name, step)
+        g, p = clipped(step)[name], values[name]
         m[name] = 0.9 * m[name] + 0.1 * g
         v[name] = 0.999 * v[name] + 0.001 * g * g
         m_hat, v_hat = m[name], v[name]
         if bias_correction:
             m_hat, v_hat = m_hat / (1 - 0.9 ** (step + 1)), v_hat / (1 - 0.999 ** (step + 1))
-        update = m_hat / (np.sqrt(v_hat) + 1e-6)
-        decay = 0.1 if name in DECAYED else 0.0
-        values[name] = values[name] - rate(step) * (update + decay * values[name])
+        update = m_hat / (np.sqrt(v_hat) + EPSILON)
+        ratio = 1.0
+        if name in DECAYED:
+            update = update + DECAY * p
+            weight_norm, update_norm = np.sqrt((p * p).sum()), np.sqrt((update * update).sum())
+            if rule == "lamb" and weight_norm > 0 and update_norm > 0:
+                ratio = weight_norm / update_norm
+        values[name] = p - rate(step) * ratio * update
     return values
 
 
-def run(model: Small, optimizer: AdamW, first: int, last: int) -> None:
+def make(rule: str, bias_correction: bool) -> tuple[Small, Optimizer]:
+    model = Small()
+    return model, OPTIMIZERS[rule](parameter_groups(model, DECAY), config(rule, bias_correction))
+
+
+def run(model: Small, optimizer: Optimizer, first: int, last: int) -> None:
+    """Do what the loop does after the backward pass."""
     for step in range(first, last):
         for name, parameter in model.named_parameters():
             parameter.grad = torch.from_numpy(gradient(name, step))
+        clip_global_norm(model.parameters(), MAX_NORM)
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         optimizer.step()
         assert [(g["lr"], g["eps"], g["weight_decay"]) for g in optimizer.param_groups] == [
-            (rate(step), 1e-6, 0.1),
-            (rate(step), 1e-6, 0.0),
+            (rate(step), EPSILON, DECAY),
+            (rate(step), EPSILON, 0.0),
         ]
 
 
-@pytest.mark.parametrize("bias_correction", [False, True])
-@pytest.mark.parametrize("steps", [1, 100])
-def test_equal_to_the_equation(bias_correction: bool, steps: int) -> None:
-    model = Small()
-    optimizer = AdamW(parameter_groups(model, 0.1), config(bias_correction))
+@pytest.mark.parametrize(("rule", "bias_correction"), RULES)
+@pytest.mark.parametrize("steps", [1, 2, STEPS])
+def test_equal_to_the_equation(rule: str, bias_correction: bool, steps: int) -> None:
+    model, optimizer = make(rule, bias_correction)
     run(model, optimizer, 0, steps)
-    expected = reference(steps, bias_correction)
-    other = reference(steps, not bias_correction)
+    expected = reference(rule, steps, bias_correction)
     for name, parameter in model.named_parameters():
-        np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12)
-        if steps == 100:
-            assert np.abs(expected[name] - other[name]).max() > 1e-3
+        np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("bias_correction", [False, True])
+def test_the_rules_differ() -> None:
+    """Else the test above could not tell one from another."""
+    results = [reference(rule, STEPS, bias_correction) for rule, bias_correction in RULES]
+    for first, second in itertools.combinations(results, 2):
+        assert max(np.abs(first[name] - second[name]).max() for name in SHAPES) > 1e-3
+
+
+def test_a_trust_ratio_of_one() -> None:
+    """A weight of zeros, or an update of zeros, is not rescaled: LAMB is then AdamW with bias correction."""
+    moved = {}
+    for rule in OPTIMIZERS:
+        model, optimizer = make(rule, True)
+        run(model, optimizer, 1, 2)  # the rate is above 0
+        moved[rule] = model.pooler.weight.detach().clone()
+        before = model.pooler.weight.detach().clone()
+        for parameter in model.parameters():
+            parameter.data.zero_()
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.state.clear()
+        optimizer.step()
+        assert all((parameter == 0).all() for parameter in model.parameters())
+    assert before.abs().max() > 1e-4
+    torch.testing.assert_close(moved["lamb"], moved["adamw"], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(("rule", "bias_correction"), RULES)
 @pytest.mark.parametrize("break_at", [0, 1, 37])
-def test_restore_continues_bit_for_bit(bias_correction: bool, break_at: int) -> None:
-    whole, first, second = Small(), Small(), Small()
-    optimizers = [AdamW(parameter_groups(model, 0.1), config(bias_correction)) for model in (whole, first, second)]
-    run(whole, optimizers[0], 0, 50)
-    run(first, optimizers[1], 0, break_at)
+def test_restore_continues_bit_for_bit(rule: str, bias_correction: bool, break_at: int) -> None:
+    (whole, uncut), (first, before), (second, after) = (make(rule, bias_correction) for _ in range(3))
+    run(whole, uncut, 0, 50)
+    run(first, before, 0, break_at)
     names = {parameter: name for name, parameter in first.named_parameters()}
-    saved = {name: tensor.clone() for name, tensor in optimizers[1].tensors(names).items()}
+    saved = {name: tensor.clone() for name, tensor in before.tensors(names).items()}
     expected = {f"{name}.{moment}" for name in SHAPES for moment in ("exp_avg", "exp_avg_sq")}
     assert set(saved) == (expected if break_at else set())
     second.load_state_dict(first.state_dict())
-    optimizers[2].restore(saved, {p: n for n, p in second.named_parameters()}, optimizers[1].num_updates)
-    run(second, optimizers[2], break_at, 50)
+    after.restore(saved, {p: n for n, p in second.named_parameters()}, before.num_updates)
+    run(second, after, break_at, 50)
     for name, parameter in whole.named_parameters():
         assert torch.equal(parameter, second.get_parameter(name)), name
+
+
+@pytest.mark.parametrize(
+    ("gradients", "max_norm", "norm", "expected"),
+    [
+        ([[3.0, 0.0], [0.0, 4.0]], 1.0, 5.0, [[0.6, 0.0], [0.0, 0.8]]),  # one factor for all, not one for each
+        ([[3.0, 0.0], [0.0, 4.0]], 5.0, 5.0, [[3.0, 0.0], [0.0, 4.0]]),
+        ([[0.0, 0.0], [0.0, 0.1]], 1.0, 0.1, [[0.0, 0.0], [0.0, 0.1]]),
+        ([[0.0, 0.0], [0.0, float("inf")]], 1.0, float("inf"), [[0.0, 0.0], [0.0, float("inf")]]),
+    ],
+)
+def test_clipping(gradients: list[list[float]], max_norm: float, norm: float, expected: list[list[float]]) -> None:
+    parameters = [nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in gradients]
+    for parameter, values in zip(parameters, gradients, strict=True):
+        parameter.grad = torch.tensor(values, dtype=torch.float64)
+    without_gradient = nn.Parameter(torch.zeros(3))
+    assert clip_global_norm([*parameters, without_gradient], max_norm) == norm
+    found = [parameter.grad.tolist() for parameter in parameters]
+    assert np.array(found) == pytest.approx(np.array(expected), abs=1e-15)
+
+
+def test_the_shipped_numbers() -> None:
+    """Of google-research/bert optimization.py, lines 59-65, and of NVIDIA's LAMB."""
+    both = [
+        build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", f"optimizer={name}"])).optimizer
+        for name in OPTIMIZERS
+    ]
+    assert both == [
+        OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0),
+        OptimizerConfig("lamb", 6e-3, 0.9, 0.999, 1e-6, 0.01, True, 1.0),
+    ]
 
 
 def test_which_parameters_decay() -> None:
@@ -109,6 +202,7 @@ def test_which_parameters_decay() -> None:
     names = {parameter: name for name, parameter in model.named_parameters()}
     decayed, kept = parameter_groups(model, 0.01)
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
+    assert (decayed["is_decayed"], kept["is_decayed"]) == (True, False)
     layer = [
         "attention.query.weight",
         "attention.key.weight",
@@ -152,4 +246,4 @@ def test_frozen_parameters_are_in_no_group() -> None:
 )
 def test_impossible_settings_are_refused(changed: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        config(False, **changed)
+        config("adamw", False, **changed)

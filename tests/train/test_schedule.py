@@ -2,41 +2,101 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from bertkit.cli import compose
+from bertkit.config import build, conf_dir
 from bertkit.errors import InputError
+from bertkit.settings import PretrainSettings
 from bertkit.train.config import ScheduleConfig
-from bertkit.train.schedule import SCHEDULES
+from bertkit.train.schedule import polynomial
 
+ROOT = math.sqrt
 TABLES = [
-    # name, steps, warm-up, the multiplier of every step
+    # option, steps, warm-up, the multiplier of every step
     ("linear", 8, 4, [0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25]),
     ("linear", 4, 0, [1, 0.75, 0.5, 0.25]),
     ("linear", 4, 4, [0, 0.25, 0.5, 0.75]),
     ("linear", 1, 0, [1]),
     ("linear", 5, 1, [0, 1, 0.75, 0.5, 0.25]),
+    ("google", 8, 4, [0, 0.25, 0.5, 0.75, 0.5, 0.375, 0.25, 0.125]),  # jumps from 3/4, on its way to 1, to 1 - 4/8
+    ("google", 5, 1, [0, 0.8, 0.6, 0.4, 0.2]),
+    ("google", 4, 0, [1, 0.75, 0.5, 0.25]),
+    ("google", 4, 4, [0, 0.25, 0.5, 0.75]),
+    ("polynomial", 8, 4, [0, 0.25, 0.5, 0.75, ROOT(4 / 8), ROOT(3 / 8), ROOT(2 / 8), ROOT(1 / 8)]),
+    ("polynomial", 4, 0, [1, ROOT(3 / 4), ROOT(2 / 4), ROOT(1 / 4)]),
     ("constant", 5, 2, [0, 0.5, 1, 1, 1]),
     ("constant", 3, 0, [1, 1, 1]),
 ]
 
 
+def option(name: str, *more: str) -> ScheduleConfig:
+    arguments = ["data_dir=x", "output_dir=y", f"schedule={name}", *more]
+    return build(PretrainSettings, compose("pretrain", arguments)).schedule
+
+
 @pytest.mark.parametrize(("name", "steps", "warmup_steps", "expected"), TABLES)
 def test_multipliers(name: str, steps: int, warmup_steps: int, expected: list[float]) -> None:
-    assert [SCHEDULES[name](step, steps, warmup_steps) for step in range(steps)] == expected
+    shape = option(name)
+    values = [polynomial(step, steps, warmup_steps, shape.power, shape.decay_from) for step in range(steps)]
+    assert values == pytest.approx(expected, abs=1e-15)
 
 
-def test_every_schedule_has_a_table_and_linear_ends_at_zero() -> None:
-    assert set(SCHEDULES) == {name for name, *_ in TABLES}
-    assert SCHEDULES["linear"](8, 8, 4) == 0
+def test_every_option_has_a_table() -> None:
+    assert {name for name, *_ in TABLES} == {path.stem for path in (conf_dir() / "schedule").glob("*.yaml")}
+
+
+def test_a_power_of_the_users_own() -> None:
+    shape = option("polynomial", "schedule.power=2", "schedule.decay_from=warmup_end")
+    values = [polynomial(step, 5, 1, shape.power, shape.decay_from) for step in range(5)]
+    assert values == [0, 1, 9 / 16, 4 / 16, 1 / 16]
+
+
+def test_the_paper_at_its_corners() -> None:
+    """1,000,000 steps, warm-up 10,000: the last step of the warm-up, the jump, and the last step."""
+    shape = option("google", "steps=1000000")
+    warmup = shape.warmup_of(1_000_000)
+    assert warmup == 10_000
+    values = [polynomial(step, 10**6, warmup, shape.power, shape.decay_from) for step in (9_999, 10_000, 999_999)]
+    assert values == pytest.approx([0.9999, 0.99, 1e-6], rel=1e-12)
+
+
+def test_a_warm_up_as_a_share_of_the_steps() -> None:
+    """NVIDIA's first phase: 0.2843 of 7,038 steps are 2,000.9, so step 2,000 is the last one of the warm-up."""
+    shape = option("polynomial", "schedule.warmup_share=0.2843")
+    warmup = shape.warmup_of(7038)
+    assert warmup == pytest.approx(2000.9034, abs=1e-9)
+    values = [polynomial(step, 7038, warmup, shape.power, shape.decay_from) for step in (2000, 2001, 7037)]
+    assert values == pytest.approx([2000 / 2000.9034, ROOT(5037 / 7038), ROOT(1 / 7038)], abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("setting", "steps", "expected"), [("auto", 1000, 10), ("auto", 99, 0), (7, 1000, 7), (0, 5, 0)]
+    ("steps_setting", "share", "steps", "expected"),
+    [
+        ("auto", "auto", 1000, 10),
+        ("auto", "auto", 99, 0),
+        (7, "auto", 1000, 7),
+        (0, "auto", 5, 0),
+        ("auto", 0.25, 10, 2.5),
+    ],
 )
-def test_warm_up_steps(setting: int | str, steps: int, expected: int) -> None:
-    assert ScheduleConfig("linear", setting).num_warmup_steps(steps) == expected
+def test_warm_up(steps_setting: int | str, share: float | str, steps: int, expected: float) -> None:
+    assert ScheduleConfig(1.0, "warmup_end", steps_setting, share).warmup_of(steps) == expected
 
 
-def test_a_negative_warm_up_is_refused() -> None:
-    with pytest.raises(InputError, match=r"schedule\.warmup_steps=-1: expected auto or 0 or more"):
-        ScheduleConfig("linear", -1)
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ((1.0, "start", -1, "auto"), r"schedule\.warmup_steps=-1: expected auto or 0 or more"),
+        ((1.0, "start", "auto", 1.5), r"schedule\.warmup_share=1\.5: expected auto or a share of the steps, 0 to 1"),
+        ((1.0, "start", 3, 0.5), r"schedule\.warmup_steps and schedule\.warmup_share are both set; set one of them"),
+        ((-0.5, "start", "auto", "auto"), r"schedule\.power=-0\.5: expected 0 \(constant\), 1 \(linear\) or another"),
+        ((math.nan, "start", "auto", "auto"), r"schedule\.power=nan"),
+        ((0.0, "start", "auto", "auto"), r"schedule\.decay_from=start has no effect with schedule\.power=0"),
+    ],
+)
+def test_impossible_settings_are_refused(setting: tuple[float, str, int | str, float | str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ScheduleConfig(*setting)

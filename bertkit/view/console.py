@@ -1,0 +1,69 @@
+"""The lines that a pretraining run prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Sequence[str], how: str) -> str:
+    """Say what is trained, and how."""
+    return (
+        f"BERT with {num_parameters / 1e6:.1f} M parameters ({num_layers} layers of {hidden_size}), heads: "
+        f"{', '.join(heads)}; {how}"
+    )
+
+
+def phase_line(
+    first_step: int,
+    last_step: int,
+    steps: int,
+    max_seq_length: int,
+    batch_size: int,
+    epoch_length: int,
+    num_shards: int,
+) -> str:
+    """Say how often the steps of a phase see the text, and how a step is cut up; of which steps, if there are others.
+
+    Args:
+        first_step: steps done before the phase.
+        last_step: steps done at its end.
+        steps: of the whole run.
+        max_seq_length: in tokens.
+        batch_size: sequences a step.
+        epoch_length: examples an epoch.
+        num_shards: micro-batches a step.
+    """
+    is_whole = last_step - first_step == steps
+    where = "" if is_whole else f"steps {first_step + 1} to {last_step}, sequences of up to {max_seq_length} tokens: "
+    epochs = (last_step - first_step) * batch_size / epoch_length
+    return (
+        f"{where}{epoch_length:,} examples an epoch, {epochs:.1f} epochs; {batch_size} sequences a step in {num_shards} "
+        "micro-batches"
+    )
+
+
+def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
+    """Say what one logged step measured."""
+    parts = [f"step {row['step']}/{steps}"]
+    parts += [f"loss {row['loss']:.4f}", f"mlm {row['mlm_loss']:.4f}"] if "loss" in row else ["left out"]
+    if "nsp_accuracy" in row:
+        parts.append(f"nsp acc {row['nsp_accuracy']:.2f}")
+    parts += [f"lr {row['learning_rate']:.2e}", f"{row['tokens_per_second']:,.0f} tokens/s"]
+    return "  ".join([*parts, f"{time_left} left"])
+
+
+def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
+    """Say whether a run learns more than word counts and more than chance.
+
+    Args:
+        metrics: `mlm_loss`, `mlm_accuracy` and, with pairs, `nsp_accuracy` on held-out text.
+        baselines: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
+    """
+    entropy, loss = baselines["unigram entropy"], metrics["mlm_loss"]
+    verdict = "below it: learning from context" if loss < entropy else "not below it yet"
+    text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"
+    text += f", MLM accuracy {metrics['mlm_accuracy']:.3f}"
+    if "nsp_accuracy" in metrics:
+        text += f"; NSP accuracy {metrics['nsp_accuracy']:.3f}, guessing {baselines['guessing']:.3f}"
+    return text

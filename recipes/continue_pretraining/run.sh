@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# A trained BERT goes on with your text: install, prepare with the model's own tokenizer, measure, pretrain, measure, export.
+# MODEL_DIR= a Hugging Face directory, CORPUS= your text, HEAD=masked_lm exports that head alone, NPROC= processes, RUN_DIR=
+# where the results go; paths are seen from the root of the repository, further settings go to pretrain.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${CORPUS:?set CORPUS= to files or a folder of text}"
+run=${RUN_DIR:-runs/continue_pretraining}
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing outside of the checkout
+
+bash docker/install.sh .venv
+bertkit=.venv/bin/bertkit
+train=("$bertkit")
+[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
+
+echo "== prepare: text -> token shards, in the model's vocabulary; 5 % of the documents held out"
+$bertkit prepare corpus.path="$CORPUS" tokenizer.path="$MODEL_DIR" held_out_prob=0.05 output_dir="$run/data"
+echo "== evaluate: the model before, on the held-out documents"
+$bertkit evaluate model_dir="$MODEL_DIR" data_dir="$run/data" split=held_out
+echo "== pretrain: the model goes on, at a lower learning rate"
+"${train[@]}" pretrain experiment=continue_pretraining init_from="$MODEL_DIR" data_dir="$run/data" output_dir="$run/model" "$@"
+echo "== evaluate: the model after, on the same documents"
+$bertkit evaluate model_dir="$run/model" data_dir="$run/data" split=held_out
+echo "== export: a model for transformers, compared with it"
+$bertkit export checkpoint="$run/model" head="${HEAD:-null}" output_dir="$run/exported"

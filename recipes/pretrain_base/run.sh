@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# BERT-base with the paper's settings: install, prepare, pretrain at 128 and then at 512 tokens, export.
+# CORPUS= your text, VOCAB= an existing vocabulary (else one is trained), NPROC= processes, RUN_DIR= where the results go;
+# paths are seen from the root of the repository, further settings go to pretrain. Run again, it resumes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+: "${CORPUS:?set CORPUS= to files or a folder of text}"
+run=${RUN_DIR:-runs/pretrain_base}
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing outside of the checkout
+
+bash docker/install.sh .venv
+bertkit=.venv/bin/bertkit
+train=("$bertkit")
+[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
+
+echo "== prepare: text -> tokenizer and token shards"
+$bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run/data"
+echo "== pretrain: 90 % of the steps at 128 tokens, 10 % at 512"
+"${train[@]}" pretrain experiment=bert_base data_dir="$run/data" output_dir="$run/model" "$@"
+echo "== export: a model for transformers, compared with it"
+$bertkit export checkpoint="$run/model" head=pretraining output_dir="$run/exported"

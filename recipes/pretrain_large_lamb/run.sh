@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# BERT-large with LAMB in very large batches, NVIDIA's two phases: install, prepare, pretrain at 128 tokens, go on from its
+# weights and moments at 512 tokens, export. CORPUS= your text, VOCAB= an existing vocabulary (else one is trained), NPROC=
+# processes, RUN_DIR= where the results go; paths are seen from the root of the repository. Further settings go to both runs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+: "${CORPUS:?set CORPUS= to files or a folder of text}"
+run=${RUN_DIR:-runs/pretrain_large_lamb}
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing outside of the checkout
+
+bash docker/install.sh .venv
+bertkit=.venv/bin/bertkit
+train=("$bertkit")
+[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
+
+echo "== prepare: text -> tokenizer and token shards"
+$bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run/data"
+echo "== pretrain, phase 1: 128 tokens"
+"${train[@]}" pretrain experiment=bert_large_lamb_phase1 data_dir="$run/data" output_dir="$run/phase1" "$@"
+echo "== pretrain, phase 2: 512 tokens, from the weights and the moments of phase 1"
+"${train[@]}" pretrain experiment=bert_large_lamb_phase2 data_dir="$run/data" output_dir="$run/phase2" \
+  init_from="$run/phase1" init_moments=true "$@"
+echo "== export: a model for transformers, compared with it"
+$bertkit export checkpoint="$run/phase2" head=pretraining output_dir="$run/exported"
