@@ -237,10 +237,15 @@ class _Pretraining:
     def _steps(self, stop_requested: Callable[[], bool]) -> Iterator[loop.StepReport]:
         settings, accelerator = self.settings, self.accelerator
 
+        def share_of(phase: Phase) -> range:
+            return loop.shards_of_process(len(phase.shards), accelerator.process_index, accelerator.num_processes)
+
+        for phase in self.phases:
+            share_of(phase)  # a layout that a later phase would refuse is refused now
+
         def batches(step: int) -> loop.Numbered:
             phase = self._phase_of(step)
-            mine = loop.shards_of_process(len(phase.shards), accelerator.process_index, accelerator.num_processes)
-            return phase.micro_batches(step, mine)
+            return phase.micro_batches(step, share_of(phase))
 
         return loop.train(
             accelerator,
