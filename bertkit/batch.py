@@ -44,3 +44,30 @@ class PretrainBatch:
     def num_tokens(self) -> int:
         """S, the number of real tokens."""
         return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """One packed micro-batch of a task.
+
+    Attributes:
+        head: "sequence", "token", "span" or "choice".
+        input_ids: (S,).
+        token_type_ids: (S,).
+        sequence_lengths: tokens of each sequence, (B,).
+        labels: sequence: (B,) label numbers, or (B,) floats for a regression; token: (S,) label numbers, -100 for none;
+            span: (B, 2), start and end among the tokens of each sequence; choice: (B / num_choices,). None without labels.
+        num_choices: neighbouring sequences that belong together; 1 except for a choice.
+    """
+
+    head: str
+    input_ids: NDArray[np.int64]
+    token_type_ids: NDArray[np.int64]
+    sequence_lengths: NDArray[np.int64]
+    labels: NDArray[np.int64] | NDArray[np.float64] | None
+    num_choices: int = 1
+
+    @property
+    def num_tokens(self) -> int:
+        """S, the number of tokens."""
+        return len(self.input_ids)
