@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+IGNORED = -100  # the label of a token that the loss leaves out, as in torch and transformers
+
 
 @dataclass(frozen=True)
 class PretrainBatch:
@@ -55,9 +57,11 @@ class TaskBatch:
         input_ids: (S,).
         token_type_ids: (S,).
         sequence_lengths: tokens of each sequence, (B,).
-        labels: sequence: (B,) label numbers, or (B,) floats for a regression; token: (S,) label numbers, -100 for none;
-            span: (B, 2), start and end among the tokens of each sequence; choice: (B / num_choices,). None without labels.
+        labels: sequence: (B,) label numbers, (B,) floats for a regression, or (B, C) floats, 0 or 1, where several labels
+            may hold at once; token: (S,) label numbers, -100 for none; span: (B, 2), start and end among the tokens of each
+            sequence; choice: (B / num_choices,). None without labels.
         num_choices: neighbouring sequences that belong together; 1 except for a choice.
+        class_weights: what a prediction of each label counts in the loss, (C,); None when all count 1.
     """
 
     head: str
@@ -66,6 +70,20 @@ class TaskBatch:
     sequence_lengths: NDArray[np.int64]
     labels: NDArray[np.int64] | NDArray[np.float64] | None
     num_choices: int = 1
+    class_weights: NDArray[np.float64] | None = None
+
+    @property
+    def loss_counts(self) -> dict[str, float]:
+        """What the loss will be divided by: the number of predictions, or the sum of their weights."""
+        assert self.labels is not None, "a batch without labels has no loss"
+        if self.head == "span":
+            return {"span": len(self.labels)}
+        if self.labels.dtype.kind == "f":
+            return {self.head: self.labels.size}
+        known = self.labels[self.labels != IGNORED]
+        if self.class_weights is None:
+            return {self.head: len(known)}
+        return {self.head: float(self.class_weights[known].sum())}
 
     @property
     def num_tokens(self) -> int:

@@ -1,14 +1,19 @@
-"""What pretraining minimises: the masked LM loss and the next sentence loss of a packed batch."""
+"""What training minimises, of a packed batch: masked LM and next sentence in pretraining, one loss of a task's head.
+
+Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from bertkit.batch import PretrainBatch
+from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.model.layout import Layout
-from bertkit.train.losses import LossTerm, cross_entropy
+from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, squared_error
 
 
 def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = "fp32") -> dict[str, LossTerm]:
@@ -34,3 +39,65 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     if batch.next_sentence_labels is not None and "next_sentence" in out.logits:
         terms["nsp"] = cross_entropy(out.logits["next_sentence"], tensor(batch.next_sentence_labels))
     return terms
+
+
+def task_losses(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> dict[str, LossTerm]:
+    """Run the model over a packed batch with labels; give the loss of its head, by the head's name.
+
+    sequence: cross-entropy over the labels; the squared error of a regression; a cross-entropy for each label where
+    several may hold. token: cross-entropy of every token that has a label. choice: cross-entropy over the endings.
+    span: the mean of the cross-entropies of start and end, each over the tokens of its own sequence, with no padding
+    among them as Hugging Face has it (google-research/bert run_squad.py, lines 642-662). Class weights, of the batch,
+    weight the cross-entropy of sequence and token.
+    """
+    assert batch.labels is not None, "no labels to learn from"
+    logits = _head_logits(model, batch, precision)
+    labels = torch.from_numpy(batch.labels).to(logits.device, non_blocking=True)
+    weights = None if batch.class_weights is None else torch.from_numpy(batch.class_weights).to(logits.device)
+    if batch.head == "span":
+        term = _span_loss(logits, batch.sequence_lengths, labels)
+    elif batch.head == "choice":
+        term = cross_entropy(logits.view(-1, batch.num_choices), labels)
+    elif batch.labels.dtype.kind != "f":
+        term = cross_entropy(logits, labels, weights, IGNORED)
+    elif batch.labels.ndim == 1:
+        term = squared_error(logits.squeeze(1), labels)
+    else:
+        term = binary_cross_entropy(logits, labels)
+    return {batch.head: term}
+
+
+@torch.no_grad()
+def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> list[NDArray[np.float32]]:
+    """Run the model over a packed batch; give the logits of each sequence.
+
+    sequence: (C,); token: (T, C); span: (T, 2); choice: (1,).
+    """
+    logits = _head_logits(model, batch, precision).float().cpu()
+    if batch.head in ("token", "span"):
+        return [part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)]
+    return list(logits.numpy())
+
+
+def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
+    device = next(model.parameters()).device
+    layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
+    ids, types = (
+        torch.from_numpy(array).to(device, non_blocking=True) for array in (batch.input_ids, batch.token_type_ids)
+    )
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        logits: Tensor = model(ids, types, layout).logits[batch.head]
+    return logits
+
+
+def _span_loss(logits: Tensor, sequence_lengths: NDArray[np.int64], labels: Tensor) -> LossTerm:
+    """Logits (S, 2) against the first and last token of each answer, (B, 2)."""
+    rows = _by_sequence(logits, sequence_lengths)
+    by_sequence = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)  # (B, T, 2)
+    start, end = (cross_entropy(by_sequence[:, :, side], labels[:, side]) for side in (0, 1))
+    both = by_sequence.detach().argmax(1) == labels  # (B, 2)
+    return LossTerm((start.sum + end.sum) / 2, len(labels), both.all(1).sum())
+
+
+def _by_sequence(packed: Tensor, sequence_lengths: NDArray[np.int64]) -> list[Tensor]:
+    return list(torch.split(packed, sequence_lengths.tolist()))

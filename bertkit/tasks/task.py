@@ -101,6 +101,7 @@ class Feature:
             right ending, on each of the features of an example; None where it is not known.
         where: what the shape needs to find its way back from tokens to the example, such as word numbers or character
             offsets, T of them; None where nothing is needed.
+        num_cut: pieces of its example that did not fit and that no other feature holds.
     """
 
     example: int
@@ -108,3 +109,4 @@ class Feature:
     token_type_ids: list[int]
     label: Any
     where: Any = None
+    num_cut: int = 0

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -36,8 +36,8 @@ class MicroBatch(Protocol):
     """What the loop needs to know of a batch."""
 
     @property
-    def loss_counts(self) -> dict[str, int]:
-        """The number of predictions of each loss."""
+    def loss_counts(self) -> Mapping[str, float]:
+        """What each loss is divided by: its number of predictions, or the sum of their weights."""
 
     @property
     def num_tokens(self) -> int:
@@ -55,7 +55,7 @@ class StepReport:
     Attributes:
         step: optimizer steps finished, this one included.
         losses: the mean of each loss over the global batch, before the update; none where the batch was left out.
-        accuracies: the share of right predictions of each.
+        accuracies: the share of right predictions of each loss that has right ones.
         learning_rate: of this step.
         grad_norm: the global norm of the gradient before clipping.
         num_tokens: tokens of the global batch.
@@ -217,7 +217,7 @@ def optimizer_step(
     counts = dict(zip(names, totals, strict=True))
 
     sums: dict[str, Tensor | float] = dict.fromkeys(names, 0.0)
-    correct: dict[str, Tensor | float] = dict.fromkeys(names, 0.0)
+    correct: dict[str, Tensor | float] = {}
     grad_norm = 0.0
     for number, (shard, batch) in enumerate(micro_batches):
         is_last = number == len(micro_batches) - 1
@@ -229,7 +229,9 @@ def optimizer_step(
             accelerator.backward(loss * accelerator.num_processes)
         for name in names:
             sums[name] = sums[name] + terms[name].sum.detach()
-            correct[name] = correct[name] + terms[name].correct
+            right = terms[name].correct
+            if right is not None:
+                correct[name] = correct.get(name, 0.0) + right
     if micro_batches:
         grad_norm = clip_global_norm(model.parameters(), max_grad_norm)
         if not math.isfinite(grad_norm):
@@ -239,15 +241,15 @@ def optimizer_step(
                 "optimizer.peak_learning_rate"
             )
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["rate_scale"]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     totals = _all_reduce(accelerator, [*sums.values(), *correct.values()]).tolist() if names else []
-    means = [total / counts[name] for name, total in zip([*names, *names], totals, strict=True)]
+    means = [total / counts[name] for name, total in zip([*sums, *correct], totals, strict=True)]
     return StepReport(
         step=step + 1,
-        losses=dict(zip(names, means, strict=False)),
-        accuracies=dict(zip(names, means[len(names) :], strict=True)),
+        losses=dict(zip(sums, means, strict=False)),
+        accuracies=dict(zip(correct, means[len(sums) :], strict=True)),
         learning_rate=learning_rate,
         grad_norm=grad_norm,
         num_tokens=int(num_tokens),
@@ -258,11 +260,26 @@ def optimizer_step(
 
 @dataclass(frozen=True)
 class Measured:
-    """The mean loss and the accuracy over a number of predictions."""
+    """The mean loss and the accuracy over a number of predictions; NaN where none is right or wrong."""
 
     loss: float
     accuracy: float
     count: int
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and afterwards each of its modules back into the mode that it was in.
+
+    Frozen parts stay in evaluation mode while the others train.
+    """
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 @torch.no_grad()
@@ -273,15 +290,14 @@ def evaluate(
 
     Every process brings its own, disjoint batches; it may have none.
     """
-    was_training = model.training
-    model.eval()
     sums: dict[str, list[float]] = {}
-    for batch in batches:
-        for name, term in losses(model, batch).items():
-            total = sums.setdefault(name, [0.0, 0.0, 0.0])
-            for index, value in enumerate((float(term.sum), float(term.correct), float(term.count))):
-                total[index] += value
-    model.train(was_training)
+    with evaluating(model):
+        for batch in batches:
+            for name, term in losses(model, batch).items():
+                total = sums.setdefault(name, [0.0, 0.0, 0.0])
+                correct = math.nan if term.correct is None else float(term.correct)
+                for index, value in enumerate((float(term.sum), correct, float(term.count))):
+                    total[index] += value
     gathered: list[dict[str, list[float]]] = [sums]
     if accelerator.num_processes > 1:
         gathered = [{} for _ in range(accelerator.num_processes)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -14,17 +15,53 @@ class LossTerm:
 
     Attributes:
         sum: the loss summed over its predictions, with gradient.
-        count: the number of predictions.
-        correct: how many of them were right.
+        count: the number of predictions, or the sum of their weights.
+        correct: how many of them were right, weighted alike; None where no prediction is right or wrong.
     """
 
     sum: Tensor
-    count: int
-    correct: Tensor
+    count: float
+    correct: Tensor | None
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
-    """Sum the cross-entropy, in nats, of logits (n, classes) against labels (n,), in float32 or better."""
-    logits = logits if logits.dtype.itemsize >= 4 else logits.float()
-    correct = (logits.detach().argmax(1) == labels).sum()
-    return LossTerm(F.cross_entropy(logits, labels, reduction="sum"), len(labels), correct)
+def cross_entropy(
+    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, ignored: int | None = None
+) -> LossTerm:
+    """Sum the cross-entropy, in nats, of logits (n, classes) against labels (n,), in float32 or better.
+
+    Args:
+        logits: (n, classes).
+        labels: (n,).
+        class_weights: what a prediction of each label counts, (classes,), in the sum and in the count, as torch's
+            `CrossEntropyLoss(weight=...)` has it; None when all count 1.
+        ignored: a label whose rows are left out.
+    """
+    if ignored is not None:
+        known = labels != ignored
+        logits, labels = logits[known], labels[known]
+    logits = in_float32(logits)
+    is_right = logits.detach().argmax(1) == labels
+    if class_weights is None:
+        return LossTerm(F.cross_entropy(logits, labels, reduction="sum"), len(labels), is_right.sum())
+    weights = class_weights.to(logits.dtype)
+    total = F.cross_entropy(logits, labels, weights, reduction="sum")
+    counted = class_weights[labels]
+    return LossTerm(total, float(counted.sum()), (counted * is_right).sum())
+
+
+def squared_error(outputs: Tensor, numbers: Tensor) -> LossTerm:
+    """Sum the squared differences of a regression's outputs (n,) from the numbers (n,)."""
+    outputs = in_float32(outputs)
+    return LossTerm(F.mse_loss(outputs, numbers.to(outputs.dtype), reduction="sum"), len(numbers), None)
+
+
+def binary_cross_entropy(logits: Tensor, targets: Tensor) -> LossTerm:
+    """Sum the cross-entropy of a yes or no for each label: logits (n, classes) against targets of 0 and 1 alike."""
+    logits = in_float32(logits)
+    total = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="sum")
+    return LossTerm(total, targets.numel(), ((logits.detach() > 0) == (targets > 0.5)).sum())
+
+
+def in_float32(logits: Tensor) -> Tensor:
+    """Widen half precision; float32 and float64 stay."""
+    return logits if logits.dtype.itemsize >= 4 else logits.to(torch.float32)

@@ -137,22 +137,31 @@ def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
 OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float, rate_scale_of: Callable[[str], float] = lambda name: 1.0
+) -> list[dict[str, Any]]:
     """Split the trained parameters: weights and embeddings decay; biases and LayerNorm do not.
+
+    Args:
+        model: parameters that need no gradient are left out.
+        weight_decay: of those that decay.
+        rate_scale_of: a parameter's name -> what the learning rate is multiplied with; a group holds those of one scale.
 
     Source: google-research/bert optimization.py, lines 59-65.
     """
     norms = {
         parameter for module in model.modules() if isinstance(module, nn.LayerNorm) for parameter in module.parameters()
     }
-    decayed: list[Tensor] = []
-    kept: list[Tensor] = []
+    parts: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
+            decayed, kept = parts.setdefault(rate_scale_of(name), ([], []))
             (kept if parameter in norms or name.endswith("bias") else decayed).append(parameter)
     return [
-        {"params": decayed, "weight_decay": weight_decay, "is_decayed": True},
-        {"params": kept, "weight_decay": 0.0, "is_decayed": False},
+        {"params": parameters, "weight_decay": decay, "is_decayed": is_decayed, "rate_scale": scale}
+        for scale, (decayed, kept) in parts.items()
+        for parameters, decay, is_decayed in ((decayed, weight_decay, True), (kept, 0.0, False))
+        if parameters
     ]
 
 

@@ -1,0 +1,168 @@
+"""Features -> packed micro-batches: which of them make up a step, and how a step is cut.
+
+An epoch visits every item once, in the order of a permutation keyed by (seed, epoch); its last batch is smaller where the
+batch does not divide it, as everywhere in fine-tuning. An item is a feature, or, where features of one example belong
+together (choices), all of them. A step's items are sorted by length and cut into micro-batches of about as many tokens, so
+that one forward pass has a bounded cost. All this is a function of the step and of the cut alone: any number of processes
+trains on the same micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.batch import TaskBatch
+from bertkit.data.draws import Stream, permute
+from bertkit.tasks.task import Feature
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a batch is cut into micro-batches.
+
+    Attributes:
+        micro_tokens: the most tokens of one; a single item may have more.
+        micro_items: the most items of one.
+        min_parts: the fewest micro-batches of a batch with that many items, so that every process has one.
+    """
+
+    micro_tokens: int | None
+    micro_items: int | None
+    min_parts: int
+
+    def parts(self, lengths: NDArray[np.int64]) -> list[range]:
+        """Cut items of these lengths, in tokens, into neighbouring parts, none empty."""
+        ends = np.cumsum(lengths)
+        for num_parts in range(min(self.min_parts, len(lengths)), len(lengths) + 1):
+            # the item that reaches a share of all the tokens ends a part; each part has at least one item
+            borders = np.searchsorted(ends, ends[-1] * np.arange(1, num_parts) / num_parts) + 1
+            borders = np.maximum.accumulate(borders - np.arange(1, num_parts)) + np.arange(1, num_parts)
+            borders = np.minimum(borders, len(lengths) - np.arange(num_parts - 1, 0, -1))
+            parts = [range(a, b) for a, b in zip([0, *borders], [*borders, len(lengths)], strict=True)]
+            if all(self._fits(part, ends) for part in parts):
+                return parts
+        return [range(item, item + 1) for item in range(len(lengths))]
+
+    def _fits(self, part: range, ends: NDArray[np.int64]) -> bool:
+        num_tokens = ends[part[-1]] - (ends[part[0] - 1] if part[0] else 0)
+        return (self.micro_tokens is None or num_tokens <= self.micro_tokens) and (
+            self.micro_items is None or len(part) <= self.micro_items
+        )
+
+
+class FeatureBatches:
+    """The features of a split, packed into batches of any of them.
+
+    Attributes:
+        head: whose labels the features have.
+        num_choices: neighbouring features that make one item.
+        lengths: tokens of each item.
+    """
+
+    def __init__(
+        self,
+        features: Sequence[Feature],
+        head: str,
+        num_choices: int = 1,
+        class_weights: Sequence[float] | None = None,
+    ) -> None:
+        """Take at least one feature; all with labels, or none."""
+        self.head, self.num_choices = head, num_choices
+        self.class_weights = None if class_weights is None else np.array(class_weights, np.float64)
+        sizes = [len(feature.input_ids) for feature in features]
+        self._first = np.concatenate([[0], np.cumsum(sizes)])
+        self._input_ids = _flat([feature.input_ids for feature in features], sizes, np.int32)
+        self._token_type_ids = _flat([feature.token_type_ids for feature in features], sizes, np.int8)
+        self._labels: NDArray[np.int64] | NDArray[np.float64] | None = None
+        labels = [feature.label for feature in features]
+        if features and labels[0] is not None:
+            self._labels = _flat(labels, sizes, np.int64) if head == "token" else _labels_of(labels)
+        self.lengths: NDArray[np.int64] = np.array(sizes, np.int64).reshape(-1, num_choices).sum(1)
+
+    def __len__(self) -> int:
+        """The number of items."""
+        return len(self.lengths)
+
+    def take(self, items: NDArray[np.int64]) -> TaskBatch:
+        """Pack items, in the order given, into one batch."""
+        chosen = (items[:, None] * self.num_choices + np.arange(self.num_choices)).reshape(-1)
+        sizes = self._first[chosen + 1] - self._first[chosen]
+        starts = np.repeat(self._first[chosen] - np.cumsum(sizes) + sizes, sizes)
+        tokens = starts + np.arange(len(starts))
+        labels = self._labels
+        if labels is not None:
+            labels = labels[tokens if self.head == "token" else chosen[:: self.num_choices]]
+        return TaskBatch(
+            head=self.head,
+            input_ids=self._input_ids[tokens].astype(np.int64),
+            token_type_ids=self._token_type_ids[tokens].astype(np.int64),
+            sequence_lengths=sizes,
+            labels=labels,
+            num_choices=self.num_choices,
+            class_weights=self.class_weights,
+        )
+
+    def in_turn(
+        self, micro_tokens: int, process: int, num_processes: int
+    ) -> Iterator[tuple[NDArray[np.int64], TaskBatch]]:
+        """Give every item once, shortest first, in batches with the numbers of their items: a process's share of them."""
+        order = np.argsort(self.lengths, kind="stable")
+        parts = Cut(micro_tokens, None, 1).parts(self.lengths[order]) if len(order) else []
+        for part in parts[process::num_processes]:
+            items = order[part.start : part.stop]
+            yield items, self.take(items)
+
+
+@dataclass(frozen=True)
+class TrainingOrder:
+    """Which items of a split make up each step.
+
+    Attributes:
+        batches: of the split to train on.
+        batch_size: items a step.
+        seed: of the order.
+        cut: into micro-batches.
+    """
+
+    batches: FeatureBatches
+    batch_size: int
+    seed: int
+    cut: Cut
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch has, the last of them perhaps smaller."""
+        return -(-len(self.batches) // self.batch_size)
+
+    @property
+    def smallest_batch(self) -> int:
+        """The items of an epoch's last batch."""
+        return len(self.batches) - (self.steps_per_epoch - 1) * self.batch_size
+
+    def items(self, step: int) -> NDArray[np.int64]:
+        """Give the items of a step, counted from 0, in the order of the epoch."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        places = np.arange(number * self.batch_size, min((number + 1) * self.batch_size, len(self.batches)))
+        return permute(places, len(self.batches), self.seed, Stream.ORDER, epoch)
+
+    def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, TaskBatch]]:
+        """Give a process its neighbouring share of a step's micro-batches, numbered among all of them."""
+        items = self.items(step)
+        items = items[np.argsort(self.batches.lengths[items], kind="stable")]
+        parts = self.cut.parts(self.batches.lengths[items])
+        mine = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
+        return [(number, self.batches.take(items[parts[number].start : parts[number].stop])) for number in mine]
+
+
+def _flat(rows: Sequence[Sequence[int]], sizes: Sequence[int], dtype: type[np.signedinteger]) -> NDArray[np.int64]:
+    return np.fromiter((value for row in rows for value in row), dtype, sum(sizes))
+
+
+def _labels_of(labels: Sequence[object]) -> NDArray[np.int64] | NDArray[np.float64]:
+    """Numbers of labels, pairs of positions, or floats."""
+    array = np.array(labels)
+    return array.astype(np.float64) if array.dtype.kind == "f" else array.astype(np.int64)

@@ -1,0 +1,117 @@
+"""Texts and pairs: how they are cut, what their labels become, and the way back from logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.tasks import choice, sequence
+from bertkit.tasks.sequence import kept_of_pair, make_features
+from bertkit.tasks.task import ChoiceExample, SequenceExample
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
+TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+
+
+def words(ids: list[int]) -> str:
+    return " ".join(TOKENS[number] for number in ids)
+
+
+def example(text: str, pair: str | None = None, label: str | float | None = None) -> SequenceExample:
+    return SequenceExample("7", text, pair, label)
+
+
+@pytest.mark.parametrize(
+    ("text", "pair", "length", "expected", "types", "num_cut"),
+    [
+        ("a b", None, 9, "[CLS] a b [SEP]", "0000", 0),
+        ("", None, 9, "[CLS] [SEP]", "00", 0),
+        ("a b c d", None, 5, "[CLS] a b c [SEP]", "00000", 1),
+        ("a b", "c", 9, "[CLS] a b [SEP] c [SEP]", "000011", 0),
+        ("a b", "", 9, "[CLS] a b [SEP] [SEP]", "00001", 0),
+        ("a b c d", "e", 6, "[CLS] a b [SEP] e [SEP]", "000011", 2),
+        ("a", "b c d e", 6, "[CLS] a [SEP] b c [SEP]", "000111", 2),
+        ("a b c", "c d e", 8, "[CLS] a b c [SEP] c d [SEP]", "00000111", 1),  # of equal ones the second gives first
+    ],
+)
+def test_features(text: str, pair: str | None, length: int, expected: str, types: str, num_cut: int) -> None:
+    (feature,) = make_features([example(text, pair)], TOKENIZER, ("no", "yes"), length)
+    assert words(feature.input_ids) == expected
+    assert "".join(map(str, feature.token_type_ids)) == types
+    assert (feature.example, feature.label, feature.num_cut) == (0, None, num_cut)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 30))
+def test_what_stays_of_a_pair_is_what_removing_one_by_one_leaves(a: int, b: int, budget: int) -> None:
+    kept_a, kept_b = a, b
+    while kept_a + kept_b > budget:
+        if kept_a > kept_b:
+            kept_a -= 1
+        else:
+            kept_b -= 1
+    assert kept_of_pair(a, b, budget) == (kept_a, kept_b)
+
+
+def test_singles_and_pairs_may_be_mixed() -> None:
+    features = make_features([example("a", "b"), example("c"), example("d", "e")], TOKENIZER, (), 9)
+    found = [words(feature.input_ids) for feature in features]
+    assert found == ["[CLS] a [SEP] b [SEP]", "[CLS] c [SEP]", "[CLS] d [SEP] e [SEP]"]
+    assert [feature.example for feature in features] == [0, 1, 2]
+
+
+def test_labels_become_numbers_by_name() -> None:
+    examples = [example("a", label="yes"), example("a", label="no"), example("a", label=None)]
+    assert [f.label for f in make_features(examples, TOKENIZER, ("no", "yes"), 9)] == [1, 0, None]
+    assert [f.label for f in make_features([example("a", label=2.5)], TOKENIZER, (), 9)] == [2.5]
+    with pytest.raises(InputError, match="example 7: unknown label 'yess'; did you mean 'yes'"):
+        make_features([example("a", label="yess")], TOKENIZER, ("no", "yes"), 9)
+    with pytest.raises(InputError, match="example 7: label 'yes': expected a number"):
+        make_features([example("a", label="yes")], TOKENIZER, (), 9)
+
+
+def test_predictions() -> None:
+    examples = [example("a"), example("b")]
+    features = make_features(examples, TOKENIZER, ("no", "yes"), 9)
+    logits = [np.array([0.0, np.log(3.0)], np.float32), np.array([800.0, -800.0], np.float32)]
+    first, second = sequence.predictions(examples, features, logits, ("no", "yes"))
+    assert (first.id, first.label, second.label) == ("7", "yes", "no")
+    assert first.probabilities == pytest.approx({"no": 0.25, "yes": 0.75})
+    assert second.probabilities == {"no": 1.0, "yes": 0.0}
+    (score,) = sequence.predictions(examples[:1], features[:1], [np.array([2.5], np.float32)], ())
+    assert (score.label, score.probabilities) == (2.5, {})
+
+
+CHOICES = [ChoiceExample("x", "a b", ("c", "d e"), 1), ChoiceExample("y", "b", ("d", "c c c"), None)]
+
+
+def test_each_ending_is_a_feature() -> None:
+    features = choice.make_features(CHOICES, TOKENIZER, 7)
+    assert [words(feature.input_ids) for feature in features] == [
+        "[CLS] a b [SEP] c [SEP]",
+        "[CLS] a b [SEP] d e [SEP]",
+        "[CLS] b [SEP] d [SEP]",
+        "[CLS] b [SEP] c c c [SEP]",
+    ][:4]
+    assert [(f.example, f.label, f.num_cut) for f in features] == [(0, 1, 0), (0, 1, 0), (1, None, 0), (1, None, 0)]
+
+
+def test_predictions_of_choices() -> None:
+    features = choice.make_features(CHOICES, TOKENIZER, 9)
+    logits = [np.array([value], np.float32) for value in (np.log(3.0), 0.0, -2.0, -2.0 + np.log(4.0))]
+    first, second = choice.predictions(CHOICES, features, logits)
+    assert (first.id, first.label) == ("x", 0)
+    assert first.probabilities == pytest.approx((0.75, 0.25))
+    assert (second.label, second.probabilities) == (1, pytest.approx((0.2, 0.8)))
+
+
+@pytest.mark.parametrize(
+    ("endings", "label", "line"),
+    [(("a",), 0, "1 endings; expected as many as of the first"), (("a", "b"), 2, "label 2: expected 0 to 1")],
+)
+def test_choices_that_do_not_fit(endings: tuple[str, ...], label: int, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        choice.make_features([CHOICES[0], ChoiceExample("z", "a", endings, label)], TOKENIZER, 9)
