@@ -24,11 +24,11 @@ from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
-from bertkit.errors import InputError, NumericsError, StoppedError
+from bertkit.errors import InputError, StoppedError
 from bertkit.evaluate import as_stored, check_fit, evaluate_split
-from bertkit.files import building_dir, locked, sha256_file, to_json, write_durably
+from bertkit.files import building_dir, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
-from bertkit.interop.load import resolve_model_dir, text_files, write_model
+from bertkit.interop.load import resolve_model_dir, write_model
 from bertkit.launch import world_from_environment
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
@@ -39,8 +39,9 @@ from bertkit.progress import Progress
 from bertkit.settings import PretrainSettings
 from bertkit.train import checkpoint, loop
 from bertkit.train.log import MetricsLog
-from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
+from bertkit.train.optimizer import MOMENTS
 from bertkit.train.schedule import polynomial
+from bertkit.training_run import TrainingRun, metrics_row
 from bertkit.view import console
 from bertkit.view.report import write_report
 
@@ -95,11 +96,7 @@ def run(settings: PretrainSettings) -> None:
     with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
 
         def open_run() -> None:
-            runs.check(directory, identity)
-            directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(directory))
-            runs.check(directory, identity)  # once more: another start may have come first
-            runs.write_identity(directory, to_mapping(settings), identity, facts)
+            stack.enter_context(runs.opened(directory, to_mapping(settings), identity, facts))
 
         loop.on_main_process(accelerator, open_run)
         _Pretraining(settings, dataset, model, moments, accelerator, directory, micro_sequences).run()
@@ -184,17 +181,19 @@ class _Pretraining:
     ) -> None:
         self.settings, self.dataset, self.accelerator = settings, dataset, accelerator
         self.directory, self.main = directory, accelerator.is_main_process
-        self.packed = model
-        self.first_step = 0
-        self.state: dict[str, Any] = {"micro_sequences": micro_sequences, "num_threads": torch.get_num_threads()}
-        moments, num_updates = self._resume() or (starting_moments, 0)
-        torch.set_num_threads(self.state["num_threads"])
-        self.model = accelerator.prepare_model(model.train())
-        groups = parameter_groups(model, settings.optimizer.weight_decay)
-        self.optimizer = OPTIMIZERS[settings.optimizer.name](groups, settings.optimizer)
-        self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        self.optimizer.restore(moments, self.names, num_updates)
-        self.phases = make_phases(settings, dataset, directory / "cache", self.state["micro_sequences"])
+        self.training = TrainingRun(
+            accelerator,
+            directory,
+            model,
+            dataset.tokenizer,
+            settings.optimizer,
+            keep_last=settings.checkpoint.keep_last,
+            state={"micro_sequences": micro_sequences},
+            starting_moments=starting_moments,
+        )
+        self.packed, self.model, self.first_step = model, self.training.model, self.training.first_step
+        micro_sequences = self.training.state["micro_sequences"]
+        self.phases = make_phases(settings, dataset, directory / "cache", micro_sequences)
 
     def run(self) -> None:
         """Train to the last step and finish."""
@@ -213,7 +212,7 @@ class _Pretraining:
                     metrics = self._evaluate(phase)
                 is_logged = step == 1 or is_last or step % settings.log.every_steps == 0 or not report.losses
                 if log is not None and (metrics or is_logged):
-                    row = _metrics_row(report, tokens / seconds, metrics)
+                    row = metrics_row(report, tokens / seconds, metrics)
                     log.write(row)
                     progress.line(console.step_line(row, settings.steps, progress.time_left()))
                     tokens, seconds = 0, 0.0
@@ -222,7 +221,7 @@ class _Pretraining:
                     progress.line(f"  health: {console.health_line(metrics, baselines)}")
                     write_report(self.directory, baselines)
                 if is_last or report.stop_requested or step % settings.checkpoint.every_steps == 0:
-                    self._save(step)
+                    self.training.save(step)
                 progress.advance(step)
                 if report.stop_requested and not is_last:
                     raise StoppedError(
@@ -250,7 +249,7 @@ class _Pretraining:
         return loop.train(
             accelerator,
             self.model,
-            self.optimizer,
+            self.training.optimizer,
             functools.partial(pretraining_losses, precision=settings.precision),
             batches,
             first_step=self.first_step,
@@ -272,21 +271,6 @@ class _Pretraining:
     def _phase_of(self, step: int) -> Phase:
         """Give the phase of a step, counted from 0; beyond the end it is the last one."""
         return next((phase for phase in self.phases if step < phase.last_step), self.phases[-1])
-
-    def _resume(self) -> tuple[dict[str, Tensor], int] | None:
-        """Load the newest valid checkpoint, if any, into the model; give the moments and the number of updates."""
-        newest, faults = checkpoint.newest_valid(self.directory)
-        if self.main:
-            for fault in faults:
-                print(f"warning: {fault}")
-        if newest is None:
-            return None
-        weights, _ = huggingface.load(newest)
-        self.packed.load_state_dict(weights.state_dict())
-        moments, state = checkpoint.load_training_state(newest)
-        self.first_step, num_updates = state.pop("step"), state.pop("num_updates")
-        self.state = state
-        return moments, num_updates
 
     def _introduce(self) -> None:
         if not self.main:
@@ -330,22 +314,6 @@ class _Pretraining:
             baselines["guessing"] = max(share, 1 - share)
         return baselines
 
-    def _save(self, step: int) -> None:
-        def save() -> None:
-            tensors = huggingface.tensors_of(self.packed)
-            if not checkpoint.all_finite(tensors):
-                raise NumericsError(f"step {step}: a weight is not finite; nothing was saved")
-            contents = checkpoint.Checkpoint(
-                step=step,
-                model=tensors,
-                optimizer=self.optimizer.tensors(self.names),
-                state={**self.state, "num_updates": self.optimizer.num_updates, "torch": torch.__version__},
-                files=text_files(self.packed, self.dataset.tokenizer),
-            )
-            checkpoint.save(self.directory, contents, self.settings.checkpoint.keep_last)
-
-        loop.on_main_process(self.accelerator, save)
-
     def _finish(self) -> None:
         """Write the model, the metrics and the report; the metrics last, they mark the run as done."""
         metrics = self._evaluate(self.phases[-1])
@@ -362,17 +330,3 @@ class _Pretraining:
         if metrics:
             print(console.health_line(metrics, baselines))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")
-
-
-def _metrics_row(report: loop.StepReport, tokens_per_second: float, evaluated: dict[str, float]) -> dict[str, Any]:
-    row: dict[str, Any] = {"step": report.step}
-    if report.losses:
-        row["loss"] = sum(report.losses.values())
-    row |= {f"{name}_loss": value for name, value in report.losses.items()}
-    row |= {f"{name}_accuracy": value for name, value in report.accuracies.items()}
-    row |= {
-        "learning_rate": report.learning_rate,
-        "grad_norm": report.grad_norm,
-        "tokens_per_second": round(tokens_per_second, 1),
-    }
-    return row | {f"eval_{name}": value for name, value in evaluated.items()}

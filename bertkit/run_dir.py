@@ -23,7 +23,7 @@ import yaml
 from bertkit import __version__
 from bertkit.config import differences
 from bertkit.errors import InputError
-from bertkit.files import read_json, to_json, write_durably
+from bertkit.files import locked, read_json, to_json, write_durably
 from bertkit.launch import world_from_environment
 
 RESULT = "eval.json"
@@ -98,6 +98,24 @@ def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str
         "identity": identity,
     }
     write_durably(directory / "manifest.json", to_json(manifest))
+
+
+@contextlib.contextmanager
+def opened(
+    directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]
+) -> Iterator[None]:
+    """Make or reopen the directory of a run and hold it.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run.
+        LockedError: the run is live elsewhere.
+    """
+    check(directory, identity)
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        check(directory, identity)  # once more: another start may have come first
+        write_identity(directory, settings, identity, facts)
+        yield
 
 
 def _git_revision() -> str | None:

@@ -17,7 +17,7 @@ BASE = ("config", "files", "errors", "batch", "progress")  # imported from every
 # first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
 BELOW = ("data", "model", "train", *BASE, "")
 ABOVE = ("interop", "view", "tasks")
-HELPERS = ("run_dir", "objective", "phases", "launch", "settings")
+HELPERS = ("run_dir", "training_run", "objective", "phases", "launch", "settings")
 ALLOWED = {
     "": ("interop",),  # on first use
     "__main__": ("cli",),
@@ -25,6 +25,7 @@ ALLOWED = {
     **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
     "objective": ("batch", "model", "train"),
     "phases": ("data", "train", "settings", "evaluate"),
+    "training_run": ("data", "interop", "model", "train", "errors"),
     "run_dir": ("config", "errors", "files", "launch", ""),
     "launch": ("errors",),
     "settings": ("data", "model", "train", "errors"),  # their config.py only
