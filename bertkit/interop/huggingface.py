@@ -6,6 +6,7 @@ or newly made by a named rule, and anything else is an error that lists the name
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file, to_json
 from bertkit.interop import names, tensorflow, weights
 from bertkit.model.bert import init_weights
-from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig
+from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, ProblemType
 from bertkit.model.heads import BertWithHeads
 
 ARCHITECTURES = {
@@ -44,6 +45,7 @@ _HONOURED = {
     "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False,
     "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
 }  # fmt: skip
+MAX_LISTED = 8  # labels that a line names
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,12 @@ def hashes_of(directory: Path) -> dict[str, str]:
 
 
 def load(
-    directory: Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None, seed: int = 0
+    directory: Path,
+    heads: Sequence[str] | None = None,
+    with_pooler: bool | None = None,
+    seed: int = 0,
+    labels: Sequence[str] | None = None,
+    problem_type: ProblemType | None = None,
 ) -> tuple[BertWithHeads, LoadReport]:
     """Build the model of a directory and load its weights.
 
@@ -180,6 +187,9 @@ def load(
         heads: the heads to build; None for those that the file holds.
         with_pooler: None for what the file holds, or what the heads need.
         seed: of the initialisation of what is new.
+        labels: of a sequence or token head; None for those of the file. The rows of a head of the same labels are put
+            into their order; a head of other labels is left out and made anew.
+        problem_type: goes with `labels`.
 
     Raises:
         InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
@@ -192,12 +202,23 @@ def load(
     if with_pooler is None:
         pooler_held = any(name.startswith("bert.pooler.") for name in held.values())
         with_pooler = pooler_held or bool(set(heads) & set(POOLED_HEADS))
+    by_name = {ours: tensors[theirs] for theirs, ours in held.items()}
+    if labels is not None:
+        for theirs, name in held.items():
+            if not name.startswith(("heads.sequence.", "heads.token.")) or name.split(".")[1] not in heads:
+                continue
+            kinds = {kind or _problem_type_of(labels) for kind in (config.problem_type, problem_type)}
+            if set(config.labels) == set(labels) and len(kinds) == 1:
+                by_name[name] = by_name[name][[config.labels.index(label) for label in labels]]
+            else:
+                del by_name[name]
+                skipped[theirs] = f"of a head of other labels: {', '.join(config.labels[:MAX_LISTED])}"
+        config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
     model.to_empty(device="cpu")
     parameters = dict(model.named_parameters())
     problems, new = [], []
-    by_name = {ours: tensors[theirs] for theirs, ours in held.items()}
     for name, parameter in parameters.items():
         if name in by_name:
             if by_name[name].shape != parameter.shape:
@@ -229,6 +250,11 @@ def load(
             if name in by_name:
                 parameter.copy_(by_name[name])
     return model, LoadReport(sorted(set(parameters) - set(new)), skipped, new)
+
+
+def _problem_type_of(labels: Sequence[str]) -> ProblemType:
+    """What a sequence head predicts where its configuration does not say."""
+    return "regression" if len(labels) == 1 else "single_label_classification"
 
 
 def _same_part(name: str, present: dict[str, Tensor]) -> bool:

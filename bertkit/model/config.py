@@ -12,6 +12,8 @@ TASK_HEADS = ("sequence", "token", "span", "choice")
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
 
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class BertShape:
@@ -73,7 +75,7 @@ class BertConfig(BertShape):
     vocab_size: int
     pad_token_id: int = 0
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
-    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
+    problem_type: ProblemType | None = None
     classifier_dropout: float | None = None
 
     def __post_init__(self) -> None:
