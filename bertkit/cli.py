@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 COMMANDS = {
     "prepare": "text -> tokenizer and prepared dataset",
     "pretrain": "prepared dataset -> BERT, by masked LM and next sentence prediction",
+    "finetune": "any model and a task's files -> a model of the task, and its scores",
     "evaluate": "model and prepared dataset -> losses and accuracies",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
 }
 
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
-PARALLEL_COMMANDS = ("pretrain", "evaluate")
+PARALLEL_COMMANDS = ("pretrain", "finetune", "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 INTERRUPTED = "interrupted before there was anything to save"
 
@@ -47,6 +48,7 @@ options:
 first steps:
   bertkit prepare corpus=python_docs tokenizer.vocab_size=4096 output_dir=runs/docs
   bertkit pretrain experiment=quickstart data_dir=runs/docs output_dir=runs/tiny
+  bertkit finetune task=mrpc model_dir=runs/tiny data_dir=glue output_dir=runs/mrpc
   bertkit export checkpoint=runs/tiny head=masked_lm output_dir=runs/tiny-mlm"""
 
 
@@ -177,6 +179,10 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
+            required = re.match(r"You must specify '(\w+)'", reason)
+            if required:
+                options = ", ".join(groups[required.group(1)])
+                raise InputError(f"missing value: set {required.group(1)}= (one of {options})") from None
             raise InputError(f"cannot compose the configuration: {reason}") from None
     plain.pop("experiment", None)
     if command in KNOW_WHAT_IS_GIVEN:
@@ -272,7 +278,7 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
     ]
     swept = [item.is_sweep_override() for item in parsed]
     outputs = [n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"]
-    if not outputs and command in ("prepare", "pretrain", "export"):
+    if not outputs and command in ("prepare", "pretrain", "finetune", "export"):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
     for combination in itertools.product(*choices):  # refuse before the first one runs
         build(SCHEMAS[command], compose(command, list(combination), config_dir))

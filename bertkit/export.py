@@ -124,6 +124,10 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     if run_dir is not None:
         manifest = read_json(run_dir / "manifest.json")
         identity = manifest["identity"]
+        if "task" in identity:
+            results = read_json(run_dir / "eval.json") if (run_dir / "eval.json").is_file() else {}
+            facts = card.finetuning_facts(identity, results)
+            return dataclasses.replace(facts, license=settings.license, language=settings.language)
         step = read_json(source / "state.json")["step"] if (source / "state.json").is_file() else identity["steps"]
         is_final = step == identity["steps"] and (run_dir / "eval.json").is_file()
         steps = step if step == identity["steps"] else f"{step} of {identity['steps']}"

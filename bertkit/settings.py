@@ -6,12 +6,14 @@ torch, so that a misspelt key is refused at once.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.data.config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.errors import InputError
 from bertkit.model.config import BertShape
+from bertkit.tasks.config import TaskConfig
 from bertkit.train.config import (
     BatchConfig,
     CheckpointConfig,
@@ -20,6 +22,8 @@ from bertkit.train.config import (
     OptimizerConfig,
     ScheduleConfig,
 )
+
+FROZEN_LAYERS = re.compile(r"layers:(\d+)")
 
 
 def _seed_problems(seed: int) -> list[str]:
@@ -185,6 +189,109 @@ class PretrainSettings:
 
 
 @dataclass(frozen=True)
+class EpochCheckpointConfig:
+    """When to save, and how many checkpoints to keep."""
+
+    every_steps: int | Literal["epoch"]
+    keep_last: int
+
+    def __post_init__(self) -> None:
+        _require_steps("checkpoint", self.every_steps)
+        if self.keep_last < 1:
+            raise InputError(f"checkpoint.keep_last={self.keep_last}: expected at least 1")
+
+
+@dataclass(frozen=True)
+class DevEvaluationConfig:
+    """When to evaluate on the dev split, and after how many evaluations without a better score to stop."""
+
+    every_steps: int | Literal["epoch"]
+    patience: int | None
+
+    def __post_init__(self) -> None:
+        _require_steps("evaluation", self.every_steps)
+        if self.patience is not None and self.patience < 1:
+            raise InputError(f"evaluation.patience={self.patience}: expected null or at least 1")
+
+
+def _require_steps(group: str, every_steps: int | str) -> None:
+    if every_steps != "epoch" and int(every_steps) < 1:
+        raise InputError(f"{group}.every_steps={every_steps}: expected epoch or at least 1")
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """`bertkit finetune`."""
+
+    task: TaskConfig
+    model_dir: str
+    data_dir: str | None
+    output_dir: str
+    num_epochs: float
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    device: Literal["auto", "cpu", "cuda"]
+    freeze: str | None
+    reinit_layers: int
+    layer_decay: float
+    class_weights: Literal["balanced"] | tuple[float, ...] | None
+    max_train_examples: int | None
+    batch: BatchConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    checkpoint: EpochCheckpointConfig
+    evaluation: DevEvaluationConfig
+    log: LogConfig
+
+    def __post_init__(self) -> None:
+        problems = _seed_problems(self.seed)
+        if not self.num_epochs > 0:
+            problems.append(f"num_epochs={self.num_epochs}: expected a positive number")
+        if self.freeze not in (None, "embeddings", "encoder") and not FROZEN_LAYERS.fullmatch(self.freeze or ""):
+            problems.append(f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6")
+        if self.reinit_layers < 0:
+            problems.append(f"reinit_layers={self.reinit_layers}: expected 0 or more")
+        if not 0 < self.layer_decay <= 1:
+            problems.append(f"layer_decay={self.layer_decay}: expected a number above 0 and up to 1")
+        if self.max_train_examples is not None and self.max_train_examples < 1:
+            problems.append(f"max_train_examples={self.max_train_examples}: expected null or at least 1")
+        problems += self._class_weight_problems()
+        if problems:
+            raise InputError("\n".join(problems))
+
+    def _class_weight_problems(self) -> list[str]:
+        weights = self.class_weights
+        if weights is None:
+            return []
+        if self.task.kind not in ("sequence", "tagging") or self.task.is_regression:
+            return [f"class_weights has no effect without labels by name, as in task={self.task.name}; leave it out"]
+        if weights != "balanced" and not all(isinstance(weight, float) and weight > 0 for weight in weights):
+            return [f"class_weights={list(weights)}: expected balanced, or a positive number for each label"]
+        return []
+
+    def frozen_depth(self, num_layers: int) -> int:
+        """Give how many of the embeddings (1) and layers (1 each) are frozen, from below.
+
+        Raises:
+            InputError: more layers than there are.
+        """
+        match = FROZEN_LAYERS.fullmatch(self.freeze or "")
+        if match is None:
+            return {None: 0, "embeddings": 1, "encoder": num_layers + 1}[self.freeze]
+        if int(match.group(1)) > num_layers:
+            raise InputError(
+                f"freeze={self.freeze}: the model has {num_layers} layers; freeze at most layers:{num_layers}"
+            )
+        return int(match.group(1)) + 1
+
+    def warmup_of(self, steps: int) -> float:
+        """Give the warm-up of a run of `steps` steps; left to itself the task's share of them, in whole steps."""
+        if self.schedule.warmup_steps == self.schedule.warmup_share == "auto":
+            return int(self.task.recipe.warmup_share * steps)
+        return self.schedule.warmup_of(steps)
+
+
+@dataclass(frozen=True)
 class EvaluateSettings:
     """`bertkit evaluate`."""
 
@@ -244,6 +351,7 @@ class VerifySettings:
 SCHEMAS = {
     "prepare": PrepareSettings,
     "pretrain": PretrainSettings,
+    "finetune": FinetuneSettings,
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "verify": VerifySettings,

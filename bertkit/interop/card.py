@@ -123,6 +123,22 @@ def pretraining_facts(
     return CardFacts(title, shown, results)
 
 
+def finetuning_facts(settings: dict[str, Any], results: dict[str, Any]) -> CardFacts:
+    """What the card of a fine-tuned model says, from the run's settings."""
+    task = settings["task"]
+    shown = {
+        "task": task["name"],
+        "epochs": settings["num_epochs"],
+        "global batch": f"{settings['batch']['sequences']} sequences of at most {task['max_seq_length']} tokens",
+        "frozen": settings["freeze"],
+        "optimizer": settings["optimizer"],
+        "schedule": settings["schedule"],
+        "precision": settings["precision"],
+        "seed": settings["seed"],
+    }
+    return CardFacts(f"BERT for {task['name']}", shown, results, f"the dev split of {task['name']}")
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())

@@ -20,7 +20,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     """Find the directory with a configuration and weights.
 
     Args:
-        model_dir: a run directory (its newest valid checkpoint, or its final model), a checkpoint, a Hugging Face
+        model_dir: a run directory (its newest valid checkpoint, or its final model, which fine-tuning takes from its best one), a checkpoint, a Hugging Face
             directory, a TensorFlow checkpoint (its directory, or its prefix `DIR/bert_model.ckpt`), or a hub id.
         setting: what the caller calls it.
 
@@ -43,6 +43,8 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
             )
         path = hub.fetch(str(model_dir), setting)
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
+        if (path / "predictions.jsonl").is_file() and (path / "model" / "config.json").is_file():
+            return path / "model"  # a task's: its best checkpoint, not its newest
         checkpoint, faults = newest_valid(path)
         if checkpoint is not None:
             return checkpoint

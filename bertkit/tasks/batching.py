@@ -138,11 +138,6 @@ class TrainingOrder:
         """How many batches an epoch has, the last of them perhaps smaller."""
         return -(-len(self.batches) // self.batch_size)
 
-    @property
-    def smallest_batch(self) -> int:
-        """The items of an epoch's last batch."""
-        return len(self.batches) - (self.steps_per_epoch - 1) * self.batch_size
-
     def items(self, step: int) -> NDArray[np.int64]:
         """Give the items of a step, counted from 0, in the order of the epoch."""
         epoch, number = divmod(step, self.steps_per_epoch)

@@ -20,8 +20,9 @@ h1 { font-size: 1.4em; margin-bottom: .2em } h2 { font-size: 1.1em; margin-top: 
 table { border-collapse: collapse } td, th { text-align: left; padding: .15em 1.2em .15em 0; border-bottom: 1px solid #eaeef2 }
 pre { background: #f6f8fa; padding: 1em; overflow: auto; font-size: .85em }
 """
+Charts = tuple[tuple[str, tuple[tuple[str, str], ...], str | None], ...]
 # title, the logged keys with their names, and the key of a constant to compare with
-CHARTS = (
+CHARTS: Charts = (
     ("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
     ("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")), None),
     ("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing"),
@@ -29,17 +30,26 @@ CHARTS = (
     ("Gradient norm before clipping", (("grad_norm", "gradient norm"),), None),
     ("Tokens per second", (("tokens_per_second", "tokens per second"),), None),
 )
+TASK_CHARTS: Charts = (
+    ("Loss of the task's head", (("loss", "training"),), None),
+    ("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev")), None),
+    ("F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of chunks")), None),
+    ("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev")), None),
+    ("Matthews correlation", (("eval_matthews_correlation", "dev"),), None),
+    *CHARTS[-3:],
+)
 
 
-def write_report(run_dir: Path, baselines: dict[str, float]) -> None:
+def write_report(run_dir: Path, baselines: dict[str, float], charts: Charts = CHARTS) -> None:
     """Draw the run's metrics so far; the page needs no network and no other file.
 
     Args:
         run_dir: the run.
         baselines: what to compare with: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
+        charts: what to draw, `CHARTS` or `TASK_CHARTS`; charts without values are left out.
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
-    figures = [_figure(rows, title, series, baseline, baselines) for title, series, baseline in CHARTS]
+    figures = [_figure(rows, title, series, baseline, baselines) for title, series, baseline in charts]
     last = rows[-1] if rows else {}
     manifest = read_json(run_dir / "manifest.json")
     settings = (run_dir / "config.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,76 @@
+"""A model's predictions for the examples of a task, in their order, by any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from bertkit.objective import task_logits
+from bertkit.tasks import shapes
+from bertkit.tasks.batching import FeatureBatches
+from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.metrics import gather_in_order
+from bertkit.tasks.task import Feature
+from bertkit.train import loop
+
+EXAMPLES_AT_ONCE = 2048  # whose logits are kept at a time
+
+
+def answer(
+    accelerator: loop.Accelerator,
+    model: nn.Module,
+    task: TaskConfig,
+    examples: Sequence[Any],
+    features: Sequence[Feature],
+    labels: Sequence[str],
+    *,
+    precision: str,
+    micro_tokens: int,
+) -> list[Any]:
+    """Predict every example; all processes take a share, and all get all predictions.
+
+    Args:
+        accelerator: what `loop.make_accelerator` gave.
+        model: prepared by it; left in the modes it was in.
+        task: its shape.
+        examples: at least one.
+        features: of the examples, in their order.
+        labels: the names in the order of their numbers.
+        precision: of the matrix products.
+        micro_tokens: of one forward pass.
+    """
+    rank, size = accelerator.process_index, accelerator.num_processes
+    first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
+    borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
+    num_choices = shapes.num_choices_of(task, examples)
+    found: list[tuple[int, Any]] = []
+    with loop.evaluating(model):
+        for start in range(first, last, EXAMPLES_AT_ONCE):
+            stop = min(start + EXAMPLES_AT_ONCE, last)
+            mine = [_renumbered(feature, start) for feature in features[borders[start] : borders[stop]]]
+            batches = FeatureBatches([_unlabelled(feature) for feature in mine], shapes.HEADS[task.kind], num_choices)
+            logits: list[Any] = [None] * len(mine)
+            for items, batch in batches.in_turn(micro_tokens, 0, 1):
+                places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
+                for place, row in zip(places, task_logits(model, batch, precision), strict=True):
+                    logits[place] = row
+            found += enumerate(shapes.predict(task, examples[start:stop], mine, logits, labels), start)
+    return gather_in_order(found, len(examples))
+
+
+def _renumbered(feature: Feature, first_example: int) -> Feature:
+    return Feature(
+        feature.example - first_example,
+        feature.input_ids,
+        feature.token_type_ids,
+        feature.label,
+        feature.where,
+        feature.num_cut,
+    )
+
+
+def _unlabelled(feature: Feature) -> Feature:
+    return Feature(feature.example, feature.input_ids, feature.token_type_ids, None)

@@ -1,0 +1,405 @@
+"""Stage: any model and a task's files -> a model of the task, and its scores on the dev split.
+
+1. Read the files, make the features, load the model; nothing is written before.
+2. Open the run directory: a new one, or the same run's, to resume from its newest valid checkpoint.
+3. Train; evaluate at the end of every epoch, and keep the weights of the best score.
+4. Write the best model, its metrics and predictions, and the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import run_dir as runs
+from bertkit.answering import answer
+from bertkit.config import to_mapping
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError, StoppedError
+from bertkit.files import building_dir, remove_dir, to_json, write_durably
+from bertkit.interop import card, huggingface
+from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
+from bertkit.launch import world_from_environment
+from bertkit.model.config import POOLED_HEADS
+from bertkit.model.depth import depth_of, freeze_below, reinitialise_top
+from bertkit.model.heads import BertWithHeads
+from bertkit.objective import task_losses
+from bertkit.phases import TOKENS_AT_ONCE
+from bertkit.progress import Progress
+from bertkit.settings import FinetuneSettings
+from bertkit.tasks import readers, shapes
+from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
+from bertkit.tasks.task import Feature
+from bertkit.train import loop
+from bertkit.train.log import MetricsLog
+from bertkit.train.schedule import polynomial
+from bertkit.training_run import TrainingRun, metrics_row
+from bertkit.view import console
+from bertkit.view.report import TASK_CHARTS, write_report
+
+# may differ when a run is resumed; of the files and the starting weights the content counts, not the place
+FREE_SETTINGS = ("output_dir", "data_dir", "model_dir", "log", "checkpoint", "device")
+SCORE = "score"  # the label of a regression
+PREDICTIONS = "predictions.jsonl"
+BEST = "best"  # the weights of the best score so far
+
+
+@dataclass(frozen=True)
+class Split:
+    """The examples of a split, and what the model sees of them."""
+
+    source: readers.Source
+    features: list[Feature]
+
+    def describe(self) -> str:
+        """Say what was read, and how much of it does not fit."""
+        num_cut = len({feature.example for feature in self.features if feature.num_cut})
+        num_examples = len(self.source.examples)
+        windows = f"; {len(self.features):,} windows" if len(self.features) > num_examples else ""
+        return f"{readers.describe(self.source)}; truncated {num_cut:,} ({num_cut / num_examples:.1%}){windows}"
+
+
+def run(settings: FinetuneSettings) -> None:
+    """Fine-tune, resume, or say that it is done.
+
+    Raises:
+        InputError: settings, files or starting weights do not fit together, or the directory holds another run.
+        LockedError: the run is live elsewhere.
+        NumericsError: the gradient stopped being finite.
+        StoppedError: a signal asked the run to stop; its checkpoint is saved.
+    """
+    directory = Path(settings.output_dir)
+    identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
+    world = world_from_environment()
+    if runs.is_finished(directory, identity):
+        if world.is_main:
+            print(f"done already: the model is in {directory / 'model'}")
+        return
+    shapes.check_metrics(settings.task)
+    source = resolve_model_dir(settings.model_dir)
+    tokenizer = load_tokenizer(source)
+    train, dev = load_task_data(settings, tokenizer)
+    labels = train.source.labels
+    model, start = _load_model(settings, source, tokenizer, labels)
+    _check_fit(settings, model, [train, dev])
+    batches = _training_batches(settings, train, labels)
+    _check_steps(settings, batches, world.size)
+    if world.is_main:
+        for split in (train, dev):
+            print(split.describe())
+            for warning in split.source.warnings:
+                print(f"warning: {warning}")
+        print(f"starting from {settings.model_dir}: {start['summary']}")
+    accelerator = loop.make_accelerator(settings.device, world.size)
+    identity["data_fingerprint"] = [_fingerprint(split.source.examples) for split in (train, dev)]
+    identity["starting_weights"] = start["sha256"]
+    facts = {
+        "corpus": {"description": train.source.description},
+        "tokenizer_sha256": hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest(),
+        "init_from": start,
+    }
+    with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
+
+        def open_run() -> None:
+            stack.enter_context(runs.opened(directory, to_mapping(settings), identity, facts))
+
+        loop.on_main_process(accelerator, open_run)
+        _Finetuning(settings, batches, dev, labels, model, tokenizer, accelerator, directory).run()
+
+
+def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[Split, Split]:
+    """Read the training and the dev split, and make their features."""
+    task = settings.task
+    train = readers.read_examples(task, settings.data_dir, "train")
+    if settings.max_train_examples is not None:
+        train = dataclasses.replace(train, examples=train.examples[: settings.max_train_examples])
+    dev = readers.read_examples(task, settings.data_dir, "dev", train.labels or None)
+    splits = [
+        Split(source, shapes.make_features(task, source.examples, tokenizer, train.labels)) for source in (train, dev)
+    ]
+    return splits[0], splits[1]
+
+
+def _fingerprint(examples: Sequence[Any]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _load_model(
+    settings: FinetuneSettings, source: Path, tokenizer: Tokenizer, labels: tuple[str, ...]
+) -> tuple[BertWithHeads, dict[str, Any]]:
+    """Load the model with the task's head, a new one where it has none of these labels."""
+    head = shapes.HEADS[settings.task.kind]
+    named: dict[str, Any] = {"labels": labels} if labels else {}
+    if settings.task.is_regression:
+        named = {"labels": (SCORE,), "problem_type": "regression"}
+    model, report = huggingface.load(source, (head,), head in POOLED_HEADS, settings.seed, **named)
+    num_layers = model.config.num_hidden_layers
+    settings.frozen_depth(num_layers)
+    if settings.reinit_layers > num_layers:
+        raise InputError(f"reinit_layers={settings.reinit_layers}: the model has {num_layers} layers; lower it")
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise InputError(
+            f"model_dir={settings.model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
+            f"{model.config.vocab_size}; they do not belong together"
+        )
+    reinitialise_top(model, settings.reinit_layers, settings.seed)
+    summary = huggingface.summary(report)
+    return model, {"model_dir": settings.model_dir, "summary": summary, "sha256": huggingface.hashes_of(source)}
+
+
+def _check_fit(settings: FinetuneSettings, model: BertWithHeads, splits: list[Split]) -> None:
+    config, task = model.config, settings.task
+    if task.max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            f"task.max_seq_length={task.max_seq_length} exceeds the model's max_position_embeddings="
+            f"{config.max_position_embeddings}; lower task.max_seq_length"
+        )
+    has_pairs = any(feature.token_type_ids[-1] for split in splits for feature in split.features)
+    if has_pairs and config.type_vocab_size < 2:
+        raise InputError(f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2")
+
+
+def _training_batches(settings: FinetuneSettings, train: Split, labels: tuple[str, ...]) -> FeatureBatches:
+    weights = settings.class_weights
+    if weights == "balanced":
+        weights = balanced_weights(train.features, len(labels))
+    if weights is not None and len(weights) != len(labels):
+        raise InputError(f"class_weights={list(weights)}: expected {len(labels)}, of {', '.join(labels)}")
+    num_choices = shapes.num_choices_of(settings.task, train.source.examples)
+    return FeatureBatches(train.features, shapes.HEADS[settings.task.kind], num_choices, weights)
+
+
+def balanced_weights(features: Sequence[Feature], num_labels: int) -> tuple[float, ...]:
+    """Weigh each label by n / (labels * its count), so that all of them count alike; a label never seen weighs 1."""
+    counts: Counter[int] = Counter()
+    for feature in features:
+        counts.update(feature.label if isinstance(feature.label, list) else [feature.label])
+    total = sum(counts[label] for label in range(num_labels))
+    return tuple(total / (num_labels * counts[label]) if counts[label] else 1.0 for label in range(num_labels))
+
+
+def _steps_of(settings: FinetuneSettings, batches: FeatureBatches) -> int:
+    return math.ceil(settings.num_epochs * -(-len(batches) // settings.batch.sequences))
+
+
+def _check_steps(settings: FinetuneSettings, batches: FeatureBatches, num_processes: int) -> None:
+    steps = _steps_of(settings, batches)
+    if settings.warmup_of(steps) > steps:
+        raise InputError(
+            f"schedule.warmup_steps={settings.schedule.warmup_steps} exceeds the {steps} steps of the run; lower the "
+            "warm-up or train longer"
+        )
+    rest = len(batches) % settings.batch.sequences or settings.batch.sequences
+    if rest < num_processes:
+        raise InputError(
+            f"the last batch of an epoch has {rest} example(s) for {num_processes} processes; change batch.sequences, or "
+            "start fewer processes"
+        )
+
+
+class _Finetuning:
+    """One run: what it holds, and its steps in order."""
+
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        batches: FeatureBatches,
+        dev: Split,
+        labels: tuple[str, ...],
+        model: BertWithHeads,
+        tokenizer: Tokenizer,
+        accelerator: loop.Accelerator,
+        directory: Path,
+    ) -> None:
+        self.settings, self.dev, self.labels = settings, dev, labels
+        self.tokenizer, self.accelerator, self.directory = tokenizer, accelerator, directory
+        self.packed, self.main = model, accelerator.is_main_process
+        num_layers = model.config.num_hidden_layers
+        # the tops of the encoder train at the full rate times layer_decay, the head at the full rate
+        self.training = TrainingRun(
+            accelerator,
+            directory,
+            model,
+            tokenizer,
+            settings.optimizer,
+            keep_last=settings.checkpoint.keep_last,
+            state={"cut": dataclasses.asdict(_cut(settings, accelerator)), "best": None, "num_worse": 0},
+            freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
+            rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
+        )
+        self.state = self.training.state
+        self.order = TrainingOrder(batches, settings.batch.sequences, settings.seed, Cut(**self.state["cut"]))
+        self.steps = _steps_of(settings, batches)
+        self.warmup_steps = settings.warmup_of(self.steps)
+
+    def run(self) -> None:
+        """Train to the last step, or until the score no longer improves, and finish."""
+        first_step = self.training.first_step
+        self._introduce(first_step)
+        log = MetricsLog(self.directory / "metrics.jsonl", first_step) if self.main else None
+        progress = Progress("fine-tuning", self.steps, done=first_step, silent=not self.main)
+        with runs.stop_on_signal() as stop_requested, progress:
+            if not self._is_over(first_step):
+                self._train(stop_requested, log, progress)
+        if log is not None:
+            log.close()
+        self._finish()
+
+    def _train(self, stop_requested: Callable[[], bool], log: MetricsLog | None, progress: Progress) -> None:
+        settings = self.settings
+        tokens, seconds = 0, 0.0
+        for report in self._steps(stop_requested):
+            step, is_last = report.step, report.step == self.steps
+            tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
+            metrics: dict[str, float] = {}
+            if is_last or self._is_due(step, settings.evaluation.every_steps):
+                metrics, _ = self._evaluate()
+                self._remember(step, metrics)
+            if log is not None and (metrics or step == 1 or is_last or step % settings.log.every_steps == 0):
+                row = metrics_row(report, tokens / seconds, metrics)
+                row["epoch"] = round(step / self.order.steps_per_epoch, 4)
+                log.write(row)
+                progress.line(console.step_line(row, self.steps, progress.time_left()))
+                if metrics:
+                    progress.line(f"  dev: {console.scores_line(metrics)}")
+                    write_report(self.directory, {}, TASK_CHARTS)
+                tokens, seconds = 0, 0.0
+            is_over = self._is_over(step)
+            if is_over or report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
+                self.training.save(step)
+            progress.advance(step)
+            if is_over:
+                return
+            if report.stop_requested:
+                raise StoppedError(
+                    f"stopped at step {step} of {self.steps}; its checkpoint is saved, and the same command resumes"
+                )
+
+    def _steps(self, stop_requested: Callable[[], bool]) -> Iterator[loop.StepReport]:
+        settings, accelerator = self.settings, self.accelerator
+        return loop.train(
+            accelerator,
+            self.training.model,
+            self.training.optimizer,
+            functools.partial(task_losses, precision=settings.precision),
+            lambda step: self.order.micro_batches(step, accelerator.process_index, accelerator.num_processes),
+            first_step=self.training.first_step,
+            steps=self.steps,
+            peak_learning_rate=settings.optimizer.peak_learning_rate,
+            schedule=functools.partial(
+                polynomial,
+                steps=self.steps,
+                warmup_steps=self.warmup_steps,
+                power=settings.schedule.power,
+                decay_from=settings.schedule.decay_from,
+            ),
+            max_grad_norm=settings.optimizer.max_grad_norm,
+            seed=settings.seed,
+            stop_requested=stop_requested,
+        )
+
+    def _is_due(self, step: int, every_steps: int | str) -> bool:
+        return step % (self.order.steps_per_epoch if every_steps == "epoch" else int(every_steps)) == 0
+
+    def _is_over(self, step: int) -> bool:
+        """Whether the last step is done, or the score has not improved for too long."""
+        patience = self.settings.evaluation.patience
+        return step >= self.steps or (patience is not None and self.state["num_worse"] >= patience)
+
+    def _evaluate(self) -> tuple[dict[str, float], list[Any]]:
+        """Give the scores on the dev split, and the predictions."""
+        task, examples = self.settings.task, self.dev.source.examples
+        predictions = answer(
+            self.accelerator,
+            self.training.model,
+            task,
+            examples,
+            self.dev.features,
+            self.labels,
+            precision=self.settings.precision,
+            micro_tokens=TOKENS_AT_ONCE[self.accelerator.device.type],
+        )
+        return shapes.score(task, examples, predictions, self.labels), predictions
+
+    def _remember(self, step: int, metrics: dict[str, float]) -> None:
+        """Keep the weights if their score is the best so far; the earlier one of two equal ones."""
+        name = self.settings.task.best_metric
+        best = self.state["best"]
+        if best is not None and not metrics[name] > best["score"]:
+            self.state["num_worse"] += 1
+            return
+        self.state |= {"best": {"step": step, "score": metrics[name]}, "num_worse": 0}
+
+        def keep() -> None:
+            with building_dir(self.directory / BEST) as partial:
+                write_model(self.packed, self.tokenizer, partial)
+
+        loop.on_main_process(self.accelerator, keep)
+
+    def _introduce(self, first_step: int) -> None:
+        if not self.main:
+            return
+        settings, config = self.settings, self.packed.config
+        size = sum(parameter.numel() for parameter in self.packed.parameters())
+        trained = sum(parameter.numel() for parameter in self.training.names)
+        how = f"{settings.precision} on {self.accelerator.device.type}, {self.accelerator.num_processes} process(es)"
+        print(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(self.packed.heads), how))
+        if trained < size:
+            print(f"frozen: {settings.freeze}; {trained / 1e6:.1f} M parameters are trained")
+        print(
+            f"{self.order.steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} "
+            f"examples a step; learning rate {settings.optimizer.peak_learning_rate:g} after {self.warmup_steps:g} steps"
+        )
+        if first_step:
+            print(f"resumed from step {first_step} of {self.steps}", flush=True)
+
+    def _finish(self) -> None:
+        """Write the best model, its predictions, metrics and the report; the metrics last, they mark the run as done."""
+        best = self.state["best"]
+        weights, _ = huggingface.load(self.directory / BEST)
+        self.packed.load_state_dict(weights.state_dict())
+        metrics, predictions = self._evaluate()
+        if not self.main:
+            return
+        settings, examples = self.settings, self.dev.source.examples
+        result: dict[str, Any] = {
+            **metrics,
+            "best_step": best["step"],
+            "best_epoch": round(best["step"] / self.order.steps_per_epoch, 4),
+            "num_examples": len(examples),
+        }
+        if shapes.is_degenerate(examples, predictions):
+            result["is_degenerate"] = True
+            print("warning: the model says the same of every example; try another seed, or a lower learning rate")
+        facts = card.finetuning_facts(to_mapping(settings), result)
+        with building_dir(self.directory / "model") as partial:
+            write_model(self.packed, self.tokenizer, partial, {"README.md": card.model_card(self.packed, facts)})
+        rows = (shapes.row_of(example, given) for example, given in zip(examples, predictions, strict=True))
+        write_durably(self.directory / PREDICTIONS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_report(self.directory, {}, TASK_CHARTS)
+        write_durably(self.directory / runs.RESULT, to_json(result))
+        remove_dir(self.directory / BEST)
+        print(f"dev: {console.scores_line(metrics)} (step {best['step']}, the best by {settings.task.best_metric})")
+        print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")
+
+
+def _cut(settings: FinetuneSettings, accelerator: loop.Accelerator) -> Cut:
+    """Choose how a batch is cut: as it is set, or to suit the device; alike for one process and for two."""
+    batch, fewest = settings.batch, max(2, accelerator.num_processes)
+    if batch.micro_sequences != "auto":
+        return Cut(None, batch.micro_sequences, accelerator.num_processes)
+    if batch.micro_tokens != "auto":
+        return Cut(batch.micro_tokens, None, accelerator.num_processes)
+    return Cut(TOKENS_AT_ONCE[accelerator.device.type], None, fewest)

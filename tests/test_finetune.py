@@ -1,0 +1,309 @@
+"""Fine-tuning as a user meets it: the run directory, stops and resumes, frozen parts, and what it learns."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import small_model
+
+from bertkit import export_model, load_model
+from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.files import sha256_file
+from bertkit.interop import huggingface
+from bertkit.interop.load import load_packed
+from bertkit.train.checkpoint import all_checkpoints, read_tensors
+from bertkit.train.log import read_metrics
+
+WORDS = {"good": ("kan", "lon", "min"), "bad": ("kar", "lor", "mir")}  # of two topics of the shared made-up text
+SMALL = ["task=sequence", "task.max_seq_length=24", "device=cpu", "batch.sequences=8", "log.every_steps=1", "num_epochs=2",
+         "optimizer.peak_learning_rate=3e-3"]  # fmt: skip
+
+
+def write_split(path: Path, num_rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = ["text\ttext_pair\tlabel"]
+    for _ in range(num_rows):
+        label = str(rng.choice(["good", "bad"]))
+        text, pair = (" ".join(rng.choice(WORDS[label], rng.integers(1, 7))) for _ in range(2))
+        rows.append(f"{text}\t{pair}\t{label}")
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_split(folder / "train.tsv", 53, 0)
+    write_split(folder / "dev.tsv", 23, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A model to start from, with dropout."""
+    model = small_model(tokenizer.vocab_size, dropout=0.1)
+    return export_model(model, tokenizer, tmp_path_factory.mktemp("start") / "model")
+
+
+def finetune(data: Path, start: Path, output: Path, *more: str) -> int:
+    return run(["finetune", f"data_dir={data}", f"model_dir={start}", f"output_dir={output}", *SMALL, *more])
+
+
+def final_weights(run_dir: Path) -> str:
+    return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+def test_a_run_directory(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = tmp_path / "run"
+    assert finetune(data, start, run_dir) == 0
+    said = capsys.readouterr().out
+    assert "train.tsv" in said
+    assert "53 rows; " in said
+    assert "truncated 0 (0.0%)" in said
+    assert "2 newly initialised (sequence)" in said
+    names = {path.name for path in run_dir.iterdir()}
+    assert names >= {"config.yaml", "manifest.json", "metrics.jsonl", "eval.json", "report.html", "predictions.jsonl",
+                     "checkpoints", "model"}  # fmt: skip
+    assert "best" not in names
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 15))
+    assert [row["step"] for row in rows if "eval_accuracy" in row] == [7, 14]
+    assert {"loss", "sequence_loss", "sequence_accuracy", "epoch", "learning_rate", "grad_norm"} <= set(rows[0])
+    result = json.loads((run_dir / "eval.json").read_text())
+    assert result["accuracy"] == max(row["eval_accuracy"] for row in rows if "eval_accuracy" in row)
+    lines = [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [str(number) for number in range(23)]
+    assert np.mean([line["label"] == line["reference"] for line in lines]) == pytest.approx(result["accuracy"])
+    assert set(lines[0]["probabilities"]) == {"bad", "good"}
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(run_dir / "model")
+    assert model.config.id2label == {0: "bad", 1: "good"}
+
+    before = final_weights(run_dir)
+    assert finetune(data, start, run_dir) == 0
+    assert "done already" in capsys.readouterr().out
+    assert finetune(data, start, run_dir, "seed=7") == 2
+    assert "seed: 0 there, 7 here" in capsys.readouterr().err
+    assert final_weights(run_dir) == before
+    assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
+    assert "BERT for sequence" in (tmp_path / "exported" / "README.md").read_text()
+
+
+def test_it_learns(data: Path, start: Path, tmp_path: Path) -> None:
+    assert finetune(data, start, tmp_path / "run", "num_epochs=12") == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
+
+
+def test_the_last_checkpoint_is_not_the_model_when_an_earlier_one_scores_better(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The score soon stays the same, and the earliest of equal ones is kept; patience ends the run."""
+    assert finetune(data, start, tmp_path / "run", "num_epochs=20", "evaluation.patience=2") == 0
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval_accuracy" in row]
+    scores = [row["eval_accuracy"] for row in rows]
+    best = scores.index(max(scores))
+    result = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert (result["best_step"], len(scores)) == (rows[best]["step"], best + 3)
+    assert len(scores) < 20
+    newest = all_checkpoints(tmp_path / "run")[0]
+    assert (
+        read_tensors(newest / "model.safetensors")["classifier.weight"]
+        .ne(read_tensors(tmp_path / "run" / "model" / "model.safetensors")["classifier.weight"])
+        .any()
+    )
+    chosen = load_model(tmp_path / "run").state_dict()
+    kept = load_model(tmp_path / "run" / "model").state_dict()
+    assert all(torch.equal(chosen[name], kept[name]) for name in kept)
+
+
+def test_stopped_and_resumed_is_bit_for_bit_the_same(data: Path, start: Path, tmp_path: Path) -> None:
+    more = ["num_epochs=6", "checkpoint.every_steps=3", "evaluation.every_steps=5"]
+    assert finetune(data, start, tmp_path / "whole", *more) == 0
+    command = [sys.executable, "-m", "bertkit", "finetune", f"data_dir={data}", f"model_dir={start}",
+               f"output_dir={tmp_path / 'stopped'}", *SMALL, *more]  # fmt: skip
+    codes = []
+    for number, rows in ((signal.SIGTERM, 4), (signal.SIGKILL, 17)):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and len(read_metrics(tmp_path / "stopped" / "metrics.jsonl")) < rows:
+            time.sleep(0.001)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+        assert errors == ""
+        codes.append(process.returncode)
+    assert codes == [75, -9]
+    assert finetune(data, start, tmp_path / "stopped", *more) == 0
+    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+    rows_of = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "stopped")]
+    assert [{**row, "tokens_per_second": 0} for row in rows_of[0]] == [
+        {**row, "tokens_per_second": 0} for row in rows_of[1]
+    ]
+
+
+FROZEN = {
+    "embeddings": ("bert.embeddings.",),
+    "layers:2": ("bert.embeddings.", "bert.encoder.layer.0.", "bert.encoder.layer.1."),
+    "encoder": ("bert.embeddings.", "bert.encoder."),
+}
+
+
+@pytest.mark.parametrize("freeze", FROZEN)
+def test_frozen_parameters_do_not_change_and_have_no_state(
+    freeze: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune(data, start, tmp_path / "run", f"freeze={freeze}", "num_epochs=1") == 0
+    assert f"frozen: {freeze}" in capsys.readouterr().out
+    before = read_tensors(start / "model.safetensors")
+    after = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    names = [name for name in after if name in before]
+    frozen = {name for name in names if name.startswith(FROZEN[freeze])}
+    assert len(names) > len(frozen) > 4
+    for name in names:
+        assert (before[name].numpy().tobytes() == after[name].numpy().tobytes()) == (name in frozen), name
+    held = read_tensors(all_checkpoints(tmp_path / "run")[0] / "optimizer.safetensors")
+    model, _ = load_packed(tmp_path / "run")
+    with_state = {huggingface.names.to_hugging_face(name.rpartition(".")[0]) for name in held}
+    assert with_state == set(huggingface.tensors_of(model)) - frozen
+
+
+def test_frozen_parts_have_no_dropout(data: Path, start: Path, tmp_path: Path) -> None:
+    """With everything below the head frozen and no dropout in the head, an epoch's order is all that chance decides."""
+    from bertkit.model.depth import freeze_below
+
+    model = small_model(dropout=0.5).train()
+    freeze_below(model, 3)
+    layers = model.bert.encoder.layers
+    assert [module.training for module in (model.bert.embeddings, *layers)] == [False, False, False, True]
+    assert [p.requires_grad for p in layers[1].parameters()] == [False] * 16
+
+
+def test_learning_rates_by_layer(data: Path, start: Path, tmp_path: Path) -> None:
+    """The first step's move of every weight is its rate: Adam's first update is the sign of the gradient."""
+    more = ["num_epochs=1", "layer_decay=0.5", "schedule.warmup_steps=0", "optimizer.weight_decay=0",
+            "optimizer.epsilon=1e-12", "evaluation.every_steps=1", "optimizer.peak_learning_rate=1e-3",
+            "batch.sequences=64"]  # fmt: skip
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    before = read_tensors(start / "model.safetensors")
+    after = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    moves = {
+        name: float((after[name] - before[name]).abs().max())
+        for name in (
+            "bert.embeddings.LayerNorm.bias",
+            *(f"bert.encoder.layer.{layer}.output.dense.bias" for layer in range(3)),
+            "bert.pooler.dense.bias",
+        )
+    }
+    assert list(moves.values()) == pytest.approx([1e-3 / 16, 1e-3 / 8, 1e-3 / 4, 1e-3 / 2, 1e-3], rel=1e-3)
+
+
+def test_top_layers_can_be_drawn_anew(start: Path, data: Path, tmp_path: Path) -> None:
+    more = ["num_epochs=1", "reinit_layers=1", "optimizer.peak_learning_rate=1e-9"]
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    before = read_tensors(start / "model.safetensors")
+    after = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    changed = {
+        n.split(".output")[0] for n in after if n in before and not torch.allclose(before[n], after[n], atol=1e-6)
+    }
+    assert {".".join(name.split(".")[:4]) for name in changed} == {"bert.encoder.layer.2", "bert.pooler.dense.weight"}
+
+
+def test_starting_from_another_task(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The head of the same labels goes on, in the order of the new task; of other labels, a new one is made."""
+    assert finetune(data, start, tmp_path / "first", "num_epochs=8", "task.labels=[good,bad]") == 0
+    capsys.readouterr()
+    more = ["num_epochs=1", "optimizer.peak_learning_rate=1e-9"]
+    assert finetune(data, tmp_path / "first", tmp_path / "same", *more) == 0
+    assert "newly" not in capsys.readouterr().out
+    first, same = (json.loads((tmp_path / name / "eval.json").read_text()) for name in ("first", "same"))
+    assert same["accuracy"] == first["accuracy"] > 0.8
+    assert json.loads((tmp_path / "same" / "model" / "config.json").read_text())["id2label"] == {
+        "0": "bad",
+        "1": "good",
+    }
+    assert finetune(data, tmp_path / "first", tmp_path / "other", *more, "task.labels=[bad,good,ugly]") == 0
+    said = capsys.readouterr().out
+    assert "2 left out (of a head of other labels: good, bad), 2 newly initialised (sequence)" in said
+
+
+def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bertkit.finetune import balanced_weights
+    from bertkit.tasks.task import Feature
+
+    features = [Feature(n, [], [], label) for n, label in enumerate([0, 0, 0, 2])]
+    assert balanced_weights(features, 3) == (4 / 9, 1.0, 4 / 3)
+    assert balanced_weights([Feature(0, [], [], [-100, 1, 1, 0])], 2) == (1.5, 0.75)
+    assert finetune(data, start, tmp_path / "run", "class_weights=balanced", "num_epochs=1") == 0
+    assert finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]") == 2
+    assert "class_weights=[1.0, 2.0, 3.0]: expected 2, of bad, good" in capsys.readouterr().err
+
+
+def test_a_regression(start: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 41), ("dev", 19)):
+        rows = [(" ".join(rng.choice(["kan", "lor"], 5)), "min") for _ in range(count)]
+        table = [f"{text}\t{pair}\t{text.count('kan')}" for text, pair in rows]
+        (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\n" + "\n".join(table) + "\n")
+    more = ["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson", "num_epochs=8"]
+    assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["pearson"] > 0.8
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (config["problem_type"], config["id2label"]) == ("regression", {"0": "score"})
+    assert "sequence_accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+
+
+def test_choices(start: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 41), ("dev", 19)):
+        rows = []
+        for _ in range(count):
+            right = int(rng.integers(2))
+            endings = [str(rng.choice(WORDS["good" if n == right else "bad"])) for n in range(2)]
+            rows.append(f"min\t{endings[0]}\t{endings[1]}\t{right}")
+        (tmp_path / f"{name}.tsv").write_text("context\tending0\tending1\tlabel\n" + "\n".join(rows) + "\n")
+    assert finetune(tmp_path, start, tmp_path / "run", "task=swag", "num_epochs=6") == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMultipleChoice"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
+        ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
+        ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
+        ("layer_decay=0", "layer_decay=0.0: expected a number above 0"),
+        ("num_epochs=0", "num_epochs=0.0: expected a positive number"),
+        ("class_weights=[1,0]", "class_weights=[1.0, 0.0]: expected balanced, or a positive number"),
+        ("evaluation.patience=0", "evaluation.patience=0: expected null or at least 1"),
+        ("checkpoint.every_steps=0", "checkpoint.every_steps=0: expected epoch or at least 1"),
+        ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
+        ("task.labels=[good,ugly]", "unknown label 'bad'"),
+        ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
+        ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
+        ("task.metrics=[acc]", "task.metrics: unknown acc"),
+        ("task=sequense", "task=sequense; did you mean 'sequence'?"),
+    ],
+)
+def test_refusals(
+    setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune(data, start, tmp_path / "run", setting) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["finetune", "model_dir=x", "output_dir=y"]) == 2
+    assert capsys.readouterr().err.startswith("error: missing value: set task=")
