@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +48,6 @@ from bertkit.view.report import TASK_CHARTS, write_report
 # may differ when a run is resumed; of the files and the starting weights the content counts, not the place
 FREE_SETTINGS = ("output_dir", "data_dir", "model_dir", "log", "checkpoint", "device")
 SCORE = "score"  # the label of a regression
-PREDICTIONS = "predictions.jsonl"
 BEST = "best"  # the weights of the best score so far
 
 
@@ -380,14 +378,14 @@ class _Finetuning:
             "best_epoch": round(best["step"] / self.order.steps_per_epoch, 4),
             "num_examples": len(examples),
         }
-        if shapes.is_degenerate(examples, predictions):
+        if shapes.is_degenerate(settings.task, examples, predictions):
             result["is_degenerate"] = True
             print("warning: the model says the same of every example; try another seed, or a lower learning rate")
         facts = card.finetuning_facts(to_mapping(settings), result)
         with building_dir(self.directory / "model") as partial:
             write_model(self.packed, self.tokenizer, partial, {"README.md": card.model_card(self.packed, facts)})
-        rows = (shapes.row_of(example, given) for example, given in zip(examples, predictions, strict=True))
-        write_durably(self.directory / PREDICTIONS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        for name, content in shapes.files_of(settings.task, examples, predictions).items():
+            write_durably(self.directory / name, content)
         write_report(self.directory, {}, TASK_CHARTS)
         write_durably(self.directory / runs.RESULT, to_json(result))
         remove_dir(self.directory / BEST)

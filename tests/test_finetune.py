@@ -265,14 +265,67 @@ def test_choices(start: Path, tmp_path: Path) -> None:
     for name, count in (("train", 41), ("dev", 19)):
         rows = []
         for _ in range(count):
-            right = int(rng.integers(2))
-            endings = [str(rng.choice(WORDS["good" if n == right else "bad"])) for n in range(2)]
-            rows.append(f"min\t{endings[0]}\t{endings[1]}\t{right}")
-        (tmp_path / f"{name}.tsv").write_text("context\tending0\tending1\tlabel\n" + "\n".join(rows) + "\n")
+            right = int(rng.integers(4))
+            endings = [str(rng.choice(WORDS["good" if n == right else "bad"])) for n in range(4)]
+            rows.append(f"min,kan,{','.join(endings)},{right}")
+        header = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+        (tmp_path / f"{name}.csv").write_text(header + "\n".join(rows) + "\n")
     assert finetune(tmp_path, start, tmp_path / "run", "task=swag", "num_epochs=6") == 0
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForMultipleChoice"]
+
+
+def test_tags(start: Path, tmp_path: Path) -> None:
+    """Sentences of up to 40 words, in windows of 16 tokens: every word has its tag, in every file."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 61), ("dev", 17)):
+        sentences = []
+        for _ in range(count):
+            kinds = rng.choice(["good", "bad"], rng.integers(1, 41))
+            tags = ["B-X" if kind == "good" else "O" for kind in kinds]
+            lines = [f"{rng.choice(WORDS[kind])} {tag}\n" for kind, tag in zip(kinds, tags, strict=True)]
+            sentences.append("".join(lines))
+        (tmp_path / f"{name}.txt").write_text("\n".join(sentences))
+    more = ["task=tagging", "task.max_seq_length=16", "num_epochs=6", "task.columns.words=0", "task.columns.tags=-1"]
+    more += ["task.files.train=train.txt", "task.files.dev=dev.txt"]
+    assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["overall_f1"] > 0.9
+    words = [line.split()[0] for line in (tmp_path / "dev.txt").read_text().split("\n") if line]
+    lines = [line.split() for line in (tmp_path / "run" / "predictions.txt").read_text().split("\n") if line]
+    assert [line[0] for line in lines] == words
+    assert {len(line) for line in lines} == {3}
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+
+
+def test_spans(start: Path, tmp_path: Path) -> None:
+    """The answer is the one word of its topic; contexts of up to 40 words, in windows of 24 tokens."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 61), ("dev", 17)):
+        questions = []
+        for number in range(count):
+            words = rng.choice(WORDS["bad"], rng.integers(2, 41)).tolist()
+            place = int(rng.integers(len(words)))
+            words[place] = str(rng.choice(WORDS["good"]))
+            answer = {"text": words[place], "answer_start": len(" ".join(words[:place])) + (place > 0)}
+            qas = [{"id": f"{name}{number}", "question": "kan lon min", "answers": [answer]}]
+            questions.append({"context": " ".join(words), "qas": qas})
+        content = {"version": "1.1", "data": [{"title": "made up", "paragraphs": questions}]}
+        (tmp_path / f"{name}-v1.1.json").write_text(json.dumps(content))
+    more = [
+        "task=squad1",
+        "task.max_seq_length=24",
+        "task.spans.window_step=9",
+        "task.spans.max_query_length=6",
+        "num_epochs=12",
+    ]
+    assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact_match"] > 50
+    for name in ("predictions", "nbest_predictions", "null_odds"):
+        assert set(json.loads((tmp_path / "run" / f"{name}.json").read_text())) == {f"dev{n}" for n in range(17)}
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The shapes of tasks side by side: which head each needs, its features, its predictions and their scores.
+"""The shapes of tasks side by side: which head each needs, its features, its predictions, their scores and files.
 
 One `case` a shape in each function; the work is done in the shape's own file.
 """
@@ -6,6 +6,7 @@ One `case` a shape in each function; the work is done in the shape's own file.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks import choice, metrics, sequence
+from bertkit.files import to_json
+from bertkit.tasks import choice, metrics, sequence, spans, tagging
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.task import Feature
 
@@ -30,7 +32,19 @@ def make_features(
             return sequence.make_features(examples, tokenizer, labels, task.max_seq_length)
         case "choice":
             return choice.make_features(examples, tokenizer, task.max_seq_length)
-    raise InputError(f"task.kind={task.kind}: expected sequence or choice")
+        case "tagging":
+            return tagging.make_features(examples, tokenizer, labels, task.max_seq_length)
+        case "spans":
+            assert task.spans is not None
+            return spans.make_features(
+                examples,
+                tokenizer,
+                labels,
+                task.max_seq_length,
+                window_step=task.spans.window_step,
+                window_overlap=task.spans.window_overlap,
+                max_query_length=task.spans.max_query_length,
+            )
 
 
 def num_choices_of(task: TaskConfig, examples: Sequence[Any]) -> int:
@@ -45,10 +59,25 @@ def predict(
     logits: Sequence[NDArray[np.floating]],
     labels: Sequence[str],
 ) -> list[Any]:
-    """Turn the logits of each feature into a prediction for each example."""
-    if task.kind == "choice":
-        return choice.predictions(examples, features, logits)
-    return sequence.predictions(examples, features, logits, labels)
+    """Turn the logits of each feature into a prediction for each example; of tagging, its tags."""
+    match task.kind:
+        case "sequence":
+            return sequence.predictions(examples, features, logits, labels)
+        case "choice":
+            return choice.predictions(examples, features, logits)
+        case "tagging":
+            return tagging.tags_of(examples, features, logits, labels)
+        case "spans":
+            assert task.spans is not None
+            return spans.answers_of(
+                examples,
+                features,
+                logits,
+                with_null=not task.spans.is_always_answered,
+                n_best=task.spans.n_best,
+                max_answer_length=task.spans.max_answer_length,
+                null_score_diff_threshold=task.spans.null_score_diff_threshold,
+            )
 
 
 def check_metrics(task: TaskConfig) -> None:
@@ -69,21 +98,59 @@ def score(
     task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any], labels: Sequence[str]
 ) -> dict[str, float]:
     """Compute the task's metrics of predictions, in the order of the examples, against the examples' labels."""
-    answers = [prediction.label for prediction in predictions]
+    match task.kind:
+        case "tagging":
+            return metrics.score(task.metrics, predictions, [list(example.tags) for example in examples])
+        case "spans":
+            answers = spans.predictions_json(predictions)
+            accepted = {example.id: [answer.text for answer in example.answers] for example in examples}
+            no_answer = {prediction.id: prediction.no_answer_probability for prediction in predictions}
+            return metrics.score(task.metrics, answers, accepted, no_answer)
+    given = [prediction.label for prediction in predictions]
     references = [example.label for example in examples]
     if task.kind == "sequence" and labels:
         numbers = {name: number for number, name in enumerate(labels)}
-        answers, references = [numbers[name] for name in answers], [numbers[name] for name in references]
-    return metrics.score(task.metrics, answers, references)
+        given, references = [numbers[name] for name in given], [numbers[name] for name in references]
+    return metrics.score(task.metrics, given, references)
 
 
-def is_degenerate(examples: Sequence[Any], predictions: Sequence[Any]) -> bool:
+def is_degenerate(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any]) -> bool:
     """Whether a model says the same of every example though their labels differ: a run that has learnt nothing."""
-    if not hasattr(predictions[0], "label"):
+    if task.kind not in ("sequence", "choice"):
         return False
     return len({p.label for p in predictions}) == 1 and len({example.label for example in examples}) > 1
 
 
-def row_of(example: Any, prediction: Any) -> dict[str, Any]:
-    """Give the line of a predictions file: the prediction's fields, and the true label as `reference`."""
-    return {**dataclasses.asdict(prediction), "reference": example.label}
+def files_of(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, str]:
+    """Give the files of a labelled split's predictions, by name.
+
+    predictions.jsonl has a line for each example with its true label as `reference`; tags are in predictions.txt too, a
+    word, its tag and the predicted one a line; answers also in SQuAD's own three files.
+    """
+    match task.kind:
+        case "tagging":
+            rows = [
+                {"id": example.id, "words": example.words, "tags": tags, "reference": example.tags}
+                for example, tags in zip(examples, predictions, strict=True)
+            ]
+            sentences = (zip(row["words"], row["reference"], row["tags"], strict=True) for row in rows)
+            conll = "\n".join("".join(f"{' '.join(line)}\n" for line in sentence) for sentence in sentences)
+            return {"predictions.jsonl": _lines(rows), "predictions.txt": conll}
+        case "spans":
+            rows = [
+                {"id": p.id, "text": p.text, "no_answer_probability": p.no_answer_probability,
+                 "reference": [answer.text for answer in example.answers]}
+                for example, p in zip(examples, predictions, strict=True)
+            ]  # fmt: skip
+            return {
+                "predictions.jsonl": _lines(rows),
+                "predictions.json": to_json(spans.predictions_json(predictions)),
+                "nbest_predictions.json": to_json(spans.n_best_json(predictions)),
+                "null_odds.json": to_json(spans.null_odds_json(predictions)),
+            }
+    pairs = zip(examples, predictions, strict=True)
+    return {"predictions.jsonl": _lines([{**dataclasses.asdict(p), "reference": e.label} for e, p in pairs])}
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
