@@ -21,6 +21,8 @@ from bertkit.data.tokenizer import Tokenizer
 from bertkit.files import sha256_file
 from bertkit.interop import huggingface
 from bertkit.interop.load import load_packed
+from bertkit.model.depth import freeze_below
+from bertkit.train import loop
 from bertkit.train.checkpoint import all_checkpoints, read_tensors
 from bertkit.train.log import read_metrics
 
@@ -173,15 +175,31 @@ def test_frozen_parameters_do_not_change_and_have_no_state(
     assert with_state == set(huggingface.tensors_of(model)) - frozen
 
 
-def test_frozen_parts_have_no_dropout(data: Path, start: Path, tmp_path: Path) -> None:
-    """With everything below the head frozen and no dropout in the head, an epoch's order is all that chance decides."""
-    from bertkit.model.depth import freeze_below
-
+def test_frozen_parts_have_no_dropout() -> None:
+    """Not after an evaluation either, which puts every module back into the mode that it was in."""
     model = small_model(dropout=0.5).train()
     freeze_below(model, 3)
-    layers = model.bert.encoder.layers
-    assert [module.training for module in (model.bert.embeddings, *layers)] == [False, False, False, True]
-    assert [p.requires_grad for p in layers[1].parameters()] == [False] * 16
+    parts = [model.bert.embeddings, *model.bert.encoder.layers, model.heads]
+    with loop.evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [{module.training for module in part.modules()} for part in parts] == [{False}] * 3 + [{True}] * 2
+    assert [{p.requires_grad for p in part.parameters()} for part in parts] == [{False}] * 3 + [{True}] * 2
+
+
+def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path) -> None:
+    """The same micro-batches with the same dropout; only the sums are taken in another order."""
+    more = [*SMALL, "num_epochs=1", "batch.sequences=9", f"data_dir={data}", f"model_dir={start}"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bertkit"]
+    losses = []
+    for name, launch in (("one", ["-m", "bertkit"]), ("two", launcher)):
+        command = [sys.executable, *launch, "finetune", *more, f"output_dir={tmp_path / name}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        losses.append([row["loss"] for row in read_metrics(tmp_path / name / "metrics.jsonl")])
+        lines = (tmp_path / name / "predictions.jsonl").read_text().splitlines()
+        assert [json.loads(line)["id"] for line in lines] == [str(number) for number in range(23)]
+    assert len(losses[0]) == 6
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_learning_rates_by_layer(data: Path, start: Path, tmp_path: Path) -> None:
