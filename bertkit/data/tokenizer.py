@@ -55,6 +55,19 @@ class VocabFacts:
     is_continuation: NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
+class TextPieces:
+    """The pieces of a text.
+
+    Attributes:
+        ids: of the pieces.
+        offsets: for each piece its characters in the text, (first, last), `last` excluded.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
 class Tokenizer:
     """A WordPiece tokenizer: `tokenizer("a text", "its pair")` gives ids as Hugging Face's does."""
 
@@ -119,6 +132,22 @@ class Tokenizer:
             words = [split_words(sentence, self.lowercase) for sentence in sentences]
             return self.word_backend.encode_batch_fast(words, add_special_tokens=False)
         return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
+
+    def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
+        """Encode texts, without special tokens, and say where in its text each piece stands."""
+        if self.word_backend is None:
+            encodings = self.corpus_backend.encode_batch(texts, add_special_tokens=False)
+            return [TextPieces(encoding.ids, encoding.offsets) for encoding in encodings]
+        words = [split_words(text, self.lowercase) for text in texts]
+        encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
+        found = []
+        for text, split, encoding in zip(texts, words, encodings, strict=True):
+            # Every rule gives the same number of characters for a character by itself as inside of a text.
+            origin = [place for place, each in enumerate(text) for _ in split_words(each, self.lowercase)]
+            assert len(origin) == len(split), "a character and a text are split alike"
+            offsets = [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]
+            found.append(TextPieces(encoding.ids, offsets))
+        return found
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Turn ids back into readable text."""
