@@ -276,12 +276,12 @@ def test_version_1_by_hand() -> None:
 def test_version_2_by_hand() -> None:
     golds = {"p": ["cat"], "q": [], "r": ["dog"], "s": []}
     predictions = {"p": "cat", "q": "bird", "r": "", "s": ""}
-    scores = score(["squad_v2"], predictions, golds, {"p": 0.1, "q": 0.6, "r": 0.7, "s": 0.9})
+    scores = score(["squad_v2"], predictions, golds, {"p": 0.1, "q": 0.6, "r": 0.7, "s": 0.05})
     assert scores == {
         "exact": 50.0, "f1": 50.0, "total": 4,
         "HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2,
         "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
-        "best_exact": 75.0, "best_exact_thresh": 0.1,  # p answered, the others not: only r is wrong
+        "best_exact": 75.0, "best_exact_thresh": 0.1,  # p and s as given, the others not answered: only r is wrong
         "best_f1": 75.0, "best_f1_thresh": 0.1,
     }  # fmt: skip
     assert "best_f1" not in score(["squad_v2"], predictions, golds)

@@ -79,10 +79,15 @@ def test_the_piece_with_most_context_by_hand() -> None:
     features = make_features([example("a b c d e f g")], LETTERS, (), 9, window_step=2, max_query_length=1)
     marks = [[place.is_max_context for place in feature.where if place] for feature in features]
     assert marks == [[True, True, True, True, False], [False, False, True, True, True]]
-    # a, b, c of the last window, which is shorter: 0.01 * length decides between 0 + .05 and 0 + .04
-    features = make_features([example("a b c d e f g a")], LETTERS, (), 9, window_step=4, max_query_length=1)
-    marks = [[place.is_max_context for place in feature.where if place] for feature in features]
-    assert marks == [[True] * 5, [False, True, True, True]]
+    # A piece with 75 and 76 around it: 0.01 * length prefers the longer window, 75 + 3.02 to 76 + 1.60.
+    longer, shorter = spans._max_contexts([(0, 302), (150, 310)], 310)
+    assert (longer[226], shorter[226 - 150]) == (True, False)
+    assert (longer[227], shorter[227 - 150]) == (False, True)
+
+
+def test_a_step_longer_than_a_window_leaves_nothing_out() -> None:
+    features = make_features([example("a b c d e f g")], LETTERS, (), 7, window_step=9, max_query_length=1)
+    assert [shown(feature)[len("[CLS] q [SEP] ") : -len(" [SEP]")] for feature in features] == ["a b c", "d e f", "g"]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +226,7 @@ def test_null_odds_and_the_threshold_by_hand() -> None:
     weights = np.exp([4.5, 3.0, 2.5])
     assert [candidate.probability for candidate in prediction.n_best] == pytest.approx(list(weights / weights.sum()))
     assert (prediction.n_best[0].start_logit, prediction.n_best[0].end_logit) == (2.0, 2.5)
-    for threshold, text in ((-1.6, ""), (-1.4, "a b")):
+    for threshold, text in ((-1.6, ""), (-1.5, "a b"), (-1.4, "a b")):
         options = {"with_null": True, "null_score_diff_threshold": threshold}
         assert answers_of([given], [feature], [logits], **options)[0].text == text
     (without,) = answers_of([given], [feature], [logits], with_null=False, null_score_diff_threshold=-9.0)
@@ -246,6 +251,12 @@ def test_no_answer_scores_the_least_over_the_windows() -> None:
     assert prediction.null_odds == pytest.approx(4.5)
     null = next(candidate for candidate in prediction.n_best if not candidate.text)
     assert (null.start_logit, null.end_logit) == (2.0, 2.5)
+
+
+def test_a_probability_of_no_answer_that_is_next_to_nothing() -> None:
+    (feature,) = make_features([example("a")], LETTERS, (), 9, window_step=5, max_query_length=1)
+    (prediction,) = answers_of([example("a")], [feature], [logits_for(feature, 3, 3, 1e4)], with_null=True)
+    assert (prediction.text, prediction.null_odds, prediction.no_answer_probability) == ("a", -2e4, 0.0)
 
 
 def test_n_best_has_no_text_twice() -> None:
