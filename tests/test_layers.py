@@ -132,6 +132,8 @@ FORBIDDEN = [
     ("bertkit.train.checkpoint", "google_crc32c"),
     ("bertkit.interop.load", "tokenizers.Tokenizer"),
     ("bertkit.train.loop", "datasets"),
+    ("bertkit.train.loop", "sklearn.metrics"),
+    ("bertkit.evaluate", "evaluate.Metric"),
 ]
 
 

@@ -51,8 +51,8 @@ def score(
         Plain Python numbers by the keys of `METRICS`, in the order of the names.
 
     Raises:
-        InputError: an unknown metric, nothing to score, as many predictions as references are expected, or squad_v2
-            misses the prediction of a question.
+        InputError: an unknown metric, nothing to score, not as many predictions as references, labels that f1 is not
+            for, or squad_v2 misses the prediction of a question.
     """
     names = list(names)
     for name in names:

@@ -394,3 +394,39 @@ def test_a_dataset_says_its_rules_and_an_exported_model_has_hugging_faces(tmp_pa
     (tmp_path / "rules.json").write_text('"google"\n')
     assert load_tokenizer(tmp_path).rules == "google"
     assert load_tokenizer(tmp_path, rules="hugging_face").rules == "hugging_face"
+
+
+OFFSETS = [
+    # text -> characters of its pieces by Hugging Face's rules, and by Google's where they differ
+    ("a AX", [(0, 1), (2, 3), (3, 4)], None),
+    ("  a\u200b\tb", [(2, 3), (5, 6)], None),
+    ("[MASK]a", [(0, 1), (1, 2), (2, 5), (5, 6), (6, 7)], None),  # in a text of a task it is text by both rules
+    ("\u00e1x", [(0, 1), (1, 2)], None),  # composed, and its accent stripped
+    ("a\u0301 b", [(0, 1), (3, 4)], None),  # the accent stands by itself
+    ("a\u4e00b", [(0, 1), (1, 2), (2, 3)], None),
+    ("b\U0002b820a", [(0, 3)], [(0, 1), (1, 2), (2, 3)]),  # one unknown word; by Google's rules three
+    ("", [], None),
+]
+
+
+@pytest.mark.parametrize(("text", "expected", "by_google"), OFFSETS)
+def test_offsets_of_pieces(text: str, expected: list[tuple[int, int]], by_google: Any) -> None:
+    for rules, offsets in (("hugging_face", expected), ("google", by_google or expected)):
+        tokenizer = letters(rules)
+        (found,) = tokenizer.encode_with_offsets([text])
+        assert found.offsets == offsets
+        assert found.ids == tokenizer.encode_document([text])[0]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_offsets_of_pieces_are_as_in_the_reference(name: str) -> None:
+    rows = [row for row in reference(name) if row["hf_same"]]
+    texts = [row["text"] for row in rows]
+    compared = 0
+    for rules in ("hugging_face", "google"):
+        tokenizer = load_tokenizer(real_data("vocab", name, "vocab.txt"), rules=rules)  # type: ignore[arg-type]
+        for row, found in zip(rows, tokenizer.encode_with_offsets(texts), strict=True):
+            if found.ids == row["ids"]:
+                compared += len(found.ids)
+                assert [list(each) for each in found.offsets] == row["hf_offsets"], row["text"]
+    assert compared > 3000

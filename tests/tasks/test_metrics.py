@@ -1,0 +1,358 @@
+"""Scores against the official programs' numbers, libraries' own functions, and tables worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import seqeval.metrics
+import seqeval.scheme
+import sklearn.metrics
+import torch
+from conftest import real_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.errors import InputError
+from bertkit.tasks.metrics import METRICS, gather_in_order, score
+from bertkit.tasks.squad_score import normalize_answer
+
+
+def test_classes_give_the_keys_that_the_table_says() -> None:
+    from bertkit.tasks.official import CLASSES
+
+    assert list(CLASSES) == list(METRICS)
+    assert len(METRICS) == 11
+    inputs: dict[str, Any] = {
+        **dict.fromkeys(METRICS, ([0, 1, 1], [0, 1, 0])),
+        "seqeval": ([["B-X"]], [["B-X"]]),
+        "seqeval_strict": ([["B-X"]], [["B-X"]]),
+        "squad": ({"q": "a b"}, {"q": ["b"]}),
+    }
+    for name, keys in METRICS.items():
+        if name == "squad_v2":
+            scores = score([name], {"p": "x", "q": ""}, {"p": ["x"], "q": []}, {"p": 0.1, "q": 0.9})
+        else:
+            scores = score([name], *inputs[name])
+        assert tuple(scores) == keys
+        assert all(type(value) in (float, int) for value in scores.values())
+
+
+# predictions, references -> accuracy, f1, f1_macro, f1_micro, matthews: worked out by hand from the four counts
+BY_HAND = [
+    ([1, 1, 0, 0], [1, 0, 0, 0], (3 / 4, 2 / 3, (2 / 3 + 4 / 5) / 2, 3 / 4, 2 / (2 * 1 * 2 * 3) ** 0.5)),
+    ([0, 0, 0], [0, 1, 1], (1 / 3, 0.0, 0.25, 1 / 3, 0.0)),
+    ([1, 0], [0, 1], (0.0, 0.0, 0.0, 0.0, -1.0)),
+]
+
+
+@pytest.mark.parametrize(("predictions", "references", "expected"), BY_HAND)
+def test_labels_by_hand(predictions: list[int], references: list[int], expected: tuple[float, ...]) -> None:
+    names = ["accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"]
+    scores = score(names, predictions, references)
+    assert list(scores) == names
+    assert list(scores.values()) == pytest.approx(expected, abs=1e-12)
+
+
+LABELS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=43)
+REALS = st.lists(st.tuples(*[st.floats(-1e3, 1e3, width=64)] * 2), min_size=3, max_size=43)
+
+
+@settings(max_examples=25, deadline=None)
+@given(LABELS)
+def test_labels_equal_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    predictions, references = (list(column) for column in zip(*pairs, strict=True))
+    scores = score(["accuracy", "f1", "matthews_correlation", "f1_macro"], predictions, references)
+    assert scores["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(references, predictions), abs=1e-12)
+    assert scores["f1"] == pytest.approx(sklearn.metrics.f1_score(references, predictions, zero_division=0), abs=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = sklearn.metrics.matthews_corrcoef(references, predictions)
+    assert scores["matthews_correlation"] == pytest.approx(expected, abs=1e-12)
+    expected = sklearn.metrics.f1_score(references, predictions, average="macro", zero_division=0)
+    assert scores["f1_macro"] == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(REALS)
+def test_correlations_equal_scipy(pairs: list[tuple[float, float]]) -> None:
+    predictions, references = (list(column) for column in zip(*pairs, strict=True))
+    if len(set(predictions)) == 1 or len(set(references)) == 1:
+        return
+    scores = score(["pearson", "spearmanr"], predictions, references)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = scipy.stats.pearsonr(predictions, references)[0], scipy.stats.spearmanr(predictions, references)[0]
+    assert list(scores.values()) == pytest.approx([float(np.nan_to_num(value)) for value in expected], abs=1e-12)
+
+
+def test_correlations_keep_double_precision() -> None:
+    rng = np.random.default_rng(0)
+    predictions, references = rng.normal(size=(2, 997)).tolist()
+    single = scipy.stats.pearsonr(np.float32(predictions), np.float32(references))[0]
+    value = score(["pearson"], predictions, references)["pearson"]
+    assert abs(value - single) > 1e-12
+    assert value == pytest.approx(np.corrcoef(predictions, references)[0, 1], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "message"),
+    [
+        ([2.5, 2.5, 2.5], [0.0, 1.0, 5.0], "predictions are all the same"),
+        ([2.0, 2.5, 2.5], [1.0, 1.0, 1.0], "references are all the same"),
+        ([2.0, float("nan"), 2.5], [1.0, 2.0, 3.0], "predictions are not finite"),
+        ([2.0], [1.0], "predictions are fewer than two"),
+    ],
+)
+def test_a_correlation_that_is_not_defined_is_0(
+    predictions: list[float], references: list[float], message: str
+) -> None:
+    for name in ("pearson", "spearmanr"):
+        with pytest.warns(UserWarning, match=f"{name} is not defined: {message}"):
+            assert score([name], predictions, references) == {name: 0.0}
+
+
+BAD = [
+    (["bleu"], [1], [1], "metric 'bleu': expected one of accuracy, f1"),
+    (["f1"], [], [], "no references"),
+    (["f1"], [1], [1, 0], "1 predictions but 2 references"),
+    (["f1"], [1, 2], [1, 0], r"labels \[0, 1, 2\], expected 0 and 1; use f1_macro"),
+    (["seqeval"], [["O"]], [["O", "O"]], "row 0 has 1 tags but 2 references"),
+    (["accuracy"], [["O"]], [["O", "O"]], "row 0 has 1 tags but 2 references"),
+    (["squad_v2"], {"a": "x"}, {"a": ["x"], "b": []}, "1 of 2 questions without a prediction, the first 'b'"),
+]
+
+
+@pytest.mark.parametrize(("names", "predictions", "references", "message"), BAD)
+def test_bad_input(names: list[str], predictions: Any, references: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        score(names, predictions, references)
+    assert "\n" not in str(error.value)
+
+
+# ---- tags
+
+
+def conlleval(tags: list[list[str]], references: list[list[str]]) -> tuple[int, int, int]:
+    """The counting of the shared task's conlleval, written down from its rules: (right, predicted, given) entities.
+
+    A chunk ends before a B, an O, another type, or after an E or S; one starts at a B or S, after an O, after another
+    type, or after an E or S.
+    """
+
+    def ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
+        return before[0] != "O" and (before[0] in "ES" or here[0] in "BSO" or before[1] != here[1])
+
+    def starts(before: tuple[str, str], here: tuple[str, str]) -> bool:
+        return here[0] != "O" and (here[0] in "BS" or before[0] in "ESO" or before[1] != here[1])
+
+    def split(tag: str) -> tuple[str, str]:
+        prefix, _, name = tag.partition("-")
+        return prefix, name
+
+    right = predicted = given = 0
+    in_both = False
+    before = [("O", ""), ("O", "")]
+    for row, reference in zip(tags, references, strict=True):
+        for pair in [*zip(row, reference, strict=True), ("O", "O")]:  # a sentence's end is a word outside
+            here = [split(tag) for tag in pair]
+            end = [ends(*both) for both in zip(before, here, strict=True)]
+            start = [starts(*both) for both in zip(before, here, strict=True)]
+            if in_both:
+                if all(end):
+                    in_both, right = False, right + 1
+                elif any(end) or here[0][1] != here[1][1]:
+                    in_both = False
+            if all(start) and here[0][1] == here[1][1]:
+                in_both = True
+            predicted, given = predicted + start[0], given + start[1]
+            before = here
+    return right, predicted, given
+
+
+def read_iob1(path: Path, limit: int) -> list[list[str]]:
+    sentences: list[list[str]] = [[]]
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.strip():
+            sentences.append([])
+        elif not line.startswith("-DOCSTART-"):
+            sentences[-1].append(line.split()[-1])
+    return [tags for tags in sentences if tags][:limit]
+
+
+def disturbed(sentences: list[list[str]], seed: int) -> list[list[str]]:
+    """Every sixth tag replaced by any other, so that all the ill-formed neighbours come up."""
+    rng = np.random.default_rng(seed)
+    names = sorted({tag for tags in sentences for tag in tags} | {"B-PER", "B-LOC", "I-MISC", "O"})
+    return [[names[rng.integers(len(names))] if rng.random() < 1 / 6 else tag for tag in tags] for tags in sentences]
+
+
+def check_as_conlleval(predictions: list[list[str]], references: list[list[str]]) -> None:
+    right, predicted, given = conlleval(predictions, references)
+    scores = score(["seqeval"], predictions, references)
+    assert 0 < right < given
+    assert scores["overall_precision"] == pytest.approx(right / predicted, abs=1e-12)
+    assert scores["overall_recall"] == pytest.approx(right / given, abs=1e-12)
+    assert scores["overall_f1"] == pytest.approx(2 * right / (predicted + given), abs=1e-12)
+    flat = [p == r for row, other in zip(predictions, references, strict=True) for p, r in zip(row, other, strict=True)]
+    assert scores["overall_accuracy"] == pytest.approx(sum(flat) / len(flat), abs=1e-12)
+    assert scores["overall_f1"] == seqeval.metrics.f1_score(references, predictions)
+    # the accuracy of tags as a metric of its own
+    assert score(["accuracy"], predictions, references)["accuracy"] == scores["overall_accuracy"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tags_as_conlleval_counts_them(seed: int) -> None:
+    names = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    rng = np.random.default_rng(seed)
+    references = [[names[n] for n in rng.integers(5, size=rng.integers(1, 11))] for _ in range(97)]
+    check_as_conlleval(disturbed(references, seed), references)
+
+
+def test_tags_of_the_shared_task_in_iob1() -> None:
+    references = read_iob1(real_data("conll2003", "eng.testa"), 1009)
+    assert sum(tag.startswith("I-") for tags in references for tag in tags) > 1000
+    check_as_conlleval(disturbed(references, 0), references)
+
+
+def test_default_and_strict_mode_are_named_apart() -> None:
+    """The example of the repaired start: right for conlleval, ill-formed in IOB2."""
+    predictions, references = [["I-PER", "I-PER", "O", "I-LOC"]], [["B-PER", "I-PER", "O", "B-LOC"]]
+    scores = score(["seqeval", "seqeval_strict"], predictions, references)
+    assert (scores["overall_f1"], scores["strict_f1"]) == (1.0, 0.0)
+    assert scores["overall_accuracy"] == 0.5
+    mixed = [["B-PER", "I-PER", "O", "I-LOC"]]
+    expected = seqeval.metrics.f1_score(references, mixed, mode="strict", scheme=seqeval.scheme.IOB2)
+    assert score(["seqeval_strict"], mixed, references)["strict_f1"] == pytest.approx(expected) == pytest.approx(2 / 3)
+
+
+def test_tags_without_any_entity() -> None:
+    assert score(["seqeval"], [["O"]], [["O"]]) == {
+        "overall_precision": 0.0,
+        "overall_recall": 0.0,
+        "overall_f1": 0.0,
+        "overall_accuracy": 1.0,
+    }
+
+
+# ---- answers
+
+NORMALIZED = [
+    ("The  Cat!", "cat"),
+    ("a.b.c.", "abc"),
+    ("an-apple", "anapple"),  # punctuation goes before the articles
+    ("(the) end", "end"),
+    ("An  A the", ""),
+    ("U.S.A", "usa"),
+    ("l’été", "l’été"),  # only ASCII punctuation goes
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), NORMALIZED)
+def test_normalize_answer(text: str, expected: str) -> None:
+    assert normalize_answer(text) == expected
+
+
+def test_version_1_by_hand() -> None:
+    golds = {"p": ["the red cat", "cat"], "q": ["dog"], "r": ["blue bird sings"]}
+    scores = score(["squad"], {"p": "Cat.", "r": "a bird sings"}, golds)
+    assert scores == {
+        "exact_match": 100.0 / 3,
+        "f1": pytest.approx(100 * (1 + 0 + 0.8) / 3),
+        "total": 3,
+    }
+    # nothing but articles: the same after normalisation, but no word in common
+    assert score(["squad"], {"p": "a"}, {"p": ["the"]}) == {"exact_match": 100.0, "f1": 0.0, "total": 1}
+
+
+def test_version_2_by_hand() -> None:
+    golds = {"p": ["cat"], "q": [], "r": ["dog"], "s": []}
+    predictions = {"p": "cat", "q": "bird", "r": "", "s": ""}
+    scores = score(["squad_v2"], predictions, golds, {"p": 0.1, "q": 0.6, "r": 0.7, "s": 0.05})
+    assert scores == {
+        "exact": 50.0, "f1": 50.0, "total": 4,
+        "HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2,
+        "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
+        "best_exact": 75.0, "best_exact_thresh": 0.1,  # p and s as given, the others not answered: only r is wrong
+        "best_f1": 75.0, "best_f1_thresh": 0.1,
+    }  # fmt: skip
+    assert "best_f1" not in score(["squad_v2"], predictions, golds)
+    # an accepted answer of nothing but articles counts as no answer
+    assert score(["squad_v2"], {"p": ""}, {"p": ["the"]})["HasAns_exact"] == 100.0
+
+
+OFFICIAL = [
+    ("v1.1", "bert_ensemble", "squad"),
+    ("v1.1", "logreg_baseline", "squad"),
+    ("v2.0", "bert_single", "squad_v2"),
+]
+
+
+@pytest.mark.parametrize(("version", "system", "metric"), OFFICIAL)
+def test_answers_of_systems_score_as_published_to_the_last_digit(version: str, system: str, metric: str) -> None:
+    folder = real_data("squad")
+    content = json.loads((folder / f"dev-{version}.public.json").read_text(encoding="utf-8"))
+    golds = {
+        question["id"]: [answer["text"] for answer in question["answers"]]
+        for article in content["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    }
+    predictions = json.loads((folder / f"predictions-{version}.{system}.json").read_text(encoding="utf-8"))
+    expected = json.loads((folder / "expected_metrics.public.json").read_text(encoding="utf-8"))
+    assert score([metric], predictions, golds) == expected[f"{version}/public/{system}"]
+
+
+# ---- many processes, no network, no home
+
+
+def test_predictions_are_gathered_in_order() -> None:
+    assert gather_in_order([(2, "c"), (0, "a"), (1, "b"), (0, "a")], 3) == ["a", "b", "c"]
+    with pytest.raises(AssertionError, match="predictions of 2 examples, expected 3"):
+        gather_in_order([(2, "c"), (0, "a")], 3)
+
+
+def _gather(process: int, port: int, results: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(process), WORLD_SIZE="2")
+    torch.distributed.init_process_group("gloo")
+    share = [[(0, [1, 2]), (1, [3])], [(2, []), (3, [4]), (4, [5]), (0, [1, 2])]][process]  # uneven, one twice
+    results.put((process, gather_in_order(share, 5)))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_with_an_uneven_share_have_the_same_predictions() -> None:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    context = torch.multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=_gather, args=(number, port, results)) for number in range(2)]
+    for process in processes:
+        process.start()
+    gathered = dict(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert gathered == {0: [[1, 2], [3], [], [4], [5]], 1: [[1, 2], [3], [], [4], [5]]}
+
+
+def test_no_home_and_no_network_is_needed(tmp_path: Path) -> None:
+    code = (
+        "import os, warnings; from bertkit.tasks.metrics import score;"
+        "print(score(['accuracy', 'seqeval'], [['B-X', 'O']], [['B-X', 'B-X']])['accuracy']);"
+        f"assert os.listdir({str(tmp_path)!r}) == [], os.listdir({str(tmp_path)!r})"
+    )
+    environment = {**os.environ, "HOME": "/proc/none", "HF_HOME": "/proc/none", "HF_HUB_OFFLINE": "1"}
+    environment["TMPDIR"] = environment["TEMP"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "0.5\n", done.stderr

@@ -1,0 +1,144 @@
+"""Words to windows and back: tables by hand, and one tag for each word of anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertkit.errors import InputError
+from bertkit.tasks.tagging import make_features, tags_of
+from bertkit.tasks.task import Feature, TaggingExample
+
+TOKENS = [*SPECIAL_TOKENS, *"abcdefg", *(f"##{letter}" for letter in "abcdefg"), ".", "x", "##x"]
+LABELS = ("O", "B-X", "I-X", "B-Y")
+
+
+@pytest.fixture(scope="module")
+def letters() -> Tokenizer:
+    """Every letter is a piece."""
+    return Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+
+
+def example(text: str, tags: str | None = None) -> TaggingExample:
+    return TaggingExample("1", tuple(text.split(" ")), None if tags is None else tuple(tags.split(" ")))
+
+
+def shown(tokenizer: Tokenizer, feature: Feature) -> str:
+    return " ".join(tokenizer.vocab[number] for number in feature.input_ids)
+
+
+@pytest.mark.parametrize("label_all_pieces", [False, True])
+def test_the_first_piece_of_each_word_is_labelled(letters: Tokenizer, label_all_pieces: bool) -> None:
+    """The zero-width word and the control character have no piece; they become [UNK] and keep their tags."""
+    given = example("abc d \u200b fa.g \x07 ab", "B-X I-X O B-Y I-X O")
+    (feature,) = make_features([given], letters, LABELS, 29, label_all_pieces=label_all_pieces)
+    assert shown(letters, feature) == "[CLS] a ##b ##c d [UNK] f ##a . g [UNK] a ##b [SEP]"
+    n = -100
+    expected = {
+        False: [n, 1, n, n, 2, 0, 3, n, n, n, 2, 0, n, n],
+        True: [n, 1, 2, 2, 2, 0, 3, 3, 3, 3, 2, 0, 0, n],  # there is no I-Y, so B-Y is repeated
+    }
+    assert feature.label == expected[label_all_pieces]
+    assert feature.where == [-1, 0, -1, -1, 1, 2, 3, -1, -1, -1, 4, 5, -1, -1]
+    assert feature.token_type_ids == [0] * 14
+
+
+def test_features_without_tags_have_no_labels(letters: Tokenizer) -> None:
+    features = make_features([example("a b"), TaggingExample("2", (), None)], letters, LABELS, 7)
+    assert [feature.label for feature in features] == [None, None]
+    assert shown(letters, features[1]) == "[CLS] [SEP]"
+    assert tags_of([example("a b"), TaggingExample("2", (), None)], features, [np.eye(4), np.eye(4)[:2]], LABELS) == [
+        ["B-X", "I-X"],
+        [],
+    ]
+
+
+WINDOWS = [
+    # text, max_seq_length, overlap -> words of each window
+    ("a b c d e f g", 6, None, ["a b c d", "c d e f", "e f g"]),
+    ("a b c d e f g", 6, 0, ["a b c d", "e f g"]),
+    ("a b c d e f g", 6, 3, ["a b c d", "b c d e", "c d e f", "d e f g"]),
+    ("ab cd ef g", 6, None, ["ab cd", "cd ef", "ef g"]),
+    ("abc de f g", 6, 2, ["abc", "de f g"]),  # a word that does not fit begins the next window
+    ("a bcd ef", 6, 1, ["a bcd", "ef"]),  # no whole word fits the overlap
+    ("a b", 6, None, ["a b"]),
+    ("a b c d", 6, None, ["a b c d"]),
+    ("a bcdefgabc d e", 6, None, ["a", "bcde", "d e"]),  # a word longer than a window: its first pieces
+]
+
+
+@pytest.mark.parametrize(("text", "max_seq_length", "overlap", "expected"), WINDOWS)
+def test_windows(letters: Tokenizer, text: str, max_seq_length: int, overlap: int | None, expected: list[str]) -> None:
+    features = make_features([example(text)], letters, LABELS, max_seq_length, window_overlap=overlap)
+    words = [shown(letters, feature)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for feature in features]
+    assert words == expected
+    assert max(len(feature.input_ids) for feature in features) <= max_seq_length
+
+
+def test_a_word_is_tagged_where_it_has_most_context(letters: Tokenizer) -> None:
+    """Each window gives its own label to all; d has the same context in both, and goes to the earlier."""
+    given = example("a b c d e f g")
+    features = make_features([given], letters, ("W0", "W1", "W2"), 7, window_overlap=3)
+    assert [feature.where[1:-1] for feature in features] == [[0, 1, 2, 3, 4], [2, 3, 4, 5, 6]]
+    logits = [np.tile(np.eye(3)[number], (7, 1)) for number in range(2)]
+    #          a  b  c  d  e  f  g
+    # window 0 0  1  2  1  0
+    # window 1       0  1  2  1  0
+    expected = ["W0", "W0", "W0", "W0", "W1", "W1", "W1"]
+    assert tags_of([given], features, logits, ("W0", "W1", "W2")) == [expected]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.text("abc.\u200b\x07\u4e00é [", min_size=1, max_size=17), max_size=23), max_size=5),
+    st.integers(3, 13),
+    st.integers(0, 10),
+)
+def test_one_tag_for_each_word_of_anything(texts: list[list[str]], max_seq_length: int, overlap: int) -> None:
+    """The logits say of each token the label of its word, so the tags must come back as they were."""
+    tokenizer = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+    examples = [
+        TaggingExample(str(n), tuple(words), tuple(LABELS[len(word) % 4] for word in words))
+        for n, words in enumerate(texts)
+    ]
+    overlap = min(overlap, max_seq_length - 3)
+    features = make_features(examples, tokenizer, LABELS, max_seq_length, window_overlap=overlap)
+    logits = [np.eye(4)[[max(label, 0) for label in feature.label]] for feature in features]
+    assert tags_of(examples, features, logits, LABELS) == [list(each.tags or ()) for each in examples]
+    assert all(len(feature.input_ids) <= max_seq_length for feature in features)
+
+
+def test_a_sentence_of_2000_words_has_2000_tags(letters: Tokenizer) -> None:
+    rng = np.random.default_rng(0)
+    words = tuple("".join(rng.choice(list("abcdefg"), rng.integers(1, 9))) for _ in range(2000))
+    tags = tuple(LABELS[rng.integers(4)] for _ in words)
+    examples = [TaggingExample("long", words, tags)]
+    features = make_features(examples, letters, LABELS, 128)
+    assert len(features) > 100
+    logits = [np.eye(4)[np.maximum(feature.label, 0)] for feature in features]
+    assert tags_of(examples, features, logits, LABELS) == [list(tags)]
+
+
+def test_a_text_that_fits_is_one_window(letters: Tokenizer) -> None:
+    logits = np.random.default_rng(0).normal(size=(5, 4))
+    given = example("ab c")
+    features = make_features([given], letters, LABELS, 5)
+    best = logits.argmax(-1)
+    assert tags_of([given], features, [logits], LABELS) == [[LABELS[best[1]], LABELS[best[3]]]]
+
+
+@pytest.mark.parametrize(
+    ("max_seq_length", "overlap", "tags", "message"),
+    [
+        (2, None, "O", "max_seq_length=2: no room for a word"),
+        (7, 5, "O", r"window_overlap=5: expected 0 to 4"),
+        (7, -1, "O", r"window_overlap=-1: expected 0 to 4"),
+        (7, None, "B-Z", "example 1: tag 'B-Z' is no label; expected one of O, B-X"),
+    ],
+)
+def test_bad_input(letters: Tokenizer, max_seq_length: int, overlap: int | None, tags: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_features([example("a", tags)], letters, LABELS, max_seq_length, window_overlap=overlap)
