@@ -1,0 +1,207 @@
+"""Settings of a task: where its examples are, how its files are written, its labels, metrics and published recipe.
+
+The facts of each benchmark stand in `conf/task/`. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.errors import InputError
+
+Column = str | int | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class FilesConfig:
+    """The files of each split: names or patterns, tried in their order, below `data_dir` or the task's folder in it."""
+
+    train: str | tuple[str, ...]
+    dev: str | tuple[str, ...]
+    test: str | tuple[str, ...]
+    dev_mismatched: str | tuple[str, ...]
+    test_mismatched: str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HubConfig:
+    """A dataset of the Hugging Face hub, and what it calls the splits; read where there is no `data_dir`."""
+
+    path: str | None
+    name: str | None
+    revision: str | None
+    train: str | None
+    dev: str | None
+    test: str | None
+    dev_mismatched: str | None
+    test_mismatched: str | None
+
+
+@dataclass(frozen=True)
+class ColumnsConfig:
+    """Which column holds what: a header's name, or a number from 0 (-1 is the last); a list is tried in its order.
+
+    One name or number must be there. Of a list for `id`, `text_pair`, `ending_start` or `answers`, none need be.
+
+    Attributes:
+        id: of the example; without one, examples are numbered.
+        text: the first segment of a sequence.
+        text_pair: its second segment.
+        label: of a sequence; the number of the right ending of a choice.
+        words: the words of a sentence: their column in CoNLL files, a list of them in others.
+        tags: the same for their tags.
+        question: of a span.
+        context: where its answer is looked for; the first segment of a choice.
+        answers: SQuAD's `[{text, answer_start}]`, `{text: [], answer_start: []}`, or the text alone.
+        endings: the columns of the second segments of a choice, or one column that holds a list.
+        ending_start: what every ending begins with.
+    """
+
+    id: Column
+    text: Column
+    text_pair: Column
+    label: Column
+    words: Column
+    tags: Column
+    question: Column
+    context: Column
+    answers: Column
+    endings: Column
+    ending_start: Column
+
+
+@dataclass(frozen=True)
+class SpansConfig:
+    """How a long context is cut into windows, and how an answer is chosen.
+
+    Attributes:
+        window_step: tokens from the start of a window to the start of the next, Google's `doc_stride`.
+        window_overlap: tokens that neighbours share, Hugging Face's `stride`; exactly one of the two is set.
+        max_query_length: pieces of a question that are kept.
+        n_best: candidates that are kept.
+        max_answer_length: tokens of an answer.
+        null_score_diff_threshold: "no answer" is predicted when it scores higher than the best answer by more than this.
+        is_always_answered: every question has an answer in its context (SQuAD 1.1).
+    """
+
+    window_step: int | None
+    window_overlap: int | None
+    max_query_length: int
+    n_best: int
+    max_answer_length: int
+    null_score_diff_threshold: float
+    is_always_answered: bool
+
+    def __post_init__(self) -> None:
+        problems = []
+        if (self.window_step is None) == (self.window_overlap is None):
+            problems.append(
+                f"task.spans.window_step={self.window_step} and task.spans.window_overlap={self.window_overlap}: "
+                "expected exactly one of the two; set the other to null"
+            )
+        for name in ("window_step", "max_query_length", "n_best", "max_answer_length"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                problems.append(f"task.spans.{name}={getattr(self, name)}: expected at least 1")
+        if self.window_overlap is not None and self.window_overlap < 0:
+            problems.append(f"task.spans.window_overlap={self.window_overlap}: expected at least 0")
+        if problems:
+            raise InputError("\n".join(problems))
+
+
+@dataclass(frozen=True)
+class RecipeConfig:
+    """The published hyper-parameters."""
+
+    batch_sequences: int
+    peak_learning_rate: float
+    num_epochs: int
+    warmup_share: float
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """One data set: a file of `conf/task/`, with what the command line changes.
+
+    Attributes:
+        name: of the task.
+        kind: its shape.
+        folders: what the folder below `data_dir` may be called.
+        files: of each split.
+        format: of the files; auto: by their endings and first characters.
+        header: whether tables begin with a line of column names; null: if they hold the names that are asked for.
+        column_names: of tables without such a line.
+        columns: which column holds what.
+        labels: their names in the order of their numbers; auto: those of the training file; regression: numbers.
+        labels_in_files: what the files hold for each of the names; null: the names. Either is read.
+        label_range: smallest and largest label of a regression.
+        skip_labels: rows with such a label are left out and counted.
+        skip_short_rows: rows with too few cells are left out and counted, not refused.
+        scheme: how tags mark chunks; auto: detected. Whatever it is, the examples have IOB2. none: tags are labels.
+        documents: examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences.
+        comment: lines of CoNLL files that begin so are no words; null: none, but `#` where words are not in column 0.
+        hub: the data set on the hub.
+        metrics: what is measured.
+        best_metric: what chooses the best checkpoint; the larger, the better.
+        max_seq_length: tokens, with the special ones.
+        spans: windows and answers; null for other shapes.
+        recipe: published hyper-parameters.
+    """
+
+    name: str
+    kind: Literal["sequence", "tagging", "spans", "choice"]
+    folders: tuple[str, ...]
+    files: FilesConfig
+    format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]
+    header: bool | None
+    column_names: tuple[str, ...] | None
+    columns: ColumnsConfig
+    labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
+    labels_in_files: tuple[str, ...] | None
+    label_range: tuple[float, ...] | None
+    skip_labels: tuple[str, ...]
+    skip_short_rows: bool
+    scheme: Literal["auto", "iob1", "iob2", "bioes", "none"]
+    documents: bool
+    comment: str | None
+    hub: HubConfig
+    metrics: tuple[str, ...]
+    best_metric: str
+    max_seq_length: int
+    spans: SpansConfig | None
+    recipe: RecipeConfig
+
+    def __post_init__(self) -> None:
+        problems = []
+        names = self.label_names
+        if names is not None and len(set(names)) < len(names):
+            problems.append(f"task.labels={list(names)}: a label is there twice; leave one of them out")
+        if isinstance(self.labels, tuple) and len(self.labels) < 2:
+            problems.append(f"task.labels={list(self.labels)}: expected at least two, or auto, or regression")
+        if self.labels_in_files is not None and len(self.labels_in_files) != len(names or ()):
+            problems.append(
+                f"task.labels_in_files={list(self.labels_in_files)}: expected one for each of task.labels="
+                f"{list(names or ())}, or null if the files hold the names"
+            )
+        if self.label_range is not None and (len(self.label_range) != 2 or self.label_range[0] >= self.label_range[1]):
+            problems.append(f"task.label_range={list(self.label_range)}: expected the smallest and the largest label")
+        if self.kind in ("sequence", "tagging") and self.labels is None:
+            problems.append(f"task.labels=null: expected a list, or auto, for kind={self.kind}")
+        if self.kind == "tagging" and self.labels == "regression":
+            problems.append("task.labels=regression: tags have names; expected a list, or auto")
+        if self.kind == "spans" and self.spans is None:
+            problems.append("task.spans=null: expected its settings for kind=spans; begin with task=spans")
+        if self.max_seq_length < 8:
+            problems.append(f"task.max_seq_length={self.max_seq_length}: expected at least 8")
+        if problems:
+            raise InputError("\n".join(problems))
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers."""
+        return self.labels == "regression"
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The names of the labels in the order of their numbers; None where only the data knows them."""
+        return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
