@@ -156,6 +156,13 @@ def test_a_regression_of_ones_own(tmp_path: Path) -> None:
     assert describe(source).endswith("2 rows; labels -1000 to 7, mean -496.50")
 
 
+@pytest.mark.parametrize("label", ["inf", "many", "nan"])
+def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
+    write(tmp_path, "train.csv", f"text,label\na,1\nb,{label}\n")
+    with pytest.raises(InputError, match=rf"train\.csv:3: label: label '{label}'; expected a number$"):
+        read(tmp_path, "sequence", "train", "labels=regression")
+
+
 def test_labels_may_be_left_unread(tmp_path: Path) -> None:
     path = write(tmp_path, "x.csv", "text,label\na,nobody knows\nb,\n")
     task = task_config("sst2", "task.columns.text=text")
@@ -402,7 +409,7 @@ FAULTS = [
     ("pos", "x-ud-dev.conllu", "dev", UD.replace("AUX", "_"), "/x-ud-dev.conllu:4: tag: unknown label '_'; expected 'ADJ' or"),
     ("pos", "x-ud-dev.conllu", "dev", UD + "\n" + UD, "/x-ud-dev.conllu:19: id 's1' is there twice, first at {}/x-ud-dev.conllu:4"),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "France", "answer_start": 16}]), "/dev-v1.1.json:1: question 'q1': answer 'France' is not in its context at answer_start=16 (there is 'rance.'); correct it"),
-    ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "e", "answer_start": -1}]), "/dev-v1.1.json:1: question 'q1': answer 'e' is not in its context at answer_start=-1"),
+    ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "é", "answer_start": -8}]), "/dev-v1.1.json:1: question 'q1': answer 'é' is not in its context at answer_start=-8"),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "France", "answer_start": "15"}]), "/dev-v1.1.json:1: question 'q1': answer_start '15' of answer 'France'; expected a whole number"),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=[{"text": "", "answer_start": 3}]), "/dev-v1.1.json:1: question 'q1': empty answer"),
     ("squad1", "dev-v1.1.json", "dev", nested(answers=7), "/dev-v1.1.json:1: question 'q1': field 'answers' holds no answers"),
@@ -506,3 +513,13 @@ def test_a_long_histogram_is_cut(tmp_path: Path) -> None:
 def test_half_of_a_surrogate_pair(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", '{"text": "a \\ud83d b", "label": "x"}\n')
     assert rows(read(tmp_path, "sequence", "train"))[0][1] == "a \ufffd b"
+
+
+def test_every_row_of_a_test_file_counts(tmp_path: Path) -> None:
+    """Predictions are made for all of them: none is left out, and an empty label is one that is not known."""
+    write(tmp_path, "MNLI/test.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\nc\td\t\ne\tf\tneutral\n")
+    assert [row[1:] for row in rows(read(tmp_path, "mnli", "test"))] == [
+        ("a", "b", None),
+        ("c", "d", None),
+        ("e", "f", "neutral"),
+    ]
