@@ -125,6 +125,8 @@ FORBIDDEN = [
     ("bertkit.view.report", "bertkit.cli.run"),
     ("bertkit.pretrain", "bertkit.cli.run"),
     ("bertkit.settings", "hydra.compose"),
+    ("bertkit.tasks.readers", "bertkit.interop.load"),
+    ("bertkit.tasks.readers", "bertkit.evaluate.run"),
     ("bertkit.pretrain", "omegaconf"),
     ("bertkit.model.heads", "accelerate.Accelerator"),
     ("bertkit.export", "transformers"),

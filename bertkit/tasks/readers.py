@@ -153,8 +153,7 @@ def _find(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
     folders = [*(above / folder for folder in task.folders if (above / folder).is_dir()), above]
     for name in names:
         for folder in folders:
-            found = [folder / name] if (folder / name).is_file() else sorted(folder.glob(name)) if "*" in name else []
-            found = [path for path in found if path.is_file()]
+            found = [folder / name] if (folder / name).is_file() else _matches(folder, name)
             if len(found) > 1:
                 raise InputError(
                     f"{folder}: several files for {split} ({', '.join(path.name for path in found)}); "
@@ -166,6 +165,12 @@ def _find(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
     raise InputError(
         f"{places}: no {split} file for task={task.name}; expected {' or '.join(names)}; set task.files.{split}="
     )
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    if "*" not in pattern or Path(pattern).is_absolute():
+        return []
+    return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
 def _read_table(

@@ -1,0 +1,152 @@
+"""The facts of each benchmark, as published; settings that cannot work are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from task_configs import task_config
+
+from bertkit.config import conf_dir
+from bertkit.errors import InputError
+
+# name: (labels, what the files hold, metrics, the main one, hub, batch, peak learning rate, epochs, max_seq_length)
+ENTAILS = ("entailment", "not_entailment")
+MNLI = ("entailment", "neutral", "contradiction")
+NER = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
+UPOS = [
+    "ADJ",
+    "ADP",
+    "ADV",
+    "AUX",
+    "CCONJ",
+    "DET",
+    "INTJ",
+    "NOUN",
+    "NUM",
+    "PART",
+    "PRON",
+    "PROPN",
+    "PUNCT",
+    "SCONJ",
+    "SYM",
+    "VERB",
+    "X",
+]
+TABLE = {
+    "cola": (
+        ("unacceptable", "acceptable"),
+        ("0", "1"),
+        ("matthews_correlation",),
+        "matthews_correlation",
+        32,
+        2e-5,
+        3,
+    ),
+    "sst2": (("negative", "positive"), ("0", "1"), ("accuracy",), "accuracy", 32, 2e-5, 3),
+    "mrpc": (("not_equivalent", "equivalent"), ("0", "1"), ("accuracy", "f1"), "f1", 32, 2e-5, 5),
+    "stsb": ("regression", None, ("pearson", "spearmanr"), "spearmanr", 32, 2e-5, 3),
+    "qqp": (("not_duplicate", "duplicate"), ("0", "1"), ("accuracy", "f1"), "f1", 32, 2e-5, 3),
+    "mnli": (MNLI, None, ("accuracy",), "accuracy", 32, 2e-5, 3),
+    "qnli": (ENTAILS, None, ("accuracy",), "accuracy", 32, 2e-5, 3),
+    "rte": (ENTAILS, None, ("accuracy",), "accuracy", 32, 2e-5, 3),
+    "wnli": (ENTAILS[::-1], ("0", "1"), ("accuracy",), "accuracy", 32, 2e-5, 5),
+    "ax": (MNLI, None, ("matthews_correlation",), "matthews_correlation", 32, 2e-5, 3),
+    "squad1": (None, None, ("squad",), "f1", 12, 3e-5, 2),
+    "squad2": (None, None, ("squad_v2",), "f1", 48, 5e-5, 2),
+    "conll2003": (NER, None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
+    "pos": (tuple(UPOS), None, ("accuracy",), "accuracy", 32, 5e-5, 3),
+    "swag": (None, None, ("accuracy",), "accuracy", 16, 2e-5, 3),
+    "sequence": ("auto", None, ("accuracy",), "accuracy", 32, 2e-5, 3),
+    "tagging": ("auto", None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
+    "spans": (None, None, ("squad_v2",), "f1", 48, 5e-5, 2),
+}
+KINDS = {
+    "squad1": "spans",
+    "squad2": "spans",
+    "spans": "spans",
+    "conll2003": "tagging",
+    "pos": "tagging",
+    "swag": "choice",
+}
+
+
+def test_every_task_is_in_the_table() -> None:
+    assert sorted(path.stem for path in (conf_dir() / "task").glob("*.yaml")) == sorted(TABLE)
+    assert len(TABLE) == 18
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_facts_of_a_task(name: str) -> None:
+    task = task_config(name)
+    recipe = task.recipe
+    facts = (task.labels, task.labels_in_files, task.metrics, task.best_metric)
+    assert (*facts, recipe.batch_sequences, recipe.peak_learning_rate, recipe.num_epochs) == TABLE[name]
+    assert task.name == name
+    assert task.kind == KINDS.get(name, "tagging" if name == "tagging" else "sequence")
+    assert task.max_seq_length == (384 if task.kind == "spans" else 128)
+    assert (task.spans is not None) == (task.kind == "spans")
+    assert task.is_regression == (name == "stsb")
+
+
+HUB = {
+    "mrpc": ("nyu-mll/glue", "mrpc", "validation", None),
+    "mnli": ("nyu-mll/glue", "mnli", "validation_matched", "validation_mismatched"),
+    "ax": ("nyu-mll/glue", "ax", None, None),
+    "squad1": ("rajpurkar/squad", None, "validation", None),
+    "squad2": ("rajpurkar/squad_v2", None, "validation", None),
+    "conll2003": ("lhoestq/conll2003", None, "validation", None),
+    "swag": ("allenai/swag", "regular", "validation", None),
+    "pos": (None, None, "validation", None),
+}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_names_on_the_hub(name: str) -> None:
+    hub = task_config(name).hub
+    assert (hub.path, hub.name, hub.dev, hub.dev_mismatched) == HUB[name]
+
+
+def test_the_numbers_of_squad() -> None:
+    spans = task_config("squad2").spans
+    assert spans is not None
+    numbers = (spans.window_step, spans.window_overlap, spans.max_query_length, spans.n_best, spans.max_answer_length)
+    assert numbers == (128, None, 64, 20, 30)
+    assert not spans.is_always_answered
+    assert task_config("squad1").spans.is_always_answered  # type: ignore[union-attr]
+
+
+REFUSED = [
+    ("sequence", "labels=[a]", "task.labels=['a']: expected at least two"),
+    ("sequence", "labels=[a,a]", "task.labels=['a', 'a']: a label is there twice"),
+    ("sequence", "labels=[a,1]", "labels=['a', 1]: expected auto or regression or a list of text or a list of a whole"),
+    ("sequence", "labels=null", "task.labels=null: expected a list, or auto"),
+    ("sst2", "labels=[a,b,c]", "task.labels_in_files=['0', '1']: expected one for each of task.labels=['a', 'b', 'c']"),
+    ("stsb", "label_range=[5,0]", "task.label_range=[5.0, 0.0]: expected the smallest and the largest"),
+    ("tagging", "labels=regression", "task.labels=regression: tags have names"),
+    ("squad1", "spans=null", "task.spans=null: expected its settings"),
+    ("squad1", "spans.window_overlap=64", "window_step=128 and task.spans.window_overlap=64: expected exactly one"),
+    ("squad1", "spans.n_best=0", "task.spans.n_best=0: expected at least 1"),
+    ("cola", "max_seq_length=2", "task.max_seq_length=2: expected at least 8"),
+    ("cola", "format=xls", "format='xls': expected auto or tsv or csv"),
+]
+
+
+@pytest.mark.parametrize(("name", "override", "message"), REFUSED)
+def test_settings_that_cannot_work(name: str, override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        task_config(name, f"task.{override}")
+    assert message in str(caught.value)
+
+
+def test_labels_that_are_numbers_are_names() -> None:
+    assert task_config("sequence", "task.labels=[0,1,2]").label_names == ("0", "1", "2")
+    assert task_config("sequence").label_names is None
+
+
+def test_a_data_set_of_a_known_shape_is_one_file(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    text = "defaults: [sequence, _self_]\nname: trec\nformat: label_text\nfiles: {train: train.txt, dev: test.txt}\n"
+    (tmp_path / "task" / "trec.yaml").write_text(text)
+    task = task_config("trec", directory=str(tmp_path))
+    assert (task.name, task.format, task.files.train, task.kind) == ("trec", "label_text", "train.txt", "sequence")
