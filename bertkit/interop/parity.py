@@ -41,6 +41,11 @@ TEXTS = (
     ("Every vector in this sequence is computed twice, once by each implementation, and then compared.", "So is this one."),
     ("Rain.", "The river rose slowly through the night, over the meadows, up to the first houses of the village."),
 )  # fmt: skip
+NOTES = (
+    "google-research/bert divides the masked LM loss by its weights' sum + 1e-5, both implementations here by the count",
+    "transformers keeps back the gradient of the [PAD] embedding, bertkit and google-research/bert do not; no input here has one",
+    "the span loss of transformers counts padding as possible answers; where there is padding, both are compared without it",
+)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ def _certificate(directory: Path, scratch: Path, seed: int, num_sequences: int, 
         "seed": seed,
         "within_tolerance": all(row["within_tolerance"] for row in comparisons),
         "tolerances": {"values": TOLERANCES, "gradient_floor": GRADIENT_FLOOR},
+        "notes": list(NOTES),
         "comparisons": comparisons,
         "file_sha256": huggingface.hashes_of(directory),
         "tensor_sha256": hashes,
