@@ -81,8 +81,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         f"{QUERY}: missing; bert.encoder.layer.1.attention.self.querry.weight: has no place",
     ),
     "resized": (weights(lambda t: t.update({QUERY: torch.ones(26, 25)})), f"{QUERY}: shape (26, 25), expected (26, 26)"),
+    "no pooler": (
+        weights(lambda t: [t.pop(f"bert.pooler.dense.{part}") for part in ("weight", "bias")]),
+        "bert.pooler.dense.weight: missing; bert.pooler.dense.bias: missing",
+    ),
     "another dtype": (weights(lambda t: t.update({QUERY: t[QUERY].half()})), f"{QUERY}: float16, the others float32"),
-    "whole numbers": (weights(lambda t: t.update({QUERY: t[QUERY].long()})), f"{QUERY}: int64, expected floating-point"),
+    "whole numbers": (weights(lambda t: t.update({QUERY: t[QUERY].long()})), f"{QUERY}: int64, expected float32"),
     "not finite": (weights(not_finite), f"{QUERY}: 1 of 676 values are not finite"),
     "truncated": (as_bytes(lambda data: data[:-100]), "model.safetensors: damaged"),
     "an index that points outside": (index_outside, "names a file outside of its directory"),
