@@ -16,13 +16,12 @@ from bertkit.data.instances import has_instances, open_instances, stored_setting
 from bertkit.data.prepared import SPLITS, PreparedDataset, Split, open_prepared
 from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
 from bertkit.errors import InputError
-from bertkit.files import read_json
 from bertkit.interop.load import load_packed
 from bertkit.launch import world_from_environment
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.objective import pretraining_losses
-from bertkit.run_dir import run_of
+from bertkit.run_dir import read_manifest, run_of
 from bertkit.settings import EvaluateSettings, PretrainSettings
 from bertkit.train import loop
 
@@ -125,7 +124,7 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     if settings.split != "auto":
         return settings.split
     run_dir = run_of(settings.model_dir)
-    if run_dir is not None and read_json(run_dir / "manifest.json")["data_fingerprint"] == dataset.fingerprint:
+    if run_dir is not None and read_manifest(run_dir).get("data_fingerprint") == dataset.fingerprint:
         return "held_out"
     return "all"
 

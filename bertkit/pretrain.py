@@ -322,7 +322,8 @@ class _Pretraining:
         baselines = self._baselines(self.phases[-1])
         result = {**metrics, "unigram_entropy": baselines["unigram entropy"], "steps": self.settings.steps}
         text = self.dataset.manifest["corpus"]["description"]
-        readme = card.model_card(self.packed, card.pretraining_facts(to_mapping(self.settings), text, result))
+        facts = card.pretraining_facts(to_mapping(self.settings), text, result, self.settings.init_from)
+        readme = card.model_card(self.packed, facts)
         with building_dir(self.directory / "model") as partial:
             write_model(self.packed, self.dataset.tokenizer, partial, {"README.md": readme})
         write_report(self.directory, baselines)

@@ -49,6 +49,18 @@ def run_of(model_dir: str | Path) -> Path | None:
     return None
 
 
+def read_manifest(run_dir: Path) -> dict[str, Any]:
+    """Read what a run wrote of itself when it began.
+
+    Raises:
+        InputError: the file is not as a run writes it.
+    """
+    manifest = read_json(run_dir / "manifest.json")
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
+        raise InputError(f"{run_dir / 'manifest.json'}: not the manifest of a run; restore it")
+    return manifest
+
+
 def check(directory: Path, identity: dict[str, Any]) -> None:
     """Refuse a directory that is not free for this run.
 

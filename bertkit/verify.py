@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertkit.errors import InputError
 from bertkit.files import to_json, write_durably
-from bertkit.interop import parity
+from bertkit.interop import certificate, parity
 from bertkit.interop.load import resolve_model_dir
 from bertkit.settings import VerifySettings
 
@@ -15,29 +15,22 @@ from bertkit.settings import VerifySettings
 def run(settings: VerifySettings) -> int:
     """Write the certificate; give 0 when everything is within tolerance, else 1.
 
-    A certificate that stands in the directory, or at `output=`, is checked too: its hash of every tensor must still
-    be right.
+    A certificate that stands in the directory, or at `output=`, is checked too: the hashes of its tensors and
+    files must still be right.
     """
     directory = resolve_model_dir(settings.model_dir)
     if settings.output is not None and Path(settings.output).is_dir():
         raise InputError(f"output={settings.output} is a directory; name a file")
     known = [directory / "parity.json", *([Path(settings.output)] if settings.output else [])]
-    certified = [parity.read_certificate(path) for path in known if path.is_file()]
+    certified = [certificate.read_certificate(path) for path in known if path.is_file()]
     result = parity.certificate(directory, settings.seed, settings.sequences)
-    now = result["tensor_sha256"]
-    changed = sorted(
-        {
-            name
-            for before in (certificate["tensor_sha256"] for certificate in certified)
-            for name in {*before, *now}
-            if before.get(name) != now.get(name)
-        }
-    )
+    changed = sorted({name for before in certified for name in certificate.changes(before, result)})
     result["changed_since_certified"] = changed
     result["within_tolerance"] = result["within_tolerance"] and not changed
-    summary = parity.in_one_screen(result)
+    summary = certificate.in_one_screen(result)
     if changed:
-        summary += f"\n{len(changed)} tensors changed since they were certified: {', '.join(changed[:4])}"
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        summary += f"\nchanged since it was certified: {', '.join(changed[:4])}{more}"
     if settings.output is None:
         print(to_json(result), end="")
         print(summary, file=sys.stderr)

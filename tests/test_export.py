@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import minilm_dir, small_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.files import sha256_file
+from bertkit.interop.sentence_transformers import Pooling, layout_files
 from bertkit.model.config import POOLED_HEADS
 
 CLASSES = {
@@ -275,14 +276,46 @@ def test_a_head_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "out").exists()
 
 
-def test_verify_finds_a_flipped_weight(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "out"
-    assert run(["export", f"checkpoint={run_dir}", f"output_dir={output}"]) == 0
-    assert run(["verify", f"model_dir={output}", f"output={tmp_path / 'parity.json'}"]) == 0
-    weights = load_file(output / "model.safetensors")
-    weights["bert.encoder.layer.1.output.dense.weight"].view(-1)[17] += 1e-6
-    save_file(weights, output / "model.safetensors", metadata={"format": "pt"})
-    capsys.readouterr()
-    assert run(["verify", f"model_dir={output}", f"output={tmp_path / 'parity.json'}"]) == 1
-    said = capsys.readouterr().out
-    assert "1 tensors changed since they were certified: bert.encoder.layer.1.output.dense.weight" in said
+def test_a_changed_export_is_not_done_already(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["export", f"checkpoint={run_dir}", "head=encoder", f"output_dir={tmp_path / 'out'}"]
+    assert run(arguments) == 0
+    (tmp_path / "out" / "config.json").write_text("{}")
+    assert run(arguments) == 2
+    assert "config.json changed since it was exported; remove the directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("modules.json", "{}", "modules.json"),
+        ("modules.json", "[{}]", "modules.json"),
+        ("1_Pooling/config.json", "[]", "pools by"),
+        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pools by"),
+        ("sentence_bert_config.json", "[]", "max_seq_length=0"),
+        ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length='x'"),
+    ],
+)
+def test_broken_files_of_a_sentence_transformer(
+    name: str, content: str, message: str, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "in")
+    for path, text in layout_files(Pooling(), 26, 41).items():
+        (source / path).parent.mkdir(exist_ok=True)
+        (source / path).write_text(text)
+    (source / name).write_text(content)
+    arguments = ["export", f"checkpoint={source}", "sentence_transformers=true", f"output_dir={tmp_path / 'out'}"]
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_card_of_a_continued_run_says_so(run_dir: Path, prepared_dir: Path, tmp_path: Path) -> None:
+    more = ["segments.max_seq_length=40", "steps=1", "device=cpu", f"output_dir={tmp_path / 'run'}"]
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"init_from={run_dir}", *more]) == 0
+    assert run(["export", f"checkpoint={tmp_path / 'run'}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 0
+    for card in ("run/model/README.md", "out/README.md"):
+        text = (tmp_path / card).read_text()
+        assert "| started from | another model's weights |" in text
+        assert str(run_dir) not in text

@@ -346,6 +346,7 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
             lowercase = bool(settings["do_lower_case"])
         if rules is None and (path / RULES_FILE).is_file():
             rules = read_json(path / RULES_FILE)
+        _check_same_vocabulary(path)
         for name in ("vocab.txt", "tokenizer.json"):
             if (path / name).is_file():
                 return _load_file(path / name, lowercase, settings.get("strip_accents"), rules)
@@ -353,6 +354,23 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
     return _load_file(path, lowercase, None, rules)
+
+
+def _check_same_vocabulary(directory: Path) -> None:
+    """Refuse a directory whose two files number the tokens differently: each program would read its own."""
+    if not all((directory / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        return
+    listed = _read_vocab_txt(directory / "vocab.txt")
+    content = read_json(directory / "tokenizer.json")
+    model = content.get("model") if isinstance(content, dict) else None
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocab, dict):
+        differing = [token for token, number in vocab.items() if listed.get(token) != number]
+        if differing:
+            raise InputError(
+                f"{directory}: vocab.txt and tokenizer.json number {json.dumps(differing[0])} differently; restore both from "
+                "the same source"
+            )
 
 
 def _load_file(path: Path, lowercase: bool | None, strip_accents: bool | None, rules: Rules | None) -> Tokenizer:

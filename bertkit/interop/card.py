@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bertkit import __version__
+from bertkit.interop import hub
 from bertkit.interop.huggingface import architecture_of
 from bertkit.model.heads import BertWithHeads
 
@@ -49,6 +51,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Write a card: what the model is, how it was made, what was measured, how to load it."""
     architecture = architecture_of(model)
     _, auto_class = _KINDS[architecture]
+    more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
@@ -61,7 +64,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         f"from transformers import AutoTokenizer, {auto_class}",
         "",
         'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")',
-        f'model = {auto_class}.from_pretrained("DIRECTORY")',
+        f'model = {auto_class}.from_pretrained("DIRECTORY"{more})',
         "```",
     ]
     for heading, rows in (("Settings", facts.settings), ("Results", facts.results)):
@@ -86,7 +89,7 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
             metric_value=value,
         )
         for name, value in facts.results.items()
-        if isinstance(value, float) and name.endswith(("_loss", "_accuracy"))
+        if isinstance(value, float) and name.endswith(("_loss", "_accuracy")) and architecture != "BertModel"
     ]
     data = ModelCardData(
         library_name="transformers",
@@ -104,12 +107,27 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
 
 
 def pretraining_facts(
-    settings: dict[str, Any], corpus: str, results: dict[str, Any], title: str = "Pretrained BERT"
+    settings: dict[str, Any],
+    corpus: str,
+    results: dict[str, Any],
+    init_from: str | None,
+    title: str = "Pretrained BERT",
 ) -> CardFacts:
-    """What the card of a pretrained model says, from the run's settings."""
+    """What the card of a pretrained model says, from the run's settings.
+
+    Args:
+        settings: of the run.
+        corpus: the text, in words.
+        results: what was measured at the end.
+        init_from: what the run started from; its place is named only if it is a hub id, for paths say nothing elsewhere.
+        title: of the card.
+    """
+    base_model = init_from if init_from is not None and hub.is_id(init_from) and not Path(init_from).exists() else None
+    start = None if init_from is None else base_model or "another model's weights"
     length = settings["segments"]["max_seq_length"]
     shown = {
         "text": corpus,
+        "started from": start,
         "steps": settings["steps"],
         "global batch": f"{settings['batch']['sequences']} sequences of at most {length} tokens",
         "final phase": settings["final_phase"] if settings["final_phase"]["max_seq_length"] else None,
@@ -120,7 +138,7 @@ def pretraining_facts(
         "precision": settings["precision"],
         "seed": settings["seed"],
     }
-    return CardFacts(title, shown, results)
+    return CardFacts(title, shown, results, base_model=base_model)
 
 
 def finetuning_facts(settings: dict[str, Any], results: dict[str, Any]) -> CardFacts:

@@ -35,6 +35,7 @@ ARCHITECTURES = {
 }
 _WITHOUT_POOLER = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
+MOST_LABELS = 100_000
 _SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
@@ -77,16 +78,16 @@ def architecture_of(model: BertWithHeads) -> str:
     return ARCHITECTURES[heads]
 
 
-def config_json(config: BertConfig, architecture: str) -> str:
-    """Write `config.json`, readable by `transformers` 4 and 5."""
+def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
+    """Write `config.json`, readable by `transformers` 4 and 5; `dtype` is that of the weights."""
     content = asdict(config)
     labels, problem_type = content.pop("labels"), content.pop("problem_type")
     content |= {
         "architectures": [architecture],
-        "dtype": "float32",
+        "dtype": str(dtype).removeprefix("torch."),
         "model_type": "bert",
         "position_embedding_type": "absolute",
-        "torch_dtype": "float32",
+        "torch_dtype": str(dtype).removeprefix("torch."),
     }
     if architecture in _LABELLED:
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
@@ -121,8 +122,11 @@ def read_config(directory: Path, tensors: Mapping[str, Tensor] | None = None) ->
         if problems:
             raise InputError("\n".join(problems))
         return build(BertConfig, {**shape, "labels": _labels(content, tensors or {})})
-    except InputError as error:
-        raise InputError("\n".join(f"{path}: {line}" for line in str(error).split("\n"))) from None
+    except InputError as error:  # in the words of the file, not of a command line
+        lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in str(error).split("\n")]
+        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
+    except OverflowError:
+        raise InputError(f"{path}: a number in it is too large; restore the file from its source") from None
 
 
 def config_path(directory: Path) -> Path:
@@ -136,22 +140,28 @@ def _read_content(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("model_type", "bert") != "bert":
         kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
         raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert'")
+    architectures = content.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise InputError(f"{path}: architectures={architectures!r}: expected a list of names")
     return content
 
 
 def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of the labels in the order of their numbers; numbered ones where the configuration has none."""
-    named = content.get("id2label")
+    named, rows = content.get("id2label"), tensors.get("classifier.weight")
     if named:
         if not isinstance(named, dict) or sorted(map(str, named)) != sorted(map(str, range(len(named)))):
             raise InputError(f"id2label={named!r}: expected a name for each number from 0")
-        return [str(named[number]) for number in sorted(named, key=int)]
+        names_in_order = [named[number] for number in sorted(named, key=int)]
+        for name in names_in_order:
+            if not isinstance(name, (str, int)) or not str(name).isprintable():
+                raise InputError(f"id2label={named!r}: expected names")
+        return [str(name) for name in names_in_order]
     count = content.get("num_labels")
     if count is None:
-        rows = tensors.get("classifier.weight")
-        count = 2 if rows is None else len(rows)
-    if not isinstance(count, int) or count < 1:
-        raise InputError(f"num_labels={count!r}: expected a whole number from 1")
+        count = 2 if rows is None or rows.dim() != 2 else len(rows)
+    if type(count) is not int or not 1 <= count <= MOST_LABELS:
+        raise InputError(f"num_labels={count!r}: expected a whole number from 1 to {MOST_LABELS}")
     return [f"LABEL_{number}" for number in range(count)]
 
 
@@ -202,7 +212,14 @@ def load(
     if with_pooler is None:
         pooler_held = any(name.startswith("bert.pooler.") for name in held.values())
         with_pooler = pooler_held or bool(set(heads) & set(POOLED_HEADS))
+    held_layers = len({name for name in tensors if name.endswith(".attention.self.query.weight")})
+    if config.num_hidden_layers > 2 * held_layers + 8:  # said before so many are made
+        raise InputError(
+            f"{directory}: num_hidden_layers={config.num_hidden_layers}, but the weights are of {held_layers} layers; "
+            "restore the directory from its source"
+        )
     by_name = {ours: tensors[theirs] for theirs, ours in held.items()}
+    needs_pooler = any(name.startswith(tuple(f"heads.{head}." for head in POOLED_HEADS)) for name in by_name)
     if labels is not None:
         for theirs, name in held.items():
             if not name.startswith(("heads.sequence.", "heads.token.")) or name.split(".")[1] not in heads:
@@ -216,16 +233,16 @@ def load(
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
-    model.to_empty(device="cpu")
     parameters = dict(model.named_parameters())
     problems, new = [], []
     for name, parameter in parameters.items():
+        may_be_new = name.startswith("heads.") or (name.startswith("bert.pooler.") and not needs_pooler)
         if name in by_name:
             if by_name[name].shape != parameter.shape:
                 problems.append(
                     f"{names.to_hugging_face(name)}: shape {tuple(by_name[name].shape)}, expected {tuple(parameter.shape)}"
                 )
-        elif name.startswith(("heads.", "bert.pooler.")) and not _same_part(name, by_name):
+        elif may_be_new and not _same_part(name, by_name):
             new.append(name)
         else:
             problems.append(f"{names.to_hugging_face(name)}: missing")
@@ -243,6 +260,8 @@ def load(
         raise InputError(
             f"{directory}: {len(problems)} weights do not fit {config_path(directory).name}: {listed}; restore the directory from its source"
         )
+    model.to_empty(device="cpu")
+    parameters = dict(model.named_parameters())
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     with torch.no_grad():

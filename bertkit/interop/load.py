@@ -8,7 +8,7 @@ from pathlib import Path
 from bertkit.data.tokenizer import Rules, Tokenizer
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError
-from bertkit.files import building_dir
+from bertkit.files import building_dir, read_json
 from bertkit.interop import hub, huggingface, tensorflow, weights
 from bertkit.interop.huggingface import LoadReport
 from bertkit.model.config import HEADS
@@ -81,13 +81,15 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
         InputError: the directory cannot be loaded, or lacks a head that was asked for.
     """
     directory = resolve_model_dir(model_dir)
-    unknown = sorted(set(heads or ()) - set(HEADS))
+    if isinstance(heads, str) or len(set(map(str, heads or ()))) != len(heads or ()):
+        raise InputError(f"heads={heads!r}: expected a list of heads, each once, such as ['masked_lm']")
+    unknown = [head for head in heads or () if head not in HEADS]
     if unknown:
-        raise InputError(f"heads={list(heads or ())}: unknown {', '.join(unknown)}; bertkit has {', '.join(HEADS)}")
+        raise InputError(f"heads={list(heads or ())}: unknown {unknown[0]!r}; bertkit has {', '.join(HEADS)}")
     model, report = huggingface.load(directory, heads)
-    missing = sorted({name.split(".")[1] for name in report.new if name.startswith("heads.")})
+    missing = sorted({name.split(".")[1] for name in report.new})
     if missing:
-        raise InputError(f"{directory}: no weights for the head {', '.join(missing)}; choose among those it holds")
+        raise InputError(f"{directory}: no weights for the {' and the '.join(missing)}; choose among those it holds")
     return PaddedBert(model).eval()
 
 
@@ -112,13 +114,22 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokeniz
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
     """Write a Hugging Face directory of the class that has the model's heads; nothing is compared.
 
+    An earlier export of the same class is replaced.
+
     Raises:
-        InputError: the directory holds something else, or the vocabulary is of another size than the model's.
+        InputError: the directory holds something else, the vocabulary is of another size than the model's, or a weight is
+            not finite.
     """
     final = Path(output_dir)
-    if final.exists():
+    if final.exists() and not final.is_dir():
+        raise InputError(f"output_dir={final} is a file; choose a directory")
+    if final.exists() and any(final.iterdir()):
         ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
+        packed = model.model if isinstance(model, PaddedBert) else model
+        there = read_json(final / "config.json") if (final / "config.json").is_file() else None
+        if not isinstance(there, dict) or there.get("architectures") != [huggingface.architecture_of(packed)]:
+            others.append("a model of another class")
         if others:
             raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
     with building_dir(final) as partial:
@@ -129,7 +140,8 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
 def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
     """Give every small file of a model directory, by name: configuration and tokenizer."""
     packed = model.model if isinstance(model, PaddedBert) else model
-    config = huggingface.config_json(packed.config, huggingface.architecture_of(packed))
+    dtype = next(packed.parameters()).dtype
+    config = huggingface.config_json(packed.config, huggingface.architecture_of(packed), dtype)
     return {"config.json": config, **tokenizer.files(packed.config.max_position_embeddings)}
 
 
@@ -146,7 +158,11 @@ def write_model(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model {packed.config.vocab_size}; they do not belong "
             "together"
         )
+    tensors = huggingface.tensors_of(packed)
+    problems = weights.check_values(tensors)
+    if problems:
+        raise InputError(f"the model cannot be written: {'; '.join(problems[:8])}")
     for name, content in {**text_files(packed, tokenizer), **(more_files or {})}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(content, encoding="utf-8")
-    write_tensors(directory / "model.safetensors", huggingface.tensors_of(packed))
+    write_tensors(directory / "model.safetensors", tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import logging
 import warnings
@@ -32,6 +33,17 @@ class _Logits(nn.Module):
         return tuple(out.to_tuple())
 
 
+def check_installed() -> None:
+    """Refuse to start without the packages.
+
+    Raises:
+        InputError: one is missing.
+    """
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"onnx=true needs {', '.join(missing)}: pip install 'bertkit[onnx]'")
+
+
 def write_onnx(directory: Path, architecture: str, with_pooler: bool) -> list[dict[str, Any]]:
     """Write `onnx/model.onnx` beside the weights of a Hugging Face directory; batch and length stay free.
 
@@ -41,14 +53,10 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool) -> list[di
     Raises:
         InputError: the packages are missing, or the difference is beyond the tolerance.
     """
-    try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"onnx=true needs onnx, onnxscript and onnxruntime ({error.name} is missing): pip install 'bertkit[onnx]'"
-        ) from None
+    check_installed()
+    import onnx
+    import onnxruntime
+
     model = load_reference(directory, architecture, torch.float32, with_pooler)
     graph = _Logits(model).eval()
     example = _inputs(model, (2, 8), seed=0)

@@ -39,21 +39,40 @@ def read_pooling(directory: Path) -> Pooling | None:
     """
     if not (directory / "modules.json").is_file():
         return None
-    modules = [str(module["type"]).rpartition(".")[2] for module in read_json(directory / "modules.json")]
-    path = directory / "1_Pooling" / "config.json"
-    content = read_json(path)
-    chosen = [mode for mode, key in _MODES.items() if content.get(key)]
-    if modules not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or len(chosen) != 1:
+    modules = read_json(directory / "modules.json")
+    kinds = [
+        str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "" for module in _list(modules)
+    ]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InputError(
-            f"{directory}: pools by {', '.join(modules)} ({path.name}: {content}); bertkit writes mean or cls"
+            f"{directory / 'modules.json'}: {', '.join(kinds) or modules!r}; bertkit writes Pooling and Normalize"
         )
+    path = directory / Path(str(modules[1].get("path"))).name / "config.json"
+    content = read_json(path)
+    chosen = [mode for mode, key in _MODES.items() if isinstance(content, dict) and content.get(key)]
+    others = [key for key in _OTHER_MODES if isinstance(content, dict) and content.get(key)]
+    if len(chosen) != 1 or others:
+        raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit writes mean or cls")
     settings_path = directory / "sentence_bert_config.json"
     settings = read_json(settings_path) if settings_path.is_file() else {}
-    return Pooling(chosen[0], modules[-1] == "Normalize", settings.get("max_seq_length"))
+    max_length = settings.get("max_seq_length") if isinstance(settings, dict) else 0
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise InputError(f"{settings_path}: max_seq_length={max_length!r}: expected a whole number")
+    return Pooling(chosen[0], kinds[-1] == "Normalize", max_length)
 
 
-def layout_files(pooling: Pooling, hidden_size: int, max_position_embeddings: int) -> dict[str, str]:
-    """Give the files that make an encoder's directory a sentence-transformers model, by name."""
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:
+    """Give the files that make an encoder's directory a sentence-transformers model, by name.
+
+    Args:
+        pooling: how.
+        hidden_size: of the encoder.
+        longest: tokens that the encoder takes.
+    """
     modules = [
         ("", "Transformer"),
         ("1_Pooling", "Pooling"),
@@ -68,7 +87,7 @@ def layout_files(pooling: Pooling, hidden_size: int, max_position_embeddings: in
         "modules.json": to_json(listed),
         "1_Pooling/config.json": to_json({"word_embedding_dimension": hidden_size, **modes}),
         "sentence_bert_config.json": to_json(
-            {"max_seq_length": pooling.max_length or max_position_embeddings, "do_lower_case": False}
+            {"max_seq_length": min(pooling.max_length or longest, longest), "do_lower_case": False}
         ),
     }
     return files

@@ -152,6 +152,9 @@ def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def config_json(config: BertConfig) -> str:
     """Write `bert_config.json`, with the keys of Google's own.
 
+    `gelu` is the exact one here, as in the released weights; the newest google-research/bert computes its tanh
+    approximation under that name.
+
     Raises:
         InputError: google-research/bert has no setting for one of the values.
     """

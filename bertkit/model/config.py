@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,11 +39,14 @@ class BertShape:
         problems = [
             f"model.{name}={getattr(self, name)}: expected at least 1"
             for name in (
-                "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-                "max_position_embeddings", "type_vocab_size",
+                "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "type_vocab_size",
             )
             if getattr(self, name) < 1
         ]  # fmt: skip
+        if self.max_position_embeddings < 3:
+            problems.append(
+                f"model.max_position_embeddings={self.max_position_embeddings}: expected at least 3: [CLS], a token, [SEP]"
+            )
         if not problems and self.hidden_size % self.num_attention_heads:
             problems.append(
                 f"model.hidden_size={self.hidden_size} is not a multiple of "
@@ -56,7 +60,7 @@ class BertShape:
         problems += [
             f"model.{name}={getattr(self, name)}: expected a positive number"
             for name in ("initializer_range", "layer_norm_eps")
-            if not getattr(self, name) > 0
+            if not 0 < getattr(self, name) < math.inf
         ]
         if problems:
             raise InputError("\n".join(problems))
@@ -80,6 +84,10 @@ class BertConfig(BertShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.vocab_size < 1:
+            raise InputError(f"vocab_size={self.vocab_size}: expected at least 1")
+        if not 0 <= self.pad_token_id < self.vocab_size:
+            raise InputError(f"pad_token_id={self.pad_token_id}: expected an id below vocab_size={self.vocab_size}")
         if not self.labels or len(set(self.labels)) != len(self.labels):
             raise InputError(f"labels={list(self.labels)}: expected at least one, each once")
         if self.classifier_dropout is not None and not 0 <= self.classifier_dropout < 1:

@@ -160,12 +160,15 @@ class PaddedBert(nn.Module):
             output_hidden_states: give the output of every layer.
 
         Raises:
-            ValueError: the sequences are longer than the model's positions, one has no token, or the inputs have another
-                number of axes.
+            ValueError: the sequences are longer than the model's positions, one has no token, or the inputs have other
+                shapes.
         """
         axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
         if input_ids.dim() != len(axes):
             raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
+        for name, given in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            if given is not None and given.shape != input_ids.shape:
+                raise ValueError(f"{name}: shape {tuple(given.shape)}, expected {tuple(input_ids.shape)} as input_ids")
         ids = input_ids.flatten(0, -2)  # (B, T)
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)

@@ -77,12 +77,23 @@ def test_odd_characters(odd: str) -> None:
 def test_the_card_of_a_run_holds_its_settings() -> None:
     settings = compose("pretrain", ["data_dir=x", "output_dir=x", "steps=77", "seed=5"])
     results = {"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77, "perplexity": None}
-    card = model_card(small_model(), pretraining_facts(settings, "three | books", results))
+    card = model_card(small_model(), pretraining_facts(settings, "three | books", results, "org/base"))
     assert "| text | three \\| books |" in card
     for line in ("| steps | 77 |", "| seed | 5 |", "| mlm_loss | 2.5 |"):
         assert line in card
     assert "peak_learning_rate 0.0001" in card
     assert metadata(card)["pipeline_tag"] == "fill-mask"
+    assert metadata(card)["base_model"] == "org/base"
+    local = model_card(small_model(), pretraining_facts(settings, "x", results, "/home/me/bert"))
+    assert "base_model" not in metadata(local)
+    assert "| started from | another model's weights |" in local
+    assert "/home" not in local
+
+
+def test_an_encoder_without_pooler_says_how_to_load_it() -> None:
+    card = model_card(small_model(heads=(), with_pooler=False), CardFacts("t", results={"mlm_loss": 1.5}))
+    assert 'AutoModel.from_pretrained("DIRECTORY", add_pooling_layer=False)' in card
+    assert "model-index" not in metadata(card)
 
 
 def test_the_hub_reads_the_results(tmp_path: Path) -> None:

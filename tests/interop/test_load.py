@@ -157,7 +157,7 @@ def test_choice_of_heads(exported: Path, directory: str, heads: list[str] | None
     [("encoder", ["masked_lm"], "masked_lm"), ("masked_lm", ["masked_lm", "next_sentence"], "next_sentence")],
 )
 def test_a_head_that_is_not_there_is_refused(exported: Path, directory: str, heads: list[str], missing: str) -> None:
-    with pytest.raises(InputError, match=f"no weights for the head {missing}"):
+    with pytest.raises(InputError, match=f"no weights for the {missing}"):
         load_model(exported / directory, heads)
 
 

@@ -14,7 +14,7 @@ from bertkit import check_certificate, export_model, load_model
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, ParityError
-from bertkit.interop import parity, reference
+from bertkit.interop import certificate, parity, reference
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_random_model_is_within_tolerance(
     assert len(rows) == 6 * (values + gradients)
     assert max(row["max_abs"] for row in rows if row["dtype"] == "float64") <= 1e-10
     assert parity.certificate(directory) == result  # a function of the model and the seed
-    assert parity.in_one_screen(result).endswith("within tolerance")
+    assert certificate.in_one_screen(result).endswith("within tolerance")
     reference.same_ids(directory, parity.TEXTS)
 
 
@@ -68,8 +68,8 @@ def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -
     assert {"hidden_states.2", "logits.masked_lm", "loss"} <= bad
     assert any(what.startswith("gradient.") for what in bad)
     assert "hidden_states.1" not in bad
-    assert "BAD" in parity.in_one_screen(result)
-    assert parity.in_one_screen(result).endswith("NOT within tolerance")
+    assert "BAD" in certificate.in_one_screen(result)
+    assert certificate.in_one_screen(result).endswith("NOT within tolerance")
 
 
 def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> 
     result = parity.certificate(exported)
     assert result["within_tolerance"] is True
     assert "transformers does not load it cleanly" in result["rewritten_because"]
-    assert "compared with a copy that bertkit wrote" in parity.in_one_screen(result)
+    assert "compared with a copy that bertkit wrote" in certificate.in_one_screen(result)
 
 
 def test_a_tokenizer_of_another_size_is_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_verify_sees_a_flipped_weight(exported: Path, tmp_path: Path, capsys: py
     assert run(command) == 1
     out = capsys.readouterr().out
     changed = max(load_file(path))  # tensors lie in the order of their names
-    assert f"1 tensors changed since they were certified: {changed}" in out
+    assert f"changed since it was certified: {changed}\n" in out
     assert output.read_bytes() == certified
     assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'another.json'}"]) == 0
 
@@ -144,6 +144,78 @@ def test_a_certificate_in_the_directory_is_checked_too(exported: Path, capsys: p
     save_file(tensors, exported / "model.safetensors", {"format": "pt"})
     assert run(["verify", f"model_dir={exported}"]) == 1
     assert json.loads(capsys.readouterr().out)["changed_since_certified"] == ["cls.predictions.bias"]
+
+
+@pytest.mark.parametrize("change", ["hidden_act", "vocabulary"])
+def test_verify_sees_another_configuration_and_tokenizer(
+    exported: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["verify", f"model_dir={exported}", f"output={tmp_path / 'parity.json'}"]
+    assert run(command) == 0
+    if change == "hidden_act":
+        path = exported / "config.json"
+        path.write_text(path.read_text().replace('"gelu"', '"relu"'))
+    else:
+        path = exported / "tokenizer_config.json"
+        path.write_text(path.read_text().replace('"model_max_length": 41', '"model_max_length": 40'))
+    capsys.readouterr()
+    assert run(command) == 1
+    assert f"changed since it was certified: {path.name}" in capsys.readouterr().out
+    if change == "hidden_act":
+        with pytest.raises(ParityError, match="the configuration is not that of"):
+            check_certificate(load_model(exported), tmp_path / "parity.json")
+
+
+def test_a_layer_less_in_memory_fails(exported: Path, tmp_path: Path) -> None:
+    assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'parity.json'}"]) == 0
+    model = load_model(exported)
+    model.model.bert.encoder.layers = model.model.bert.encoder.layers[:-1]
+    with pytest.raises(ParityError, match="16 tensors are not those of"):
+        check_certificate(model, tmp_path / "parity.json")
+
+
+@pytest.mark.parametrize("heads", [("masked_lm",), ("token",), ("span",)])
+def test_a_pooler_beside_a_head_that_does_not_look_at_it(
+    heads: tuple[str, ...], tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    """As older releases of transformers wrote it."""
+    model = small_model(tokenizer.vocab_size, heads=heads)
+    directory = export_model(model, tokenizer, tmp_path / "model")
+    tensors = load_file(directory / "model.safetensors")
+    pooler = {f"bert.pooler.{name}": tensor for name, tensor in model.bert.pooler.state_dict().items()}
+    save_file({**tensors, **pooler}, directory / "model.safetensors", {"format": "pt"})
+    result = parity.certificate(directory)
+    assert result["within_tolerance"] is True
+    assert set(pooler) <= set(result["tensor_sha256"])
+
+
+def test_files_that_tokenize_differently_are_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (exported / "vocab.txt").read_text().splitlines()
+    lines[10], lines[20] = lines[20], lines[10]
+    (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
+    assert run(["verify", f"model_dir={exported}"]) == 2
+    assert "vocab.txt and tokenizer.json number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '{"format": "bertkit parity certificate 2"}', "{"])
+def test_a_broken_certificate_is_one_line(content: str, exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (exported / "parity.json").write_text(content)
+    assert run(["verify", f"model_dir={exported}"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_gradients_that_are_all_rounding_and_those_that_are_wrong() -> None:
+    """In float32 ours may be as far from float64 as theirs, not further."""
+    truth = torch.tensor([1e-3, 1.0])
+    exact = {"a": (truth, truth)}
+    for ours, theirs, within in (
+        ([1.1e-3, 1.0], [0.9e-3, 1.0], True),
+        ([1.3e-3, 1.0], [0.9e-3, 1.0], False),
+        ([float("nan"), 1.0], [0.9e-3, 1.0], False),
+    ):
+        pair = {"a": (torch.tensor(ours), torch.tensor(theirs))}
+        assert parity._compare_gradients(pair, torch.float32, exact)[0]["within_tolerance"] is within
+        assert parity._compare_gradients(pair, torch.float32, None)[0]["within_tolerance"] is False
 
 
 def test_a_real_checkpoint_is_within_tolerance() -> None:

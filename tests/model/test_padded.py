@@ -93,3 +93,12 @@ def test_too_long_is_refused(models: tuple[PaddedBert, Any]) -> None:
 def test_a_row_without_tokens_is_refused(models: tuple[PaddedBert, Any]) -> None:
     with pytest.raises(ValueError, match="a sequence has no token"):
         models[0](torch.ones(2, 3).long(), torch.tensor([[1, 1, 1], [0, 0, 0]]))
+
+
+def test_masks_and_segments_of_another_shape_are_refused() -> None:
+    model = PaddedBert(small_model()).eval()
+    ids = torch.ones(2, 5, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"attention_mask: shape \(2, 4\), expected \(2, 5\)"):
+        model(ids, attention_mask=torch.ones(2, 4))
+    with pytest.raises(ValueError, match=r"token_type_ids: shape \(2, 9\), expected \(2, 5\)"):
+        model(ids, token_type_ids=torch.ones(2, 9, dtype=torch.long))

@@ -1,0 +1,117 @@
+"""The certificate of parity: what it holds, how it is read, and whether a model is still the certified one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bertkit.errors import InputError, ParityError
+from bertkit.files import read_json
+from bertkit.interop import names
+from bertkit.interop.weights import tensor_hashes
+from bertkit.model.heads import BertWithHeads, PaddedBert
+
+FORMAT = "bertkit parity certificate 2"
+_FIELDS = {"tensor_sha256": dict, "file_sha256": dict, "config": dict, "within_tolerance": bool}
+
+
+def identity_of(model: BertWithHeads) -> dict[str, Any]:
+    """Give what makes a model in memory the one it is: its configuration, and a hash of every weight."""
+    return {"config": _plain_config(model), "tensor_sha256": tensor_hashes(full_tensors(model))}
+
+
+def _plain_config(model: BertWithHeads) -> dict[str, Any]:
+    return {**asdict(model.config), "labels": list(model.config.labels)}
+
+
+def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
+    """Every parameter under its full Hugging Face name, whatever the class."""
+    return {names.to_hugging_face(name): parameter for name, parameter in model.named_parameters()}
+
+
+def read_certificate(path: Path) -> dict[str, Any]:
+    """Read a certificate.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    content = read_json(path)
+    is_one = isinstance(content, dict) and content.get("format") == FORMAT
+    if not is_one or not all(isinstance(content.get(name), kind) for name, kind in _FIELDS.items()):
+        raise InputError(f"{path}: holds something else than a certificate of this version; choose another file")
+    return dict(content)
+
+
+def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """List what differs between two certificates of what should be one model: tensors, configuration, tokenizer files."""
+    before, after = certified["tensor_sha256"], now["tensor_sha256"]
+    tensors = [name for name in {*before, *after} if before.get(name) != after.get(name)]
+    before, after = certified["file_sha256"], now["file_sha256"]
+    files = [name for name in {*before, *after} if _is_text(name) and before.get(name) != after.get(name)]
+    settings = [] if certified["config"] == now["config"] else ["the configuration"]
+    return sorted(tensors) + sorted(files) + settings
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's own bytes count; of weights the tensors do."""
+    return name.endswith((".json", ".txt")) and not name.endswith(".index.json")
+
+
+def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str | Path) -> None:
+    """Make sure that a model in memory is the certified one: its configuration, and every weight to the last bit.
+
+    Args:
+        model: what `load_model` gave; it may have fewer heads than were certified.
+        certificate_path: the JSON of `bertkit verify`, or the `parity.json` of an export.
+
+    Raises:
+        ParityError: naming what differs, or the verdict of the certificate was bad.
+        InputError: the file is no certificate.
+    """
+    certified = read_certificate(Path(certificate_path))
+    packed = model.model if isinstance(model, PaddedBert) else model
+    if not certified["within_tolerance"]:
+        raise ParityError(f"{certificate_path}: certifies that the model is not within tolerance")
+    now, before = identity_of(packed), certified["tensor_sha256"]
+    after = now["tensor_sha256"]
+    encoder = [name for name in before if name.startswith("bert.") and not name.startswith("bert.pooler.")]
+    changed = [name for name in {*encoder, *after} if before.get(name) != after.get(name)]
+    if changed:
+        raise ParityError(
+            f"{len(changed)} tensors are not those of {certificate_path}: {', '.join(sorted(changed)[:4])}; load the model "
+            "again"
+        )
+    if certified["config"] != now["config"]:
+        raise ParityError(f"the configuration is not that of {certificate_path}; load the model again")
+
+
+def worst_failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Give the comparison that is furthest out of tolerance; None when all are within."""
+    rows = [row for row in result["comparisons"] if not row["within_tolerance"]]
+    return max(rows, key=lambda row: row["max_rel"], default=None)
+
+
+def in_one_screen(result: dict[str, Any]) -> str:
+    """Sum a certificate up for a person."""
+    lines = [f"{result['architecture']} beside transformers {result['versions']['transformers']}"]
+    for dtype in ("float64", "float32"):
+        for kind in ("hidden_states", "pooled_output", "logits", "loss", "gradient"):
+            rows = [row for row in result["comparisons"] if row["dtype"] == dtype and row["what"].startswith(kind)]
+            if not rows:
+                continue
+            key = "max_rel" if kind == "gradient" else "max_abs"
+            worst = max(rows, key=lambda row: row[key])
+            mark = "ok " if all(row["within_tolerance"] for row in rows) else "BAD"
+            lines.append(
+                f"  {mark} {dtype} {kind:<14} {len(rows):>4} compared, worst {worst[key]:.1e} ({worst['what']})"
+            )
+    if result["tokenizer_fault"]:
+        lines.append(f"  BAD tokenizer: {result['tokenizer_fault']}")
+    if result["rewritten_because"]:
+        lines.append("  compared with a copy that bertkit wrote, for transformers does not load the directory itself")
+    lines.append("within tolerance" if result["within_tolerance"] else "NOT within tolerance")
+    return "\n".join(lines)

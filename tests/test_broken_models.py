@@ -1,0 +1,137 @@
+"""Broken models, through the commands that a user runs: one line that names what is wrong, exit code 2, nothing left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import small_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertkit import export_model, load_model
+from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.interop import huggingface, tensorflow
+
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    return export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path_factory.mktemp("whole") / "model")
+
+
+def weights(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
+    """Change the tensors of a directory in place."""
+
+    def apply(directory: Path) -> None:
+        tensors = load_file(directory / "model.safetensors")
+        change(tensors)
+        save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+    return apply
+
+
+def as_bytes(change: Callable[[bytes], bytes], name: str = "model.safetensors") -> Callable[[Path], None]:
+    return lambda directory: (directory / name).write_bytes(change((directory / name).read_bytes())) and None
+
+
+def not_finite(tensors: dict[str, Tensor]) -> None:
+    tensors[QUERY][3, 5] = float("nan")
+
+
+def index_outside(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory.parent / "secret.safetensors")
+    index = {"weight_map": {QUERY: "../secret.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+class Code:
+    """Unpickling it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.touch, (str(self.path),)
+
+
+def pickle_with_code(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    torch.save({QUERY: Code(directory.parent / "the code ran")}, directory / "pytorch_model.bin")
+
+
+def tensorflow_with_bad_checksum(directory: Path) -> None:
+    model = load_model(directory).model
+    tensorflow.google_files(directory, model.config, huggingface.tensors_of(model))
+    (directory / "model.safetensors").unlink()
+    (directory / "config.json").unlink()
+    as_bytes(lambda data: data[:-1] + bytes([data[-1] ^ 1]), "bert_model.ckpt.data-00000-of-00001")(directory)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (weights(lambda t: t.pop(QUERY)), f"1 weights do not fit config.json: {QUERY}: missing"),
+    "renamed": (
+        weights(lambda t: t.update({QUERY.replace("query", "querry"): t.pop(QUERY)})),
+        f"{QUERY}: missing; bert.encoder.layer.1.attention.self.querry.weight: has no place",
+    ),
+    "resized": (weights(lambda t: t.update({QUERY: torch.ones(26, 25)})), f"{QUERY}: shape (26, 25), expected (26, 26)"),
+    "no pooler": (
+        weights(lambda t: [t.pop(f"bert.pooler.dense.{part}") for part in ("weight", "bias")]),
+        "bert.pooler.dense.weight: missing; bert.pooler.dense.bias: missing",
+    ),
+    "another dtype": (weights(lambda t: t.update({QUERY: t[QUERY].half()})), f"{QUERY}: float16, the others float32"),
+    "whole numbers": (weights(lambda t: t.update({QUERY: t[QUERY].long()})), f"{QUERY}: int64, expected float32"),
+    "not finite": (weights(not_finite), f"{QUERY}: 1 of 676 values are not finite"),
+    "truncated": (as_bytes(lambda data: data[:-100]), "model.safetensors: damaged"),
+    "an index that points outside": (index_outside, "names a file outside of its directory"),
+    "a pickle with code": (pickle_with_code, "pytorch_model.bin: damaged, or holds more than weights"),
+    "a bad checksum": (tensorflow_with_bad_checksum, "damaged (the checksum of"),
+    "another tokenizer": (
+        as_bytes(lambda data: data + b"one-more\n", "vocab.txt"),
+        "the tokenizer has",
+    ),
+    "relative positions": (
+        as_bytes(lambda data: data.replace(b'"absolute"', b'"relative_key"'), "config.json"),
+        "config.json: position_embedding_type='relative_key' is not supported",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_one_line_names_it(
+    name: str, whole: Path, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, message = BROKEN[name]
+    directory = tmp_path / "model"
+    shutil.copytree(whole, directory)
+    change(directory)
+    commands = [
+        ["verify", f"model_dir={directory}", f"output={tmp_path / 'parity.json'}"],
+        ["export", f"checkpoint={directory}", f"output_dir={tmp_path / 'out'}"],
+    ]
+    if name != "another tokenizer":  # these take the dataset's
+        commands += [
+            ["evaluate", f"model_dir={directory}", f"data_dir={prepared_dir}"],
+            ["pretrain", f"init_from={directory}", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}"],
+        ]
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for command in commands:
+        capsys.readouterr()
+        assert run(command) == 2
+        said = capsys.readouterr()
+        lines = said.err.splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith("error: ")
+        assert message in lines[0]
+        assert "Traceback" not in said.out
+        assert sorted(path.name for path in tmp_path.iterdir()) == before  # the code did not run; nothing was made
+
+
+def test_the_whole_one_passes(whole: Path, tmp_path: Path) -> None:
+    assert run(["verify", f"model_dir={whole}", f"output={tmp_path / 'parity.json'}"]) == 0
