@@ -25,7 +25,7 @@ from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
 from bertkit.errors import InputError, NumericsError, StoppedError
-from bertkit.evaluate import as_stored, check_fit, evaluate_split
+from bertkit.evaluate import as_stored, check_fit, check_vocabulary, evaluate_split
 from bertkit.files import building_dir, locked, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, text_files, write_model
@@ -128,6 +128,7 @@ def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[
         model, report = huggingface.load(source, heads, with_pooler=pairs, seed=settings.seed)
         for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
             check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
+        check_vocabulary(source, dataset)
         summary = huggingface.summary(report)
         if world_from_environment().is_main:
             print(f"starting from {settings.init_from}, whose shape replaces model=: {summary}")
