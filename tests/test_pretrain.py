@@ -120,6 +120,33 @@ def test_a_finished_run_needs_nothing_to_say_so(
     assert capsys.readouterr().out.startswith("done already")
 
 
+def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other text, damaged or missing files, other weights to start from: none of them is this run."""
+    text = write_text(tmp_path / "text.txt", make_text(17, seed=1))
+    given = [f"corpus.path={text}", f"tokenizer.path={prepared_dir / 'tokenizer'}"]
+    assert run(["prepare", *given, f"output_dir={tmp_path / 'other'}"]) == 0
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 0
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2", f"init_from={tmp_path / 'run'}") == 0
+    capsys.readouterr()
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2", f"init_from={tmp_path / 'run'}") == 0
+    assert capsys.readouterr().out.startswith("done already")
+    (tmp_path / "empty").mkdir()
+    for data, more, line in (
+        (tmp_path / "other", ["steps=2"], "holds another run (data_fingerprint: "),
+        (tmp_path / "empty", ["steps=2"], "no manifest.json; expected what bertkit prepare makes"),
+        (prepared_dir, ["steps=2", f"init_from={tmp_path / 'next'}"], "holds another run (starting_weights: None"),
+        (prepared_dir, ["steps=2", "segments=google"], "no fixed instances for segments=google"),
+    ):
+        assert pretrain(data, tmp_path / "run", *more) == 2
+        said = capsys.readouterr()
+        assert line in said.err
+        assert "done already" not in said.out
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2") == 2
+    assert "holds another run (starting_weights: {'model.safetensors': " in capsys.readouterr().err
+
+
 def test_files_obey_the_umask(prepared_dir: Path, tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
