@@ -364,6 +364,17 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.Ca
     assert f"dump={tmp_path} is a directory; expected a file to write" in capsys.readouterr().err
 
 
+def test_instances_without_a_single_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words longer than an instance may predict are skipped, as in the original; where there are no others, it says so."""
+    text = write_text(tmp_path / "text.txt", [["abcabc abcabc", "abcabcabc"]] * 3)
+    vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    assert google(text, tmp_path / "data", vocab, "masking.whole_word=true", "segments.max_predictions_per_seq=2") == 2
+    said = capsys.readouterr().err
+    assert "masking.whole_word=true: none of the 8 instances has a token to predict" in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.glob("data*"))
+
+
 @pytest.mark.parametrize(
     ("more", "rules"),
     [
