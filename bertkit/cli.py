@@ -112,6 +112,7 @@ def _run_command(command: str, overrides: list[str], config_dir: str | None, pri
     if print_config:
         import yaml
 
+        composed.pop("given", None)
         print(yaml.safe_dump(composed, sort_keys=False), end="")
         return 0
     from bertkit.config import build
@@ -178,9 +179,10 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
             raise InputError(f"cannot compose the configuration: {reason}") from None
+    chosen = [text.partition("=")[2] for text in choices if text.startswith("experiment=")]
     plain.pop("experiment", None)
     if command in KNOW_WHAT_IS_GIVEN:
-        plain["given"] = given
+        plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
     return plain
 
 
@@ -228,6 +230,18 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: 
     if errors:
         raise InputError("\n".join(errors))
     return named
+
+
+def _keys_of_experiment(directories: list[Path], name: str) -> list[str]:
+    """The groups that an experiment overrides, and the keys that it sets."""
+    import yaml
+
+    path = next(path for directory in directories if (path := directory / "experiment" / f"{name}.yaml").is_file())
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    defaults = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    groups = [key.removeprefix("override").strip(" /") for entry in defaults for key in entry]
+    keys = _dotted_keys(content)
+    return [*groups, *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
 
 
 def _dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:

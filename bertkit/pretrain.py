@@ -45,7 +45,7 @@ from bertkit.view import console
 from bertkit.view.report import write_report
 
 # may differ when a run is resumed; of the data and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device", "given")
+FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device")
 EVALUATION_SEQUENCES = 32
 
 

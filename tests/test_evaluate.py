@@ -157,6 +157,31 @@ def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsy
     assert (exported.rules, load_tokenizer(google_dir).rules) == ("hugging_face", "google")
 
 
+def test_what_an_experiment_sets_counts_like_the_command_line(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    for name, lines in (
+        ("longer", "segments:\n  max_seq_length: 48\n"),
+        ("pieces", "defaults:\n  - override /masking: bert\n"),
+        ("same", "defaults:\n  - override /masking: whole_word\nsegments:\n  max_seq_length: 40\nsteps: 2\n"),
+    ):
+        (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text("# @package _global_\n" + lines)
+    given = [f"data_dir={google_dir}", "segments=google", *SMALL, "--config-dir", str(tmp_path / "conf")]
+    for name, line in (("longer", "segments.max_seq_length=48 here, 40 there"), ("pieces", "masking.whole_word=False")):
+        assert run(["pretrain", *given, f"output_dir={tmp_path / name}", f"experiment={name}"]) == 2
+        assert line in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+    assert run(["pretrain", *given, f"output_dir={tmp_path / 'same'}", "experiment=same"]) == 0
+    assert "given" not in (tmp_path / "same" / "config.yaml").read_text()
+    assert '"given"' not in (tmp_path / "same" / "manifest.json").read_text()
+    capsys.readouterr()
+    assert run(["pretrain", *given, "output_dir=x", "experiment=same", "--cfg", "job"]) == 0
+    said = capsys.readouterr().out
+    assert "max_seq_length: 40" in said
+    assert "given" not in said
+
+
 def test_steps_without_a_masked_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every word but one is too long for the quota of whole words: most steps of one instance predict nothing."""
     text = write_text(tmp_path / "text.txt", [["kakakaka lololo"] * 3] * 8 + [["ka"], ["kakaka lololo"]])
