@@ -174,7 +174,8 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
             with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
             known: dict[str, Any] = OmegaConf.to_container(with_choices, resolve=False)  # type: ignore[assignment]
             given = _check_overrides(overrides, known, groups)
-            composed = hydra_compose(command, overrides=[*overrides, *searchpath])
+            kept = [text for text in overrides if text.partition("=")[::2] not in {(group, "null") for group in groups}]
+            composed = hydra_compose(command, overrides=[*kept, *searchpath])  # Hydra has no null for a group
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
@@ -213,11 +214,16 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: 
             errors.append(f"'{text}': several values; write key=[a,b] for a list, or add -m to run each of them")
         elif key in groups:
             value = override.value()
-            if value is None and key == "experiment":
+            if value is None and defaults.get(key) is None:
                 continue
             if value not in groups[key]:
                 hint = nearest(value, groups[key]) if isinstance(value, str) else ""
                 errors.append(f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})")
+        elif key.endswith((".kind", ".name")) and override.value() in groups.get(key.rpartition(".")[0], ()):
+            group = key.rpartition(".")[0]
+            errors.append(f"{text}: would leave the other values as they are; choose {group}={override.value()}")
+        elif key not in keys and key.startswith("segments.") and defaults.get("segments", "") is None:
+            errors.append(f"'{key}': prepare stores tokens only; add segments=google, or give it to pretrain")
         elif key not in keys:
             known = [*keys, *groups]
             leaves = {leaf.split(".")[-1]: leaf for leaf in keys}
@@ -362,6 +368,8 @@ def _command_help(command: str) -> str:
     chosen = {line.split(":")[0].strip(" -"): line.split(":")[1].strip() for line in lines if re.match("  - .+:", line)}
     groups = {name: options for name, options in _groups([directory]).items() if name in chosen}
     text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
+    if command == "prepare":
+        groups["segments"], chosen["segments"] = ["google"], "google"  # the others belong to pretrain
     for name, options in groups.items():
         text += ["", f"{name}= {', '.join(options)}"]
         if chosen[name] in options:

@@ -26,7 +26,7 @@ from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
 from bertkit.errors import InputError, NumericsError, StoppedError
 from bertkit.evaluate import as_stored, check_fit, evaluate_split
-from bertkit.files import building_dir, locked, sha256_file, to_json, write_durably
+from bertkit.files import building_dir, locked, read_json, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, text_files, write_model
 from bertkit.launch import world_from_environment
@@ -178,6 +178,14 @@ def _starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[
             f"init_from={settings.init_from} has no optimizer state; take a bertkit run or one of its checkpoints, or "
             "set init_moments=false"
         )
+    made_by = runs.run_of(path.parent)
+    if made_by is not None:
+        name = read_json(made_by / "manifest.json")["identity"]["optimizer"]["name"]
+        if name != settings.optimizer.name:
+            raise InputError(
+                f"init_from={settings.init_from} was trained with optimizer={name}, whose moments mean something else to "
+                f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
+            )
     moments = checkpoint.read_tensors(path)
     wanted = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
     others = sorted(wanted.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())

@@ -293,6 +293,7 @@ def test_moments_that_do_not_fit_are_refused(
     cases = [
         (tmp_path / "run" / "model", [], "has no optimizer state; take a bertkit run or one of its checkpoints"),
         (tmp_path / "run", ["segments=full_sentences"], "holds moments of other parameters than this run's"),
+        (tmp_path / "run", ["optimizer=lamb"], "was trained with optimizer=adamw, whose moments mean something else"),
     ]
     for source, more, message in cases:
         assert pretrain(prepared_dir, tmp_path / "next", *common, f"init_from={source}", *more) == 2

@@ -246,7 +246,6 @@ def write_vocabulary(path: Path) -> Path:
 
 PEAK = """
 import sys
-from bertkit import load_tokenizer
 from bertkit.cli import run
 assert run(sys.argv[1:]) == 0
 print("peak", open("/proc/self/status").read().split("VmHWM:")[1].split()[0])

@@ -100,6 +100,27 @@ def test_full_sentences_train_a_masked_lm_alone(prepared_dir: Path, tmp_path: Pa
     assert "nsp_loss" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
+RATES = {  # of 4 steps with a warm-up of 2, by hand
+    "schedule=linear": [0, 0.5, 1, 0.5],
+    "schedule=google": [0, 0.5, 0.5, 0.25],
+    "schedule=constant": [0, 0.5, 1, 1],
+    "schedule.power=2": [0, 0.5, 1, 0.25],
+}
+
+
+def test_a_run_has_the_schedule_optimizer_and_clipping_it_was_asked_for(prepared_dir: Path, tmp_path: Path) -> None:
+    made: dict[str, str] = {}
+    for option in (*RATES, "optimizer=lamb", "optimizer.max_grad_norm=1e-4"):
+        run_dir = tmp_path / str(len(made))
+        more = ["optimizer.peak_learning_rate=1e-3", "steps=4", "schedule.warmup_steps=2", "evaluation.every_steps=9"]
+        assert pretrain(prepared_dir, run_dir, option, *more) == 0
+        rates = [row["learning_rate"] for row in read_metrics(run_dir / "metrics.jsonl")]
+        expected = RATES.get(option, RATES["schedule=linear"])
+        assert rates == pytest.approx([1e-3 * rate for rate in expected]), option
+        made[option] = final_weights(run_dir)
+    assert len(set(made.values())) == len(made)
+
+
 def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
     """The step counts, its batch does not; and leaving one out is not another run."""
     assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[3]", "log.every_steps=100") == 0
