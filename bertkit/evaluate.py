@@ -94,7 +94,7 @@ def as_stored(
     """Give the settings of the stored instances.
 
     Raises:
-        InputError: there are none, or the command line asks for something else than what is stored.
+        InputError: there are none, or the command line or its experiment asks for something else than what is stored.
     """
     if not has_instances(dataset):
         raise InputError(
@@ -112,7 +112,7 @@ def as_stored(
     if changed:
         raise InputError(
             f"data_dir={dataset.directory} holds fixed instances, cut and masked already ({'; '.join(changed)}); leave these "
-            "settings out, or prepare another dataset with them"
+            "settings out or set them as there, or prepare another dataset with them"
         )
     return segments, masking
 

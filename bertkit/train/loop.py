@@ -54,7 +54,8 @@ class StepReport:
 
     Attributes:
         step: optimizer steps finished, this one included.
-        losses: the mean of each loss over the global batch, before the update; none where the batch was left out.
+        losses: the mean of each loss over the global batch, before the update; without those that have no prediction
+            in it, and none where the batch was left out.
         accuracies: the share of right predictions of each.
         learning_rate: of this step.
         grad_norm: the global norm of the gradient before clipping.
@@ -224,7 +225,8 @@ def optimizer_step(
         with nullcontext() if is_last else accelerator.no_sync(model):
             torch.manual_seed(_dropout_seed(seed, step, shard))
             terms = losses(model, batch)
-            loss = sum(terms[name].sum / counts[name] for name in names)
+            # a loss without any prediction is 0 with a gradient of 0, so that every parameter takes part in every step
+            loss = sum(terms[name].sum / max(counts[name], 1) for name in names)
             # data-parallel training averages the gradients of the processes; their sum is wanted
             accelerator.backward(loss * accelerator.num_processes)
         for name in names:
@@ -243,11 +245,13 @@ def optimizer_step(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     totals = _all_reduce(accelerator, [*sums.values(), *correct.values()]).tolist() if names else []
-    means = [total / counts[name] for name, total in zip([*names, *names], totals, strict=True)]
+    loss_sums = dict(zip(names, totals[: len(names)], strict=True))
+    right = dict(zip(names, totals[len(names) :], strict=True))
+    measured = [name for name in names if counts[name]]
     return StepReport(
         step=step + 1,
-        losses=dict(zip(names, means, strict=False)),
-        accuracies=dict(zip(names, means[len(names) :], strict=True)),
+        losses={name: loss_sums[name] / counts[name] for name in measured},
+        accuracies={name: right[name] / counts[name] for name in measured},
         learning_rate=learning_rate,
         grad_norm=grad_norm,
         num_tokens=int(num_tokens),
@@ -269,7 +273,7 @@ class Measured:
 def evaluate(
     accelerator: Accelerator, model: nn.Module, losses: Losses, batches: Iterator[MicroBatch]
 ) -> dict[str, Measured]:
-    """Measure each loss over all batches of all processes.
+    """Measure each loss that has predictions over all batches of all processes.
 
     Every process brings its own, disjoint batches; it may have none.
     """
@@ -290,7 +294,8 @@ def evaluate(
     results = {}
     for name in names:
         loss, correct, count = (sum(part[name][index] for part in gathered if name in part) for index in range(3))
-        results[name] = Measured(loss / count, correct / count, int(count))
+        if count:
+            results[name] = Measured(loss / count, correct / count, int(count))
     return results
 
 
