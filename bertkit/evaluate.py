@@ -64,6 +64,11 @@ def _measure_and_print(
         ).items():
             totals[key] = totals.get(key, 0.0) + value * count
             counts[key] = counts.get(key, 0) + count
+    if not totals and has_instances(dataset):
+        raise InputError(
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}, since fixed instances hold all of them; "
+            "leave segments out to measure the instances, or set split=all, which is text that the model may have seen"
+        )
     if not totals:
         raise InputError(
             f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare with a larger "
@@ -120,9 +125,14 @@ def as_stored(
 def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     """The held-out documents when the model was trained on this very dataset, else all of it."""
     if _measures_instances(settings, dataset):
-        if settings.split == "held_out":
+        if settings.split in ("held_out", "all"):
             raise InputError(
-                f"split=held_out: {dataset.directory} holds fixed instances of all its documents; leave split out"
+                f"split={settings.split}: {dataset.directory} holds fixed instances of all its documents; leave split out"
+            )
+        if "seed" in settings.given:
+            raise InputError(
+                f"seed={settings.seed}: has no effect on the fixed instances of {dataset.directory}; leave it out, or take "
+                "segments=pairs"
             )
         return "train"
     if settings.split != "auto":

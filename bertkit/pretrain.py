@@ -329,6 +329,8 @@ class _Pretraining:
             fixed = isinstance(settings.segments, InstancesConfig)
             hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
             print(f"warning: no held-out documents, so no evaluation; {hint}")
+        if self.dataset.tokenizer.rules == "google":
+            print("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
         if self.first_step:
             print(f"resumed from step {self.first_step} of {settings.steps}", flush=True)
 

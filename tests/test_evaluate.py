@@ -12,11 +12,14 @@ import torch
 from conftest import make_text, small_model, write_text
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.cli import run
+from bertkit.cli import compose, run
+from bertkit.config import build
 from bertkit.data.instances import open_instances
 from bertkit.data.prepared import open_prepared
 from bertkit.data.tokenizer import SPECIAL_TOKENS
 from bertkit.files import sha256_file
+from bertkit.phases import make_phases
+from bertkit.settings import PretrainSettings
 from bertkit.train.log import read_metrics
 
 
@@ -124,6 +127,9 @@ def test_stored_instances_are_measured_as_they_are(
         (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
          "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
         (["split=held_out"], "holds fixed instances of all its documents; leave split out"),
+        (["split=all"], "holds fixed instances of all its documents; leave split out"),
+        (["seed=3"], "seed=3: has no effect on the fixed instances"),
+        (["segments=pairs", "segments.max_seq_length=40", "split=held_out"], "leave segments out to measure the instances"),
     ],
 )  # fmt: skip
 def test_what_contradicts_stored_instances_is_refused(
@@ -148,13 +154,40 @@ def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsy
         assert run([*given, f"output_dir={tmp_path / name}", *more]) == 0
         weights.append(sha256_file(tmp_path / name / "model" / "model.safetensors"))
     assert weights[0] == weights[1] != weights[2]
-    assert "no held-out documents, so no evaluation; fixed instances hold all of them" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no held-out documents, so no evaluation; fixed instances hold all of them" in said
+    assert "tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's" in said
     assert run([*given, f"output_dir={tmp_path / 'plain'}", *same]) == 0
     assert "done already" in capsys.readouterr().out
     assert run([*given, f"output_dir={tmp_path / 'plain'}", "segments.max_seq_length=64"]) == 2
     assert "segments.max_seq_length=64 here, 40 there" in capsys.readouterr().err
     exported = load_tokenizer(tmp_path / "plain" / "model")
     assert (exported.rules, load_tokenizer(google_dir).rules) == ("hugging_face", "google")
+
+
+def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_path: Path) -> None:
+    dataset = open_prepared(google_dir)
+    given = ["data_dir=x", "output_dir=y", "segments=google", *SMALL]
+    tokens = []
+    for seed in (0, 3):
+        settings = build(PretrainSettings, compose("pretrain", [*given, f"seed={seed}"]))
+        (phase,) = make_phases(settings, dataset, tmp_path, [12])
+        ((_, batch),) = phase.micro_batches(0, range(1))
+        tokens.append(batch.input_ids.tolist())
+    assert tokens[0] != tokens[1]
+
+
+def test_pairs_of_the_text_behind_stored_instances(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are cut and masked anew, with the seed that is given."""
+    tokenizer = load_tokenizer(google_dir)
+    model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+    given = (f"model_dir={model_dir}", f"data_dir={google_dir}")
+    stored, pairs = evaluate(capsys, *given), evaluate(capsys, *given, "segments=pairs")
+    assert pairs["split"] == "train+held_out"
+    other_seed = evaluate(capsys, *given, "segments=pairs", "seed=3")
+    assert len({stored["mlm_loss"], pairs["mlm_loss"], other_seed["mlm_loss"]}) == 3
 
 
 def test_what_an_experiment_sets_counts_like_the_command_line(
