@@ -114,6 +114,7 @@ def _run_command(command: str, overrides: list[str], config_dir: str | None, pri
     if print_config:
         import yaml
 
+        composed.pop("given", None)
         print(yaml.safe_dump(composed, sort_keys=False), end="")
         return 0
     from bertkit.config import build
@@ -175,7 +176,8 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
             with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
             known: dict[str, Any] = OmegaConf.to_container(with_choices, resolve=False)  # type: ignore[assignment]
             given = _check_overrides(overrides, known, groups)
-            composed = hydra_compose(command, overrides=[*overrides, *searchpath])
+            kept = [text for text in overrides if text.partition("=")[::2] not in {(group, "null") for group in groups}]
+            composed = hydra_compose(command, overrides=[*kept, *searchpath])  # Hydra has no null for a group
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
@@ -184,9 +186,10 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
                 options = ", ".join(groups[required.group(1)])
                 raise InputError(f"missing value: set {required.group(1)}= (one of {options})") from None
             raise InputError(f"cannot compose the configuration: {reason}") from None
+    chosen = [text.partition("=")[2] for text in choices if text.startswith("experiment=")]
     plain.pop("experiment", None)
     if command in KNOW_WHAT_IS_GIVEN:
-        plain["given"] = given
+        plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
     return plain
 
 
@@ -217,11 +220,16 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: 
             errors.append(f"'{text}': several values; write key=[a,b] for a list, or add -m to run each of them")
         elif key in groups:
             value = override.value()
-            if value is None and key == "experiment":
+            if value is None and defaults.get(key) is None:
                 continue
             if value not in groups[key]:
                 hint = nearest(value, groups[key]) if isinstance(value, str) else ""
                 errors.append(f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})")
+        elif key.endswith((".kind", ".name")) and override.value() in groups.get(key.rpartition(".")[0], ()):
+            group = key.rpartition(".")[0]
+            errors.append(f"{text}: would leave the other values as they are; choose {group}={override.value()}")
+        elif key not in keys and key.startswith("segments.") and defaults.get("segments", "") is None:
+            errors.append(f"'{key}': prepare stores tokens only; add segments=google, or give it to pretrain")
         elif key not in keys:
             known = [*keys, *groups]
             leaves = {leaf.split(".")[-1]: leaf for leaf in keys}
@@ -234,6 +242,18 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: 
     if errors:
         raise InputError("\n".join(errors))
     return named
+
+
+def _keys_of_experiment(directories: list[Path], name: str) -> list[str]:
+    """The groups that an experiment overrides, and the keys that it sets."""
+    import yaml
+
+    path = next(path for directory in directories if (path := directory / "experiment" / f"{name}.yaml").is_file())
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    defaults = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    groups = [key.removeprefix("override").strip(" /") for entry in defaults for key in entry]
+    keys = _dotted_keys(content)
+    return [*groups, *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
 
 
 def _dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -354,6 +374,8 @@ def _command_help(command: str) -> str:
     chosen = {line.split(":")[0].strip(" -"): line.split(":")[1].strip() for line in lines if re.match("  - .+:", line)}
     groups = {name: options for name, options in _groups([directory]).items() if name in chosen}
     text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
+    if command == "prepare":
+        groups["segments"], chosen["segments"] = ["google"], "google"  # the others belong to pretrain
     for name, options in groups.items():
         text += ["", f"{name}= {', '.join(options)}"]
         if chosen[name] in options:

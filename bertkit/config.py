@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -53,6 +54,9 @@ def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
 def to_mapping(value: Any) -> dict[str, Any]:
     """Turn a dataclass back into plain dicts and lists, as YAML and JSON write them."""
     plain: dict[str, Any] = _plain(dataclasses.asdict(value))
+    for field in dataclasses.fields(value):
+        if field.metadata == {"is_written": False}:  # no setting, only said about the settings
+            del plain[field.name]
     return plain
 
 
@@ -108,21 +112,30 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str]) -> Any:
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     schemas = [option for option in options if dataclasses.is_dataclass(option)]
     if schemas and not (value is None and type(None) in options):
-        return _build_dataclass(_schema_of_kind(schemas, value), value, f"{path}.", errors)
+        schema = schemas[0] if len(schemas) == 1 else _schema_of_kind(schemas, value, path, errors)
+        return None if schema is None else _build_dataclass(schema, value, f"{path}.", errors)
     for option in options:
         matched, converted = _match(option, value)
         if matched:
             return converted
     expected = " or ".join(_describe(option) for option in options)
+    if isinstance(value, float) and not math.isfinite(value) and float in options:
+        expected = expected.replace("a number", "a finite number")
     errors.append(f"{path}={value!r}: expected {expected}")
     return None
 
 
-def _schema_of_kind(schemas: list[Any], value: Any) -> Any:
+def _schema_of_kind(schemas: list[Any], value: Any, path: str, errors: list[str]) -> Any:
     """Choose among several dataclasses by the value's `kind`, which each of them annotates with its own literals."""
-    kind = value.get("kind") if isinstance(value, Mapping) else None
-    fitting = [schema for schema in schemas if len(schemas) > 1 and kind in get_args(get_type_hints(schema)["kind"])]
-    return (fitting or schemas)[0]
+    if not isinstance(value, Mapping):
+        return schemas[0]  # which says that a group is expected
+    kinds = {kind: schema for schema in schemas for kind in get_args(get_type_hints(schema)["kind"])}
+    kind = value.get("kind")
+    if isinstance(kind, str) and kind in kinds:
+        return kinds[kind]
+    problem = f"{path}.kind={kind!r}: expected" if "kind" in value else f"missing value: set {path}.kind= to"
+    errors.append(f"{problem} {' or '.join(kinds)}")
+    return None
 
 
 def _match(option: Any, value: Any) -> tuple[bool, Any]:
@@ -143,6 +156,8 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
         return True, int(value)  # steps=1e6
     if option is float and isinstance(value, int):
         return True, float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return False, value
     return isinstance(value, option), value
 
 

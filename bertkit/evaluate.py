@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.data.instances import has_instances, open_instances, stored_settings
 from bertkit.data.prepared import SPLITS, PreparedDataset, Split, open_prepared
 from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
-from bertkit.errors import InputError
-from bertkit.interop.load import load_packed
+from bertkit.errors import InputError, NumericsError
+from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.launch import world_from_environment
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -40,6 +41,7 @@ def run(settings: EvaluateSettings) -> None:
         )
     segments, _ = as_stored(settings, dataset) if _measures_instances(settings, dataset) else (settings.segments, None)
     check_fit(model.config, dataset, segments)
+    check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
     accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     with loop.leaving_together(accelerator):
         _measure_and_print(settings, dataset, model, accelerator)
@@ -62,6 +64,11 @@ def _measure_and_print(
         ).items():
             totals[key] = totals.get(key, 0.0) + value * count
             counts[key] = counts.get(key, 0) + count
+    if not totals and has_instances(dataset):
+        raise InputError(
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}, since fixed instances hold all of them; "
+            "leave segments out to measure the instances, or set split=all, which is text that the model may have seen"
+        )
     if not totals:
         raise InputError(
             f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare with a larger "
@@ -69,6 +76,8 @@ def _measure_and_print(
         )
     if world_from_environment().is_main:
         metrics = {key: totals[key] / counts[key] for key in totals}
+        if not all(map(math.isfinite, metrics.values())):
+            raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights are beyond use")
         print(json.dumps({**metrics, "split": "+".join(names)}, indent=2))
 
 
@@ -90,7 +99,7 @@ def as_stored(
     """Give the settings of the stored instances.
 
     Raises:
-        InputError: there are none, or the command line asks for something else than what is stored.
+        InputError: there are none, or the command line or its experiment asks for something else than what is stored.
     """
     if not has_instances(dataset):
         raise InputError(
@@ -108,7 +117,7 @@ def as_stored(
     if changed:
         raise InputError(
             f"data_dir={dataset.directory} holds fixed instances, cut and masked already ({'; '.join(changed)}); leave these "
-            "settings out, or prepare another dataset with them"
+            "settings out or set them as there, or prepare another dataset with them"
         )
     return segments, masking
 
@@ -116,9 +125,14 @@ def as_stored(
 def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     """The held-out documents when the model was trained on this very dataset, else all of it."""
     if _measures_instances(settings, dataset):
-        if settings.split == "held_out":
+        if settings.split in ("held_out", "all"):
             raise InputError(
-                f"split=held_out: {dataset.directory} holds fixed instances of all its documents; leave split out"
+                f"split={settings.split}: {dataset.directory} holds fixed instances of all its documents; leave split out"
+            )
+        if "seed" in settings.given:
+            raise InputError(
+                f"seed={settings.seed}: has no effect on the fixed instances of {dataset.directory}; leave it out, or take "
+                "segments=pairs"
             )
         return "train"
     if settings.split != "auto":
@@ -127,6 +141,25 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     if run_dir is not None and read_manifest(run_dir).get("data_fingerprint") == dataset.fingerprint:
         return "held_out"
     return "all"
+
+
+def check_vocabulary(source: Path, dataset: PreparedDataset) -> None:
+    """Refuse a model whose own tokenizer numbers the tokens otherwise than the dataset's; a model may come without one.
+
+    Raises:
+        InputError: naming the first token that differs.
+    """
+    folder = source if source.is_dir() else source.parent  # of a TensorFlow checkpoint's prefix
+    if not any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        return
+    theirs, ours = load_tokenizer(folder).vocab, dataset.tokenizer.vocab
+    if theirs != ours:
+        place = next((n for n, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
+        what = f"token {place} is {theirs[place]!r} and {ours[place]!r}" if place is not None else "one is longer"
+        raise InputError(
+            f"{folder}: its vocabulary of {len(theirs)} is not that of {dataset.directory}, {len(ours)} ({what}); prepare "
+            f"the text with tokenizer.path={folder}"
+        )
 
 
 def check_fit(

@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from bertkit.progress import Progress
 from bertkit.settings import PrepareSettings
 
 DOCUMENTS_AT_ONCE = 64
+DUMP_BEGINS = b'{"is_random_next"'  # the keys of each line are sorted
 
 
 def run(settings: PrepareSettings) -> None:
@@ -46,8 +49,7 @@ def run(settings: PrepareSettings) -> None:
     results = [output_dir]
     if settings.dump is not None:
         results.append(Path(settings.dump))
-        if results[-1].is_dir():
-            raise InputError(f"dump={settings.dump} is a directory; expected a file to write")
+        _check_dump(settings.dump, output_dir)
     corpus = Corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
     identity = _identity(settings)
     files = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path, _ in corpus.files]
@@ -140,25 +142,63 @@ def _make_instances(
     }
 
 
+def _check_dump(dump: str, output_dir: Path) -> None:
+    """Refuse a place for the JSON lines that cannot be written, or that holds something else.
+
+    Raises:
+        InputError: nothing was read or written yet.
+    """
+    path = Path(dump)
+    if not dump:
+        raise InputError("dump= is empty; expected a file to write")
+    if path.is_dir():
+        raise InputError(f"dump={dump} is a directory; expected a file to write")
+    if output_dir.resolve() in (path.resolve(), *path.resolve().parents):
+        raise InputError(
+            f"dump={dump} lies in output_dir={output_dir}, which holds the dataset alone; write it elsewhere"
+        )
+    if path.resolve() in output_dir.resolve().parents:
+        raise InputError(f"dump={dump} is a folder above output_dir={output_dir}; expected a file to write")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise InputError(f"dump={dump}: {folder} is a file; expected a folder to write to")
+    if path.is_file() and not _is_standard_output(path):
+        with path.open("rb") as file:
+            if file.read(len(DUMP_BEGINS)) not in (b"", DUMP_BEGINS):
+                raise InputError(f"dump={dump} exists and holds something else than instances; choose another file")
+
+
+def _is_standard_output(path: Path) -> bool:
+    return os.path.samestat(path.stat(), os.fstat(1))
+
+
 def _dump(settings: PrepareSettings) -> None:
-    """Write the stored instances as JSON lines, if asked to."""
+    """Write the stored instances as JSON lines, if asked to; what is no regular file, such as a pipe, is written straight."""
     if settings.dump is None:
         return
     dataset = prepared.open_prepared(Path(settings.output_dir))
     path = Path(settings.dump)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + PARTIAL)
     instances = open_instances(dataset)
-    with partial.open("w", encoding="utf-8") as file:
-        file.writelines(instances.rows(dataset.tokenizer.vocab))
-    partial.replace(path)
-    print(f"{len(instances):,} instances as JSON lines in {path}")
+    rows = instances.rows(dataset.tokenizer.vocab)
+    if path.exists() and _is_standard_output(path):
+        sys.stdout.writelines(rows)
+    elif path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(rows)
+    else:
+        path = path.resolve()  # a link stays one
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + PARTIAL)
+        with partial.open("w", encoding="utf-8") as file:
+            file.writelines(rows)
+        partial.replace(path)
+    print(f"{len(instances):,} instances as JSON lines in {settings.dump}")
 
 
 def _identity(settings: PrepareSettings) -> dict[str, Any]:
     """The settings that shape the result, whatever the place of the files."""
     identity = to_mapping(settings)
-    for key in ("output_dir", "strict", "dump", "given"):
+    for key in ("output_dir", "strict", "dump"):
         del identity[key]
     del identity["tokenizer"]["path"]
     identity["tokenizer"]["rules"] = _rules(settings)

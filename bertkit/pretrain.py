@@ -25,8 +25,8 @@ from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
 from bertkit.errors import InputError, StoppedError
-from bertkit.evaluate import as_stored, check_fit, evaluate_split
-from bertkit.files import building_dir, sha256_file, to_json, write_durably
+from bertkit.evaluate import as_stored, check_fit, check_vocabulary, evaluate_split
+from bertkit.files import building_dir, read_json, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, write_model
 from bertkit.launch import world_from_environment
@@ -46,7 +46,7 @@ from bertkit.view import console
 from bertkit.view.report import write_report
 
 # may differ when a run is resumed; of the data and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device", "given")
+FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device")
 EVALUATION_SEQUENCES = 32
 
 
@@ -63,12 +63,9 @@ def run(settings: PretrainSettings) -> None:
     identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
     if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint says how they were cut and masked
         identity |= {"segments": {"kind": "google"}, "masking": None}
-    world = world_from_environment()
-    if runs.is_finished(directory, identity):
-        if world.is_main:
-            print(f"done already: the model is in {directory / 'model'}")
-        return
-    dataset = _open_data(settings)
+    if not Path(settings.data_dir).exists() and _is_done(directory, identity):
+        return  # a finished run needs its data no more
+    dataset = prepared.open_prepared(Path(settings.data_dir))
     if isinstance(settings.segments, InstancesConfig):
         segments, masking = as_stored(settings, dataset)
         settings = dataclasses.replace(settings, segments=segments, masking=masking)
@@ -77,6 +74,11 @@ def run(settings: PretrainSettings) -> None:
             f"data_dir={dataset.directory} holds fixed instances, segments={settings.segments.kind} is to cut text; add "
             "segments=google, or prepare the text without it"
         )
+    identity["data_fingerprint"] = dataset.fingerprint
+    if _is_done(directory, identity | _known_start(settings)):
+        return
+    _check_data(dataset)
+    world = world_from_environment()
     model, start = _build_model(settings, dataset)
     moments = _starting_moments(settings, model)
     accelerator = loop.make_accelerator(settings.device, world.size)
@@ -84,7 +86,6 @@ def run(settings: PretrainSettings) -> None:
     for size in micro_sequences:  # refuses a layout before anything is written
         shards = loop.micro_shards(settings.batch.sequences, size)
         loop.shards_of_process(len(shards), world.rank, world.size)
-    identity["data_fingerprint"] = dataset.fingerprint
     identity["starting_weights"] = None if start is None else start["sha256"]
     facts = {
         "data_fingerprint": dataset.fingerprint,
@@ -102,8 +103,31 @@ def run(settings: PretrainSettings) -> None:
         _Pretraining(settings, dataset, model, moments, accelerator, directory, micro_sequences).run()
 
 
-def _open_data(settings: PretrainSettings) -> PreparedDataset:
-    dataset = prepared.open_prepared(Path(settings.data_dir))
+def _is_done(directory: Path, identity: dict[str, Any]) -> bool:
+    """Whether the run is finished, and if so, say it."""
+    finished = runs.is_finished(directory, identity)
+    if finished and world_from_environment().is_main:
+        print(f"done already: the model is in {directory / 'model'}")
+    return finished
+
+
+def _known_start(settings: PretrainSettings) -> dict[str, Any]:
+    """The starting weights as they identify a run; nothing where they are no longer here to be read."""
+    if settings.init_from is None:
+        return {"starting_weights": None}
+    if not Path(settings.init_from).expanduser().exists():
+        return {}
+    return {"starting_weights": _hashes_of_start(settings, resolve_model_dir(settings.init_from, "init_from"))}
+
+
+def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]:
+    hashes = huggingface.hashes_of(source)
+    if settings.init_moments and (source / checkpoint.OPTIMIZER).is_file():
+        hashes[checkpoint.OPTIMIZER] = sha256_file(source / checkpoint.OPTIMIZER)
+    return hashes
+
+
+def _check_data(dataset: PreparedDataset) -> None:
     damaged = prepared.damaged_files(dataset.directory, dataset.manifest)
     if damaged:
         raise InputError(
@@ -113,7 +137,6 @@ def _open_data(settings: PretrainSettings) -> PreparedDataset:
     if not dataset.splits["train"].num_documents:
         raise InputError(f"data_dir={dataset.directory}: no documents to train on; prepare more text")
     prepared.check_ids(dataset.splits["train"], dataset.tokenizer.vocab_size)
-    return dataset
 
 
 def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
@@ -125,13 +148,11 @@ def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[
         model, report = huggingface.load(source, heads, with_pooler=pairs, seed=settings.seed)
         for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
             check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
+        check_vocabulary(source, dataset)
         summary = huggingface.summary(report)
         if world_from_environment().is_main:
             print(f"starting from {settings.init_from}, whose shape replaces model=: {summary}")
-        hashes = huggingface.hashes_of(source)
-        if settings.init_moments and (source / checkpoint.OPTIMIZER).is_file():
-            hashes[checkpoint.OPTIMIZER] = sha256_file(source / checkpoint.OPTIMIZER)
-        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": hashes}
+        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": _hashes_of_start(settings, source)}
         return model, {**facts, "shape": dataclasses.asdict(model.config)}
     vocab = dataset.tokenizer.facts
     config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
@@ -155,6 +176,14 @@ def _starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[
             f"init_from={settings.init_from} has no optimizer state; take a bertkit run or one of its checkpoints, or "
             "set init_moments=false"
         )
+    made_by = runs.run_of(path.parent)
+    if made_by is not None:
+        name = read_json(made_by / "manifest.json")["identity"]["optimizer"]["name"]
+        if name != settings.optimizer.name:
+            raise InputError(
+                f"init_from={settings.init_from} was trained with optimizer={name}, whose moments mean something else to "
+                f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
+            )
     moments = checkpoint.read_tensors(path)
     wanted = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
     others = sorted(wanted.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
@@ -216,7 +245,7 @@ class _Pretraining:
                     log.write(row)
                     progress.line(console.step_line(row, settings.steps, progress.time_left()))
                     tokens, seconds = 0, 0.0
-                if metrics and main:
+                if "mlm_loss" in metrics and main:
                     baselines = self._baselines(phase)
                     progress.line(f"  health: {console.health_line(metrics, baselines)}")
                     write_report(self.directory, baselines)
@@ -284,6 +313,8 @@ class _Pretraining:
             fixed = isinstance(settings.segments, InstancesConfig)
             hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
             print(f"warning: no held-out documents, so no evaluation; {hint}")
+        if self.dataset.tokenizer.rules == "google":
+            print("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
         if self.first_step:
             print(f"resumed from step {self.first_step} of {settings.steps}", flush=True)
 
@@ -328,6 +359,6 @@ class _Pretraining:
             write_model(self.packed, self.dataset.tokenizer, partial, {"README.md": readme})
         write_report(self.directory, baselines)
         write_durably(self.directory / runs.RESULT, to_json(result))
-        if metrics:
+        if "mlm_loss" in metrics:
             print(console.health_line(metrics, baselines))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")

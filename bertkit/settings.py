@@ -7,7 +7,7 @@ torch, so that a misspelt key is refused at once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bertkit.data.config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
@@ -35,7 +35,7 @@ class PrepareSettings:
     """`bertkit prepare`.
 
     Attributes:
-        given: the keys and groups that the command line names, to tell a value that was asked for from a default.
+        given: the keys and groups that the command line names, and the keys of its experiment, to tell a value that was asked for from a default.
     """
 
     corpus: CorpusConfig
@@ -48,7 +48,7 @@ class PrepareSettings:
     shard_tokens: int
     seed: int
     dump: str | None
-    given: tuple[str, ...]
+    given: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         problems = _seed_problems(self.seed)
@@ -131,7 +131,7 @@ class PretrainSettings:
     evaluation: EvaluationConfig
     log: LogConfig
     data: SkipConfig
-    given: tuple[str, ...]
+    given: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         problems = _seed_problems(self.seed)
@@ -163,7 +163,16 @@ class PretrainSettings:
     def _final_phase_problems(self) -> list[str]:
         longest, border = self.final_phase.max_seq_length, self.final_phase.first_step(self.steps)
         if longest is None:
+            # not where the phase is taken out of a run that is otherwise the same
+            if "final_phase.share" in self.given and "final_phase.max_seq_length" not in self.given:
+                share = self.final_phase.share
+                return [f"final_phase.share={share}: has no effect without final_phase.max_seq_length=; leave it out"]
             return []
+        if isinstance(self.segments, InstancesConfig):
+            return [
+                f"final_phase.max_seq_length={longest}: segments=google has one length, fixed when the text was prepared; "
+                "start a second run with init_from= and init_moments=true on text prepared at that length"
+            ]
         problems = []
         if longest <= self.segments.max_seq_length:
             problems.append(
@@ -179,11 +188,6 @@ class PretrainSettings:
             problems.append(
                 f"final_phase.share={self.final_phase.share} of steps={self.steps} leaves a phase without steps; train "
                 "longer, or set final_phase.max_seq_length=null"
-            )
-        if self.segments.kind not in ("pairs", "full_sentences"):
-            problems.append(
-                f"final_phase.max_seq_length={longest}: segments={self.segments.kind} has one length, fixed when the text "
-                "was prepared; start a second run with init_from= and init_moments=true on text prepared at that length"
             )
         return problems
 
@@ -303,7 +307,7 @@ class EvaluateSettings:
     device: Literal["auto", "cpu", "cuda"]
     segments: SegmentsConfig | InstancesConfig
     masking: MaskingConfig
-    given: tuple[str, ...]
+    given: tuple[str, ...] = field(metadata={"is_written": False})
     max_sequences: int | None
     batch_sequences: int
 

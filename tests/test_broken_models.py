@@ -13,7 +13,7 @@ from conftest import small_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit import export_model, load_model
+from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop import huggingface, tensorflow
@@ -131,6 +131,24 @@ def test_one_line_names_it(
         assert message in lines[0]
         assert "Traceback" not in said.out
         assert sorted(path.name for path in tmp_path.iterdir()) == before  # the code did not run; nothing was made
+
+
+def test_a_vocabulary_in_another_order_is_refused(
+    whole: Path, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sizes agree, the numbers mean other tokens."""
+    vocab = (prepared_dir / "tokenizer" / "vocab.txt").read_text().splitlines()
+    export_model(small_model(len(vocab)), load_tokenizer(prepared_dir), tmp_path / "same")
+    (tmp_path / "vocab.txt").write_text("\n".join([*vocab[:5], *reversed(vocab[5:])]) + "\n")
+    export_model(small_model(len(vocab)), load_tokenizer(tmp_path / "vocab.txt"), tmp_path / "other")
+    short = ["segments.max_seq_length=40", f"data_dir={prepared_dir}"]
+    for name, code in (("same", 0), ("other", 2)):
+        assert run(["evaluate", f"model_dir={tmp_path / name}", *short]) == code
+        assert ("its vocabulary of" in capsys.readouterr().err) == bool(code)
+    more = [f"init_from={tmp_path / 'other'}", "steps=1", f"output_dir={tmp_path / 'run'}"]
+    assert run(["pretrain", *short, *more]) == 2
+    assert "token 5 is" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_whole_one_passes(whole: Path, tmp_path: Path) -> None:

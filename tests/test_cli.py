@@ -38,6 +38,14 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 6
 
 
+def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prepare", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "\nsegments= google\n" in said
+    assert "segments.dupe_factor: 10" in said
+    assert "full_sentences" not in said
+
+
 def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
     code = (
         "import sys; from bertkit.cli import run\n"
@@ -96,6 +104,16 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
             "unknown key 'segments.dup_factor'; did you mean 'dupe_factor'?",
         ),
         (["pretrain", "segments.dupe_factor=3"], "unknown key 'segments.dupe_factor'"),
+        (
+            ["pretrain", "optimizer.name=lamb"],
+            "optimizer.name=lamb: would leave the other values as they are; choose optimizer=lamb",
+        ),
+        (["pretrain", "segments.kind=full_sentences"], "choose segments=full_sentences"),
+        (
+            ["prepare", "segments.dupe_factor=3"],
+            "'segments.dupe_factor': prepare stores tokens only; add segments=google",
+        ),
+        (["prepare", "segments=null", "output_dir=y"], "missing value: set corpus.path="),
         (["prepare", "output_dir=y"], "missing value: set corpus.path="),
         (["prepare", "corpus.path=no/such.txt", "output_dir=y"], "corpus.path=no/such.txt: no such file"),
         (["export", "checkpoint=no/such", "output_dir=y"], "no/such: no such directory"),

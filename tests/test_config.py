@@ -68,6 +68,10 @@ REFUSED = [
     (int, "7", "x='7': expected a whole number"),
     (int, None, "x=None: expected a whole number"),
     (float, "fast", "x='fast': expected a number"),
+    (float, float("inf"), "x=inf: expected a finite number"),
+    (float, float("nan"), "x=nan: expected a finite number"),
+    (float | Literal["auto"], float("-inf"), "x=-inf: expected a finite number or auto"),
+    (tuple[float, ...], [1.0, float("nan")], "x=[1.0, nan]: expected a list of a number"),
     (float, True, "x=True: expected a number"),
     (bool, 1, "x=1: expected true or false"),
     (str, 3, "x=3: expected text"),
@@ -174,7 +178,9 @@ def test_one_of_several_groups_is_chosen_by_its_kind(pet: Any, built: Any) -> No
     ("pet", "message"),
     [
         ({"kind": "dog", "num_lives": 9}, "unknown key 'pet.num_lives'\nmissing value: set pet.is_loud="),
-        ({"kind": "cow", "num_lives": 9}, "pet.kind='cow': expected cat or tiger"),
+        ({"kind": "cow", "num_lives": 9}, "pet.kind='cow': expected cat or tiger or dog"),
+        ({"kind": ["dog"], "is_loud": True}, "pet.kind=['dog']: expected cat or tiger or dog"),
+        ({"is_loud": True}, "missing value: set pet.kind= to cat or tiger or dog"),
         ("dog", "pet='dog': expected a group of settings"),
     ],
 )

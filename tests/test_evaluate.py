@@ -12,10 +12,15 @@ import torch
 from conftest import make_text, small_model, write_text
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.cli import run
+from bertkit.cli import compose, run
+from bertkit.config import build
 from bertkit.data.instances import open_instances
 from bertkit.data.prepared import open_prepared
+from bertkit.data.tokenizer import SPECIAL_TOKENS
 from bertkit.files import sha256_file
+from bertkit.phases import make_phases
+from bertkit.settings import PretrainSettings
+from bertkit.train.log import read_metrics
 
 
 def evaluate(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
@@ -122,6 +127,9 @@ def test_stored_instances_are_measured_as_they_are(
         (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
          "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
         (["split=held_out"], "holds fixed instances of all its documents; leave split out"),
+        (["split=all"], "holds fixed instances of all its documents; leave split out"),
+        (["seed=3"], "seed=3: has no effect on the fixed instances"),
+        (["segments=pairs", "segments.max_seq_length=40", "split=held_out"], "leave segments out to measure the instances"),
     ],
 )  # fmt: skip
 def test_what_contradicts_stored_instances_is_refused(
@@ -146,11 +154,88 @@ def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsy
         assert run([*given, f"output_dir={tmp_path / name}", *more]) == 0
         weights.append(sha256_file(tmp_path / name / "model" / "model.safetensors"))
     assert weights[0] == weights[1] != weights[2]
-    assert "no held-out documents, so no evaluation; fixed instances hold all of them" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no held-out documents, so no evaluation; fixed instances hold all of them" in said
+    assert "tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's" in said
     assert run([*given, f"output_dir={tmp_path / 'plain'}", *same]) == 0
     assert "done already" in capsys.readouterr().out
+    assert run([*given, f"output_dir={tmp_path / 'plain'}", "segments.max_seq_length=64"]) == 2
+    assert "segments.max_seq_length=64 here, 40 there" in capsys.readouterr().err
     exported = load_tokenizer(tmp_path / "plain" / "model")
     assert (exported.rules, load_tokenizer(google_dir).rules) == ("hugging_face", "google")
+
+
+def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_path: Path) -> None:
+    dataset = open_prepared(google_dir)
+    given = ["data_dir=x", "output_dir=y", "segments=google", *SMALL]
+    tokens = []
+    for seed in (0, 3):
+        settings = build(PretrainSettings, compose("pretrain", [*given, f"seed={seed}"]))
+        (phase,) = make_phases(settings, dataset, tmp_path, [12])
+        ((_, batch),) = phase.micro_batches(0, range(1))
+        tokens.append(batch.input_ids.tolist())
+    assert tokens[0] != tokens[1]
+
+
+def test_pairs_of_the_text_behind_stored_instances(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are cut and masked anew, with the seed that is given."""
+    tokenizer = load_tokenizer(google_dir)
+    model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+    given = (f"model_dir={model_dir}", f"data_dir={google_dir}")
+    stored, pairs = evaluate(capsys, *given), evaluate(capsys, *given, "segments=pairs")
+    assert pairs["split"] == "train+held_out"
+    other_seed = evaluate(capsys, *given, "segments=pairs", "seed=3")
+    assert len({stored["mlm_loss"], pairs["mlm_loss"], other_seed["mlm_loss"]}) == 3
+
+
+def test_what_an_experiment_sets_counts_like_the_command_line(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    for name, lines in (
+        ("longer", "segments:\n  max_seq_length: 48\n"),
+        ("pieces", "defaults:\n  - override /masking: bert\n"),
+        ("same", "defaults:\n  - override /masking: whole_word\nsegments:\n  max_seq_length: 40\nsteps: 2\n"),
+    ):
+        (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text("# @package _global_\n" + lines)
+    given = [f"data_dir={google_dir}", "segments=google", *SMALL, "--config-dir", str(tmp_path / "conf")]
+    for name, line in (("longer", "segments.max_seq_length=48 here, 40 there"), ("pieces", "masking.whole_word=False")):
+        assert run(["pretrain", *given, f"output_dir={tmp_path / name}", f"experiment={name}"]) == 2
+        assert line in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+    assert run(["pretrain", *given, f"output_dir={tmp_path / 'same'}", "experiment=same"]) == 0
+    assert "given" not in (tmp_path / "same" / "config.yaml").read_text()
+    assert '"given"' not in (tmp_path / "same" / "manifest.json").read_text()
+    capsys.readouterr()
+    assert run(["pretrain", *given, "output_dir=x", "experiment=same", "--cfg", "job"]) == 0
+    said = capsys.readouterr().out
+    assert "max_seq_length: 40" in said
+    assert "given" not in said
+
+
+def test_steps_without_a_masked_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every word but one is too long for the quota of whole words: most steps of one instance predict nothing."""
+    text = write_text(tmp_path / "text.txt", [["kakakaka lololo"] * 3] * 8 + [["ka"], ["kakaka lololo"]])
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, "k", "l", "##k", "##l", "##a", "##o"]) + "\n")
+    more = ["segments=google", "segments.max_seq_length=40", "masking.whole_word=true", "segments.dupe_factor=1"]
+    given = [f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'data'}"]
+    assert run(["prepare", *given, *more, "segments.max_predictions_per_seq=2"]) == 0
+    starts = open_instances(open_prepared(tmp_path / "data")).prediction_starts
+    assert 0 < np.sum(np.diff(starts) == 0) < len(starts) - 1
+    given = [f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", "segments=google", *SMALL]
+    steps = f"steps={len(starts) - 1}"
+    assert run(["pretrain", *given, "batch.sequences=1", steps, "log.every_steps=1"]) == 0
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    empty = [row for row in rows if "mlm_loss" not in row]
+    assert len(empty) == np.sum(np.diff(starts) == 0)
+    for row in rows:
+        assert row["loss"] == pytest.approx(row.get("mlm_loss", 0.0) + row["nsp_loss"])
+        assert ("mlm_accuracy" in row) == ("mlm_loss" in row)
+    result = evaluate(capsys, f"model_dir={tmp_path / 'run'}", f"data_dir={tmp_path / 'data'}", "max_sequences=1")
+    assert ("mlm_loss" in result) == bool(starts[1])
 
 
 def test_pretraining_refuses_what_does_not_fit(

@@ -272,7 +272,10 @@ def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: pytest.
 def test_a_head_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [f"checkpoint={minilm_dir()}", "head=masked_lm", f"output_dir={tmp_path / 'out'}"]
     assert run(["export", *arguments]) == 2
-    assert "has no weights for head=masked_lm; it holds the encoder only" in capsys.readouterr().err
+    assert (
+        "has no weights for head=masked_lm (heads.masked_lm.bias, ...); it holds the encoder only"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "out").exists()
 
 

@@ -239,11 +239,18 @@ def test_refusals(more: list[str], message: str) -> None:
 
 
 def test_instances_of_a_fixed_length_have_no_final_phase() -> None:
-    settings = settings_of()
-    fixed = dataclasses.replace(settings.segments)
-    object.__setattr__(fixed, "kind", "google")
-    with pytest.raises(InputError, match=r"segments=google has one length.*start a second run with init_from="):
-        dataclasses.replace(settings, segments=fixed)
+    """One reason, whatever else of the phase would not do."""
+    given = ["data_dir=x", "output_dir=y", "segments=google", "final_phase.max_seq_length=100"]
+    with pytest.raises(
+        InputError, match=r"segments=google has one length.*start a second run with init_from="
+    ) as error:
+        build(PretrainSettings, compose("pretrain", given))
+    assert "\n" not in str(error.value)
+
+
+def test_a_share_without_a_final_phase_has_no_effect() -> None:
+    with pytest.raises(InputError, match=r"final_phase.share=0.3: has no effect without final_phase.max_seq_length="):
+        build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", "final_phase.share=0.3"]))
 
 
 def test_a_model_too_short_for_the_final_phase(
@@ -286,6 +293,7 @@ def test_moments_that_do_not_fit_are_refused(
     cases = [
         (tmp_path / "run" / "model", [], "has no optimizer state; take a bertkit run or one of its checkpoints"),
         (tmp_path / "run", ["segments=full_sentences"], "holds moments of other parameters than this run's"),
+        (tmp_path / "run", ["optimizer=lamb"], "was trained with optimizer=adamw, whose moments mean something else"),
     ]
     for source, more, message in cases:
         assert pretrain(prepared_dir, tmp_path / "next", *common, f"init_from={source}", *more) == 2

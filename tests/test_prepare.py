@@ -246,7 +246,6 @@ def write_vocabulary(path: Path) -> Path:
 
 PEAK = """
 import sys
-from bertkit import load_tokenizer
 from bertkit.cli import run
 assert run(sys.argv[1:]) == 0
 print("peak", open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
@@ -362,6 +361,73 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.Ca
         assert change in said.err
     assert google(corpus, tmp_path / "other", f"dump={tmp_path}") == 2
     assert f"dump={tmp_path} is a directory; expected a file to write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("dump", "message"),
+    [
+        ("data/train.jsonl", "lies in output_dir="),
+        ("data", "lies in output_dir="),
+        ("there/../data/deep/er.jsonl", "lies in output_dir="),
+        ("corpus.txt", "exists and holds something else than instances; choose another file"),
+        ("corpus.txt/dump.jsonl", "corpus.txt is a file; expected a folder to write to"),
+        ("there", "is a directory; expected a file to write"),
+        ("", "dump= is empty; expected a file to write"),
+    ],
+)
+def test_places_where_no_dump_goes(
+    corpus: Path, tmp_path: Path, dump: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said before the text is read, and nothing is touched."""
+    (tmp_path / "there").mkdir()
+    before = snapshot(tmp_path)
+    assert google(corpus, tmp_path / "data", f"dump={tmp_path / dump if dump else ''}") == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert (said.err.count("\n"), said.out) == (1, "")
+    assert snapshot(tmp_path) == before
+    assert not list(tmp_path.glob("data*"))
+
+
+def test_a_dump_above_the_dataset(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert google(corpus, tmp_path / "a" / "data", f"dump={tmp_path / 'a'}") == 2
+    assert "is a folder above output_dir=" in capsys.readouterr().err
+
+
+def test_a_dump_is_written_anew_through_a_link_and_into_a_pipe(corpus: Path, tmp_path: Path) -> None:
+    assert google(corpus, tmp_path / "data", f"dump={tmp_path / 'new' / 'dump.jsonl'}") == 0
+    expected = (tmp_path / "new" / "dump.jsonl").read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path / "new" / "dump.jsonl")
+    (tmp_path / "new" / "dump.jsonl").write_bytes(expected[:1000])
+    assert google(corpus, tmp_path / "data", f"dump={tmp_path / 'link'}") == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "new" / "dump.jsonl").read_bytes() == expected
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "read").open("wb") as read:
+        reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=read)
+        assert google(corpus, tmp_path / "data", f"dump={tmp_path / 'pipe'}") == 0
+        assert reader.wait(timeout=60) == 0
+    assert (tmp_path / "read").read_bytes() == expected
+    assert (tmp_path / "pipe").is_fifo()
+    given = [f"corpus.path={corpus}", f"output_dir={tmp_path / 'data'}", "tokenizer.vocab_size=131"]
+    more = ["segments=google", "segments.max_seq_length=40", "segments.dupe_factor=2", "dump=/dev/stdout"]
+    command = [sys.executable, "-m", "bertkit", "prepare", *given, *more]
+    with (tmp_path / "out.txt").open("wb") as out:
+        subprocess.run(command, stdout=out, check=True)
+    lines = (tmp_path / "out.txt").read_bytes().splitlines(keepends=True)
+    assert b"".join(lines[1:-1]) == expected  # between "done already" and what was written where
+    assert Path("/dev/stdout").is_symlink()
+
+
+def test_instances_without_a_single_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words longer than an instance may predict are skipped, as in the original; where there are no others, it says so."""
+    text = write_text(tmp_path / "text.txt", [["abcabc abcabc", "abcabcabc"]] * 3)
+    vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    assert google(text, tmp_path / "data", vocab, "masking.whole_word=true", "segments.max_predictions_per_seq=2") == 2
+    said = capsys.readouterr().err
+    assert "masking.whole_word=true: none of the 8 instances has a token to predict" in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.glob("data*"))
 
 
 @pytest.mark.parametrize(

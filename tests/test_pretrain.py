@@ -100,6 +100,29 @@ def test_full_sentences_train_a_masked_lm_alone(prepared_dir: Path, tmp_path: Pa
     assert "nsp_loss" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
+RATES = {  # of 4 steps with a warm-up of 2, by hand
+    "schedule=linear": [0, 0.5, 1, 0.5],
+    "schedule=google": [0, 0.5, 0.5, 0.25],
+    "schedule=constant": [0, 0.5, 1, 1],
+    "schedule.power=2": [0, 0.5, 1, 0.25],
+}
+
+
+def test_a_run_has_the_schedule_optimizer_and_clipping_it_was_asked_for(prepared_dir: Path, tmp_path: Path) -> None:
+    made: dict[str, str] = {}
+    # LAMB's numbers are AdamW's with bias correction, so that these two differ by the optimizer alone
+    others = ("optimizer=lamb", "optimizer.bias_correction=true", "optimizer.max_grad_norm=1e-4")
+    for option in (*RATES, *others):
+        run_dir = tmp_path / str(len(made))
+        more = ["optimizer.peak_learning_rate=1e-3", "steps=4", "schedule.warmup_steps=2", "evaluation.every_steps=9"]
+        assert pretrain(prepared_dir, run_dir, option, *more) == 0
+        rates = [row["learning_rate"] for row in read_metrics(run_dir / "metrics.jsonl")]
+        expected = RATES.get(option, RATES["schedule=linear"])
+        assert rates == pytest.approx([1e-3 * rate for rate in expected]), option
+        made[option] = final_weights(run_dir)
+    assert len(set(made.values())) == len(made)
+
+
 def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
     """The step counts, its batch does not; and leaving one out is not another run."""
     assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[3]", "log.every_steps=100") == 0
@@ -118,6 +141,33 @@ def test_a_finished_run_needs_nothing_to_say_so(
     capsys.readouterr()
     assert pretrain(tmp_path / "data", tmp_path / "run", "steps=2") == 0
     assert capsys.readouterr().out.startswith("done already")
+
+
+def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other text, damaged or missing files, other weights to start from: none of them is this run."""
+    text = write_text(tmp_path / "text.txt", make_text(17, seed=1))
+    given = [f"corpus.path={text}", f"tokenizer.path={prepared_dir / 'tokenizer'}"]
+    assert run(["prepare", *given, f"output_dir={tmp_path / 'other'}"]) == 0
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 0
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2", f"init_from={tmp_path / 'run'}") == 0
+    capsys.readouterr()
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2", f"init_from={tmp_path / 'run'}") == 0
+    assert capsys.readouterr().out.startswith("done already")
+    (tmp_path / "empty").mkdir()
+    for data, more, line in (
+        (tmp_path / "other", ["steps=2"], "holds another run (data_fingerprint: "),
+        (tmp_path / "empty", ["steps=2"], "no manifest.json; expected what bertkit prepare makes"),
+        (prepared_dir, ["steps=2", f"init_from={tmp_path / 'next'}"], "holds another run (starting_weights: None"),
+        (prepared_dir, ["steps=2", "segments=google"], "no fixed instances for segments=google"),
+    ):
+        assert pretrain(data, tmp_path / "run", *more) == 2
+        said = capsys.readouterr()
+        assert line in said.err
+        assert "done already" not in said.out
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2") == 2
+    assert "holds another run (starting_weights: {'model.safetensors': " in capsys.readouterr().err
 
 
 def test_files_obey_the_umask(prepared_dir: Path, tmp_path: Path) -> None:

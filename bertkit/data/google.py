@@ -18,6 +18,7 @@ Source: google-research/bert create_pretraining_data.py (commit eedf571); the fu
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -104,9 +105,9 @@ def training_instances(
                 yield Instance(masked_ids, len(tokens_a) + 2, is_random_next, positions, labels)
 
 
-def shuffled_order(count: int, rng: random.Random) -> list[int]:
-    """Give the order into which `rng` shuffles a list of `count` items."""
-    order = list(range(count))
+def shuffled_order(count: int, rng: random.Random) -> array[int]:
+    """Give the order into which `rng` shuffles a list of `count` items, in 8 bytes each."""
+    order = array("q", range(count))
     rng.shuffle(order)
     return order
 

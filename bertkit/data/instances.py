@@ -4,7 +4,7 @@
     instances/tokens.bin             token ids after masking, 2 bytes each where the vocabulary allows, else 4
     instances/b_starts.bin           the position of B's first token within its instance; 2 bytes each
     instances/is_random_next.bin     0 when B follows A, 1 when B is random; 1 byte each
-    instances/prediction_starts.bin  the prediction at which each instance's start, and the end; 8 bytes each
+    instances/prediction_starts.bin  the prediction at which those of each instance start, and the end; 8 bytes each
     instances/positions.bin          of the predictions, within their instance; 2 bytes each
     instances/labels.bin             the original ids there; as tokens.bin
 
@@ -26,6 +26,7 @@ from bertkit.batch import PretrainBatch
 from bertkit.data.config import InstancesConfig, MaskingConfig
 from bertkit.data.google import Instance, shuffled_order
 from bertkit.data.prepared import PreparedDataset, token_dtype
+from bertkit.errors import InputError
 
 Ids = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
@@ -123,18 +124,29 @@ def write_instances(directory: Path, instances: Iterable[Instance], rng: random.
     """Write instances in the order into which `rng` shuffles them after the last one is drawn; give their number.
 
     They are written as they come and then once more in order, so memory holds little more than their offsets.
+
+    Raises:
+        InputError: no instance has anything to predict.
     """
     unshuffled = directory / "unshuffled"
     unshuffled.mkdir(parents=True)
     with _Writer(unshuffled, vocab_size) as writer:
         for instance in instances:
             writer.write(
-                np.array([len(instance.input_ids)]),
-                np.array([instance.b_start]),
-                np.array([instance.is_random_next]),
-                np.array([len(instance.masked_labels)]),
-                (np.array(instance.input_ids), np.array(instance.masked_positions), np.array(instance.masked_labels)),
+                num_tokens=np.array([len(instance.input_ids)]),
+                b_starts=np.array([instance.b_start]),
+                is_random_next=np.array([instance.is_random_next]),
+                num_predictions=np.array([len(instance.masked_labels)]),
+                tokens=np.array(instance.input_ids),
+                positions=np.array(instance.masked_positions),
+                labels=np.array(instance.masked_labels),
             )
+    if not writer.num_predictions:  # every word is skipped: pieces one by one always leave something to predict
+        raise InputError(
+            f"masking.whole_word=true: none of the {writer.num_instances} instances has a token to predict, since every word "
+            "has more pieces than are predicted in one; raise segments.max_predictions_per_seq or masking.probability, or "
+            "set masking.whole_word=false"
+        )
     drawn = Instances(unshuffled, vocab_size)
     order = np.array(shuffled_order(len(drawn), rng), np.int64)
     with _Writer(directory, vocab_size) as writer:
@@ -145,11 +157,13 @@ def write_instances(directory: Path, instances: Iterable[Instance], rng: random.
             num_predictions = drawn.prediction_starts[chosen + 1] - drawn.prediction_starts[chosen]
             positions = within[batch.masked_positions]
             writer.write(
-                batch.sequence_lengths,
-                drawn.b_starts[chosen],
-                drawn.is_random_next[chosen],
-                num_predictions,
-                (batch.input_ids, positions, batch.masked_labels),
+                num_tokens=batch.sequence_lengths,
+                b_starts=drawn.b_starts[chosen],
+                is_random_next=drawn.is_random_next[chosen],
+                num_predictions=num_predictions,
+                tokens=batch.input_ids,
+                positions=positions,
+                labels=batch.masked_labels,
             )
     for path in unshuffled.iterdir():
         path.unlink()
@@ -172,22 +186,17 @@ class _Writer:
             "labels": dtype,
         }
         self._files = {name: (directory / f"{name}.bin").open("wb") for name in self._dtypes}
-        self.num_tokens = self.num_predictions = 0
+        self.num_instances = self.num_tokens = self.num_predictions = 0
 
-    def write(
-        self,
-        num_tokens: NDArray[Any],
-        b_starts: NDArray[Any],
-        is_random_next: NDArray[Any],
-        num_predictions: NDArray[Any],
-        flat: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
-    ) -> None:
-        """Append some instances; `flat` holds their tokens, positions and labels, one after another."""
+    def write(self, num_tokens: NDArray[Any], num_predictions: NDArray[Any], **columns: NDArray[Any]) -> None:
+        """Append some instances; tokens, positions and labels of all of them stand one after another."""
         token_ends = self.num_tokens + np.cumsum(num_tokens)
         prediction_ends = self.num_predictions + np.cumsum(num_predictions)
-        rows = [token_ends - num_tokens, b_starts, is_random_next, prediction_ends - num_predictions]
-        for name, column in zip(self._dtypes, [*rows, *flat], strict=True):
-            self._write(name, column)
+        columns["token_starts"] = token_ends - num_tokens
+        columns["prediction_starts"] = prediction_ends - num_predictions
+        for name in self._dtypes:
+            self._write(name, columns[name])
+        self.num_instances += len(num_tokens)
         self.num_tokens, self.num_predictions = int(token_ends[-1]), int(prediction_ends[-1])
 
     def _write(self, name: str, column: NDArray[Any]) -> None:

@@ -54,7 +54,8 @@ class StepReport:
 
     Attributes:
         step: optimizer steps finished, this one included.
-        losses: the mean of each loss over the global batch, before the update; none where the batch was left out.
+        losses: the mean of each loss over the global batch, before the update; without those that have no prediction
+            in it, and none where the batch was left out.
         accuracies: the share of right predictions of each loss that has right ones.
         learning_rate: of this step.
         grad_norm: the global norm of the gradient before clipping.
@@ -224,7 +225,8 @@ def optimizer_step(
         with nullcontext() if is_last else accelerator.no_sync(model):
             torch.manual_seed(_dropout_seed(seed, step, shard))
             terms = losses(model, batch)
-            loss = sum(terms[name].sum / counts[name] for name in names)
+            # a loss without any prediction is 0 with a gradient of 0, so that every parameter takes part in every step
+            loss = sum(terms[name].sum / (counts[name] or 1) for name in names)
             # data-parallel training averages the gradients of the processes; their sum is wanted
             accelerator.backward(loss * accelerator.num_processes)
         for name in names:
@@ -245,11 +247,12 @@ def optimizer_step(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     totals = _all_reduce(accelerator, [*sums.values(), *correct.values()]).tolist() if names else []
-    means = [total / counts[name] for name, total in zip([*sums, *correct], totals, strict=True)]
+    reduced = iter(totals)
+    loss_sums, num_right = ({name: next(reduced) for name in part} for part in (sums, correct))
     return StepReport(
         step=step + 1,
-        losses=dict(zip(sums, means, strict=False)),
-        accuracies=dict(zip(correct, means[len(sums) :], strict=True)),
+        losses={name: total / counts[name] for name, total in loss_sums.items() if counts[name]},
+        accuracies={name: total / counts[name] for name, total in num_right.items() if counts[name]},
         learning_rate=learning_rate,
         grad_norm=grad_norm,
         num_tokens=int(num_tokens),
@@ -286,7 +289,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def evaluate(
     accelerator: Accelerator, model: nn.Module, losses: Losses, batches: Iterator[MicroBatch]
 ) -> dict[str, Measured]:
-    """Measure each loss over all batches of all processes.
+    """Measure each loss that has predictions over all batches of all processes.
 
     Every process brings its own, disjoint batches; it may have none.
     """
@@ -306,7 +309,8 @@ def evaluate(
     results = {}
     for name in names:
         loss, correct, count = (sum(part[name][index] for part in gathered if name in part) for index in range(3))
-        results[name] = Measured(loss / count, correct / count, int(count))
+        if count:
+            results[name] = Measured(loss / count, correct / count, int(count))
     return results
 
 

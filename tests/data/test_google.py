@@ -28,6 +28,7 @@ from bertkit.data.google import (
 from bertkit.data.prepared import Split, SplitWriter, token_dtype
 from bertkit.data.sampling import Sampler
 from bertkit.data.tokenizer import Tokenizer, VocabFacts, load_tokenizer
+from bertkit.errors import InputError
 
 PIECES, WORDS = MaskingConfig(0.15, False, 0.8, 0.1), MaskingConfig(0.15, True, 0.8, 0.1)
 VOCAB = VocabFacts(1009, 0, 1, 2, 3, 4, np.arange(1009) >= 500)  # ids of 500 and more are `##` pieces
@@ -342,3 +343,22 @@ def test_streaming_pairs_have_the_statistics_of_googles(
     assert {name: (google[name], ours[name]) for name in google if abs(google[name] - ours[name]) > TOLERANCE} == {}
     assert google_kinds == pytest.approx((0.8, 0.1), abs=0.01)
     assert np.mean(ours_kinds, axis=0) == pytest.approx((0.8, 0.1), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"max_seq_length": 7}, "segments.max_seq_length=7: expected 8 to 65535"),
+        ({"max_seq_length": 65_536}, "segments.max_seq_length=65536: expected 8 to 65535"),
+        ({"short": -0.1}, "segments.short_seq_prob=-0.1: expected a probability"),
+        ({"short": 1.1}, "segments.short_seq_prob=1.1: expected a probability"),
+        ({"dupe_factor": 0}, "segments.dupe_factor=0: expected at least 1"),
+        ({"most": 0}, "segments.max_predictions_per_seq=0: expected at least 1"),
+    ],
+)
+def test_the_bounds_of_the_settings(changed: dict[str, Any], message: str) -> None:
+    settings(8, 0.0)
+    settings(65_535, 1.0)
+    with pytest.raises(InputError) as error:
+        settings(**changed)
+    assert str(error.value) == message
