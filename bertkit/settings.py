@@ -23,6 +23,9 @@ from bertkit.train.config import (
     ScheduleConfig,
 )
 
+PredictFormat = Literal[
+    "text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"
+]
 FROZEN_LAYERS = re.compile(r"layers:(\d+)")
 
 
@@ -318,6 +321,34 @@ class EvaluateSettings:
 
 
 @dataclass(frozen=True)
+class PredictSettings:
+    """`bertkit predict`."""
+
+    model_dir: str
+    input: str
+    output: str
+    task: TaskConfig | None
+    format: PredictFormat | None
+    top_k: int
+    precision: Literal["fp32", "bf16"]
+    device: Literal["auto", "cpu", "cuda"]
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.top_k < 1:
+            problems.append(f"top_k={self.top_k}: expected at least 1")
+        if self.output != "-" and self.output == self.input:
+            problems.append(f"output={self.output} is the input; choose another file")
+        for ending in (".conll", ".partial"):
+            if self.output.endswith(ending):
+                problems.append(f"output={self.output}: JSON lines are written there; choose a name such as mine.jsonl")
+        if self.output.split("/")[-1] in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
+            problems.append(f"output={self.output}: SQuAD's file of that name is written beside it; choose mine.jsonl")
+        if problems:
+            raise InputError("\n".join(problems))
+
+
+@dataclass(frozen=True)
 class ExportSettings:
     """`bertkit export`."""
 
@@ -352,6 +383,7 @@ SCHEMAS = {
     "prepare": PrepareSettings,
     "pretrain": PretrainSettings,
     "finetune": FinetuneSettings,
+    "predict": PredictSettings,
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "verify": VerifySettings,
