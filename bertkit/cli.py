@@ -23,7 +23,7 @@ COMMANDS = {
     "pretrain": "prepared dataset -> BERT, by masked LM and next sentence prediction",
     "finetune": "any model and a task's files -> a model of the task, and its scores",
     "predict": "model and inputs -> predictions, a line each",
-    "evaluate": "model and prepared dataset -> losses and accuracies",
+    "evaluate": "model and a task's labelled split, or a prepared dataset -> metrics",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
 }
