@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import small_model
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.cli import run
+from bertkit.cli import compose, run
 from bertkit.data.tokenizer import Tokenizer
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
@@ -92,6 +94,23 @@ def test_pairs_ids_and_a_test_file_of_glue(make: Make, tmp_path: Path) -> None:
     assert [row["id"] for row in rows] == ["7", "3"]
     rows = predict(make("sequence"), tmp_path / "in.jsonl", '{"id": "a", "text": "kan"}\n{"id": "a", "text": "kan"}\n')
     assert [row["id"] for row in rows] == ["a", "a"]
+
+
+def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The settings of the run, unless the command line names a task."""
+    given = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
+    shutil.copytree(make("sequence"), tmp_path / "run" / "model")
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(compose("finetune", given)))
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    content = "review\n" + "kan lon min kar lor mir\n" + "kan lon min kar lor mir kan kan\n"
+    rows = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content)
+    assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to six pieces
+    model = f"model_dir={tmp_path / 'run' / 'model'}"
+    assert (
+        run(["predict", model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"])
+        == 2
+    )
+    assert "no column 'text'" in capsys.readouterr().err
 
 
 def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
