@@ -45,20 +45,37 @@ def answer(
     rank, size = accelerator.process_index, accelerator.num_processes
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
     borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
-    num_choices = shapes.num_choices_of(task, examples)
     found: list[tuple[int, Any]] = []
     with loop.evaluating(model):
         for start in range(first, last, EXAMPLES_AT_ONCE):
             stop = min(start + EXAMPLES_AT_ONCE, last)
             mine = [_renumbered(feature, start) for feature in features[borders[start] : borders[stop]]]
-            batches = FeatureBatches([_unlabelled(feature) for feature in mine], shapes.HEADS[task.kind], num_choices)
-            logits: list[Any] = [None] * len(mine)
-            for items, batch in batches.in_turn(micro_tokens, 0, 1):
-                places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
-                for place, row in zip(places, task_logits(model, batch, precision), strict=True):
-                    logits[place] = row
-            found += enumerate(shapes.predict(task, examples[start:stop], mine, logits, labels), start)
+            here = answer_here(
+                model, task, examples[start:stop], mine, labels, precision=precision, micro_tokens=micro_tokens
+            )
+            found += enumerate(here, start)
     return gather_in_order(found, len(examples))
+
+
+def answer_here(
+    model: nn.Module,
+    task: TaskConfig,
+    examples: Sequence[Any],
+    features: Sequence[Feature],
+    labels: Sequence[str],
+    *,
+    precision: str,
+    micro_tokens: int,
+) -> list[Any]:
+    """Predict examples in this process, with a model in evaluation mode; arguments as of `answer`."""
+    num_choices = shapes.num_choices_of(task, examples)
+    batches = FeatureBatches([_unlabelled(feature) for feature in features], shapes.HEADS[task.kind], num_choices)
+    logits: list[Any] = [None] * len(features)
+    for items, batch in batches.in_turn(micro_tokens, 0, 1):
+        places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
+        for place, row in zip(places, task_logits(model, batch, precision), strict=True):
+            logits[place] = row
+    return shapes.predict(task, examples, features, logits, labels)
 
 
 def _renumbered(feature: Feature, first_example: int) -> Feature:

@@ -22,7 +22,8 @@ COMMANDS = {
     "prepare": "text -> tokenizer and prepared dataset",
     "pretrain": "prepared dataset -> BERT, by masked LM and next sentence prediction",
     "finetune": "any model and a task's files -> a model of the task, and its scores",
-    "evaluate": "model and prepared dataset -> losses and accuracies",
+    "predict": "model and inputs -> predictions, a line each",
+    "evaluate": "model and a task's labelled split, or a prepared dataset -> metrics",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
 }

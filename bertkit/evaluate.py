@@ -1,15 +1,17 @@
-"""Stage: a model on a prepared dataset -> MLM and NSP loss and accuracy, with fixed pairs and masks."""
+"""Stage: a model on a task's labelled split -> its metrics; on a prepared dataset -> MLM and NSP loss and accuracy."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from torch import nn
 
+from bertkit.answering import answer
 from bertkit.batch import PretrainBatch
 from bertkit.config import differences, to_mapping
 from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
@@ -24,6 +26,9 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.objective import pretraining_losses
 from bertkit.run_dir import read_manifest, run_of
 from bertkit.settings import EvaluateSettings, PretrainSettings
+from bertkit.task_model import TaskModel, open_task_model
+from bertkit.tasks import readers, shapes
+from bertkit.tasks.config import TaskConfig
 from bertkit.train import loop
 
 
@@ -31,8 +36,13 @@ def run(settings: EvaluateSettings) -> None:
     """Evaluate and print the metrics as JSON.
 
     Raises:
-        InputError: the model has no masked LM head, or its vocabulary is not the dataset's.
+        InputError: the model has no masked LM head, or its vocabulary is not the dataset's; it is not of the task, or the
+            split has no labels.
     """
+    if settings.task is not None:
+        _evaluate_task(settings, settings.task)
+        return
+    assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model, report = load_packed(settings.model_dir)
     if "masked_lm" not in model.heads:
@@ -79,6 +89,64 @@ def _measure_and_print(
         if not all(map(math.isfinite, metrics.values())):
             raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights are beyond use")
         print(json.dumps({**metrics, "split": "+".join(names)}, indent=2))
+
+
+def _evaluate_task(settings: EvaluateSettings, task: TaskConfig) -> None:
+    """Score a labelled split as fine-tuning scores its dev split."""
+    from bertkit.phases import TOKENS_AT_ONCE  # phases imports this module
+
+    shapes.check_metrics(task)
+    opened = open_task_model(settings.model_dir, task)
+    _check_labels(settings, opened)
+    split = "dev" if settings.split == "auto" else settings.split
+    source = readers.read_examples(task, settings.data_dir, split, opened.labels or None)
+    examples = source.examples
+    num_unlabelled = sum(not shapes.is_labelled(task, example) for example in examples)
+    if num_unlabelled:
+        raise InputError(
+            f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label to measure "
+            "against; take split=dev, or bertkit predict"
+        )
+    features = shapes.make_features(task, examples, opened.tokenizer, opened.labels)
+    accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
+    with loop.leaving_together(accelerator):
+        predictions = answer(
+            accelerator,
+            accelerator.prepare_model(opened.model, evaluation_mode=True),
+            task,
+            examples,
+            features,
+            opened.labels,
+            precision=settings.precision,
+            micro_tokens=TOKENS_AT_ONCE[accelerator.device.type],
+        )
+        if world_from_environment().is_main:
+            for line in (readers.describe(source), *(f"warning: {text}" for text in source.warnings)):
+                print(line, file=sys.stderr)
+            # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
+            metrics = shapes.score(task, examples, predictions, task.label_names or opened.labels)
+            print(json.dumps({**metrics, "num_examples": len(examples), "split": split}, indent=2))
+
+
+def _check_labels(settings: EvaluateSettings, opened: TaskModel) -> None:
+    """Refuse a model of other labels than the task's.
+
+    Raises:
+        InputError: both sets are named.
+    """
+    task = opened.task
+    if task.kind not in ("sequence", "tagging"):
+        return
+    wanted = "numbers" if task.is_regression else ", ".join(task.label_names or ())
+    has = ", ".join(opened.labels) or "numbers"
+    is_same = task.is_regression == (not opened.labels)
+    if task.label_names is not None:
+        is_same = set(task.label_names) == set(opened.labels)
+    if not is_same:
+        raise InputError(
+            f"model_dir={settings.model_dir} has the labels {has}; task={task.name} has {wanted or 'labels by name'}; take the "
+            "model of this task, or set task.labels="
+        )
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:

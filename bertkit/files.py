@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from bertkit.errors import InputError, LockedError, StorageError
 
@@ -56,6 +56,23 @@ def write_durably(path: Path, content: str | bytes) -> None:
     partial = path.with_name(path.name + PARTIAL)
     with partial.open("wb") as file:
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    fsync_dir(path.parent)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """Give a text file to write bit by bit; it stands under its name at the end; after an error, what there is, as `.partial`."""
+    partial = path.with_name(path.name + PARTIAL)
+    with partial.open("w", encoding="utf-8", newline="\n") as file:
+        try:
+            yield file
+        except BaseException:
+            if file.tell() == 0:
+                partial.unlink()
+            raise
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

@@ -22,23 +22,39 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are in
     bfloat16; weights, LayerNorm, softmax of the losses and gradients stay in float32.
     """
+    logits = _pretraining_logits(model, batch, precision)
+    device = logits["masked_lm"].device
+    terms = {"mlm": cross_entropy(logits["masked_lm"], _tensor(batch.masked_labels, device))}
+    if batch.next_sentence_labels is not None and "next_sentence" in logits:
+        terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, device))
+    return terms
+
+
+@torch.no_grad()
+def best_tokens(
+    model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Give the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
+    shares = torch.softmax(_pretraining_logits(model, batch, precision)["masked_lm"].float(), -1)
+    best = shares.topk(min(top_k, shares.shape[-1]), -1)
+    return best.indices.cpu().numpy(), best.values.cpu().numpy()
+
+
+def _pretraining_logits(model: nn.Module, batch: PretrainBatch, precision: str) -> dict[str, Tensor]:
     device = next(model.parameters()).device
-
-    def tensor(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-
     layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        out = model(
-            tensor(batch.input_ids),
-            tensor(batch.token_type_ids),
+        logits: dict[str, Tensor] = model(
+            _tensor(batch.input_ids, device),
+            _tensor(batch.token_type_ids, device),
             layout,
-            masked_positions=tensor(batch.masked_positions),
-        )
-    terms = {"mlm": cross_entropy(out.logits["masked_lm"], tensor(batch.masked_labels))}
-    if batch.next_sentence_labels is not None and "next_sentence" in out.logits:
-        terms["nsp"] = cross_entropy(out.logits["next_sentence"], tensor(batch.next_sentence_labels))
-    return terms
+            masked_positions=_tensor(batch.masked_positions, device),
+        ).logits
+    return logits
+
+
+def _tensor(array: NDArray[np.int64], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
 def task_losses(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> dict[str, LossTerm]:

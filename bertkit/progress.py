@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import TextIO
 
 from tqdm import tqdm
 
@@ -18,14 +19,17 @@ class Progress:
     now and then, unless `silent`, when the caller writes lines of its own.
     """
 
-    def __init__(self, label: str, total: float | None, *, done: float = 0, silent: bool = False) -> None:
+    def __init__(
+        self, label: str, total: float | None, *, done: float = 0, silent: bool = False, file: TextIO | None = None
+    ) -> None:
+        self.file = file or sys.stdout
         self.label, self.total, self.done, self.silent = label, total, done, silent
         self.started_at = self.last_line_at = time.monotonic()
         self.done_at_start = done
-        terminal = sys.stdout.isatty() and not silent
+        terminal = self.file.isatty() and not silent
         self.bar = (
             tqdm(
-                total=total, initial=done, desc=label, file=sys.stdout, leave=False, dynamic_ncols=True,
+                total=total, initial=done, desc=label, file=self.file, leave=False, dynamic_ncols=True,
                 bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed} elapsed, {remaining} left",
             )
             if terminal and total
@@ -40,15 +44,15 @@ class Progress:
         elif not self.silent and time.monotonic() - self.last_line_at > SECONDS_BETWEEN_LINES:
             self.last_line_at = time.monotonic()
             share = f" {100 * self.done / self.total:.0f} %" if self.total else ""
-            print(f"{self.label}:{share}, {self.time_left()} left", flush=True)
+            print(f"{self.label}:{share}, {self.time_left()} left", file=self.file, flush=True)
 
     def line(self, text: str) -> None:
         """Print a line without disturbing the bar."""
         self.last_line_at = time.monotonic()
         if self.bar is not None:
-            self.bar.write(text, file=sys.stdout)
+            self.bar.write(text, file=self.file)
         else:
-            print(text, flush=True)
+            print(text, file=self.file, flush=True)
 
     def time_left(self) -> str:
         """Estimate the time left from the pace so far."""

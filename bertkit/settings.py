@@ -23,6 +23,11 @@ from bertkit.train.config import (
     ScheduleConfig,
 )
 
+PredictFormat = Literal[
+    "text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"
+]
+PREPARED_SPLITS = ("auto", "train", "held_out", "all")
+_OF_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
 FROZEN_LAYERS = re.compile(r"layers:(\d+)")
 
 
@@ -300,8 +305,9 @@ class EvaluateSettings:
     """`bertkit evaluate`."""
 
     model_dir: str
-    data_dir: str
-    split: Literal["auto", "train", "held_out", "all"]
+    task: TaskConfig | None
+    data_dir: str | None
+    split: str
     seed: int
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
@@ -313,10 +319,51 @@ class EvaluateSettings:
 
     def __post_init__(self) -> None:
         problems = _seed_problems(self.seed)
+        if self.task is None:
+            if self.data_dir is None:
+                problems.append("missing value: set data_dir=")
+            if self.split not in PREPARED_SPLITS:
+                hint = "" if self.data_dir is None else "; for the split of a task, set task="
+                problems.append(f"split={self.split}: expected {' or '.join(PREPARED_SPLITS)}{hint}")
+        else:
+            without_effect = [key for key in self.given if key.split(".")[0] in _OF_PREPARED]
+            if without_effect:
+                problems.append(
+                    f"{', '.join(without_effect)}: has no effect with task={self.task.name}; leave it out, or leave task= out "
+                    "to measure a prepared dataset"
+                )
         if self.batch_sequences < 1:
             problems.append(f"batch_sequences={self.batch_sequences}: expected at least 1")
         if self.max_sequences is not None and self.max_sequences < 1:
             problems.append(f"max_sequences={self.max_sequences}: expected null or at least 1")
+        if problems:
+            raise InputError("\n".join(problems))
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """`bertkit predict`."""
+
+    model_dir: str
+    input: str
+    output: str
+    task: TaskConfig | None
+    format: PredictFormat | None
+    top_k: int
+    precision: Literal["fp32", "bf16"]
+    device: Literal["auto", "cpu", "cuda"]
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.top_k < 1:
+            problems.append(f"top_k={self.top_k}: expected at least 1")
+        if self.output != "-" and self.output == self.input:
+            problems.append(f"output={self.output} is the input; choose another file")
+        for ending in (".conll", ".partial"):
+            if self.output.endswith(ending):
+                problems.append(f"output={self.output}: JSON lines are written there; choose a name such as mine.jsonl")
+        if self.output.split("/")[-1] in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
+            problems.append(f"output={self.output}: SQuAD's file of that name is written beside it; choose mine.jsonl")
         if problems:
             raise InputError("\n".join(problems))
 
@@ -356,6 +403,7 @@ SCHEMAS = {
     "prepare": PrepareSettings,
     "pretrain": PretrainSettings,
     "finetune": FinetuneSettings,
+    "predict": PredictSettings,
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "verify": VerifySettings,

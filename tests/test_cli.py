@@ -35,7 +35,7 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 6
+    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 7
 
 
 def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,6 +240,7 @@ def test_every_configuration_composes_and_builds() -> None:
         "prepare": ["corpus.path=x", "output_dir=y"],
         "pretrain": ["data_dir=x", "output_dir=y"],
         "finetune": ["task=sequence", "model_dir=x", "output_dir=y"],
+        "predict": ["model_dir=x", "input=y", "output=z"],
         "evaluate": ["model_dir=x", "data_dir=y"],
         "export": ["checkpoint=x", "output_dir=y"],
         "verify": ["model_dir=x"],
@@ -253,7 +254,7 @@ def test_every_configuration_composes_and_builds() -> None:
             arguments = [*arguments, "segments=google"]  # else it has no effect, and is refused
         build(SCHEMAS[command], compose(command, [*arguments, *([choice] if choice else [])]))
         composed += 1
-    assert composed == 6 + 58  # a change of conf/ changes this number
+    assert composed == 7 + 94  # a change of conf/ changes this number
 
 
 def test_cfg_prints_the_composed_configuration() -> None:

@@ -16,8 +16,9 @@ from bertkit.cli import compose, run
 from bertkit.config import build
 from bertkit.data.instances import open_instances
 from bertkit.data.prepared import open_prepared
-from bertkit.data.tokenizer import SPECIAL_TOKENS
+from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.files import sha256_file
+from bertkit.interop import huggingface
 from bertkit.phases import make_phases
 from bertkit.settings import PretrainSettings
 from bertkit.train.log import read_metrics
@@ -252,3 +253,100 @@ def test_pretraining_refuses_what_does_not_fit(
         assert run(["pretrain", f"data_dir={data_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, *more]) == 2
         assert line in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
+
+
+# ---- a task's labelled split
+
+
+def evaluate_task(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run(["evaluate", "device=cpu", *map(str, arguments)]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def write_rows(path: Path, rows: list[tuple[str, str]], header: str = "text\tlabel") -> None:
+    path.write_text("".join(f"{line}\n" for line in [header, *map("\t".join, rows)]), encoding="utf-8")
+
+
+def test_what_finetuning_says_of_its_dev_split(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run, of its model elsewhere, and of a copy whose labels stand in another order: the same numbers."""
+    rng = np.random.default_rng(0)
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, count in (("train", 41), ("dev", 23), ("test", 7)):
+        labels = rng.choice(["0", "1"], count)
+        write_rows(data / f"{name}.tsv", [(" ".join(rng.choice(["kan", "lon", "min"], 7)), label) for label in labels])
+    start = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "start")
+    task = ["task=sequence", "task.max_seq_length=20", "task.metrics=[accuracy,f1,matthews_correlation]",
+            "task.labels=[low,high]", 'task.labels_in_files=["0","1"]', f"data_dir={data}"]  # fmt: skip
+    run_dir = tmp_path / "run"
+    more = [f"model_dir={start}", f"output_dir={run_dir}", "num_epochs=1", "device=cpu"]
+    assert run(["finetune", *task, *more]) == 0
+    expected = json.loads((run_dir / "eval.json").read_text())
+    scores = {key: expected[key] for key in ("accuracy", "f1", "matthews_correlation", "num_examples")}
+    assert evaluate_task(capsys, f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
+    model, _ = huggingface.load(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")
+    export_model(model, tokenizer, tmp_path / "turned")
+    assert evaluate_task(capsys, f"model_dir={tmp_path / 'turned'}", *task, "split=validation")["f1"] == scores["f1"]
+    assert evaluate_task(capsys, f"model_dir={run_dir}", *task, "split=test")["num_examples"] == 7
+
+
+def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scores of the model's own predictions are perfect, and of others are not."""
+    model = small_model(tokenizer.vocab_size, heads=("token",), with_pooler=False, labels=("O", "B-X", "I-X"))
+    tagger = export_model(model, tokenizer, tmp_path / "tagger")
+    (tmp_path / "in.txt").write_text("kan lon min\n\nkar lor\nmin kan\n")
+    given = [f"model_dir={tagger}", "device=cpu"]
+    assert run(["predict", *given, f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'dev.jsonl'}"]) == 0
+    task = ["task=tagging", "task.max_seq_length=20", f"data_dir={tmp_path}", "task.files.dev=dev.jsonl",
+            "task.scheme=none", "task.metrics=[accuracy]", "task.best_metric=accuracy"]  # fmt: skip
+    assert evaluate_task(capsys, *given, *task) == {"accuracy": 1.0, "num_examples": 4, "split": "dev"}
+
+    finder = export_model(
+        small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False), tokenizer, tmp_path / "finder"
+    )
+    answers = [{"text": "kan lon min kar lor", "answer_start": 0}]
+    rows = [{"id": str(n), "question": "kan", "context": "kan lon min kar lor", "answers": answers} for n in range(3)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=9", "task.files.dev=q.jsonl"]
+    result = evaluate_task(capsys, f"model_dir={finder}", f"data_dir={tmp_path}", *more)
+    assert result["total"] == result["num_examples"] == 3
+    assert 0 <= result["f1"] <= 100
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["split=test"], "test.tsv (tsv): 1 of 1 examples have no label to measure against; take split=dev"),
+        (["split=held_out"], "split=held_out: expected train, dev, test"),
+        (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c; take the model of this task"),
+        (["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
+         "has the labels b, a; task=sequence has numbers"),
+        (["task.files.dev=other.tsv"], "other.tsv:2: label: unknown label 'c'; expected 'b' or 'a'"),
+        (["task.metrics=[acc]"], "task.metrics: unknown acc"),
+        (["task=conll2003"], "task=conll2003 is of kind tagging, but model_dir="),
+        (["seed=1", "segments=pairs"], "seed, segments: has no effect with task=sequence"),
+    ],
+)  # fmt: skip
+def test_refusals_of_a_task(
+    more: list[str], line: str, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("b", "a"))
+    given = [f"model_dir={export_model(model, tokenizer, tmp_path / 'model')}", f"data_dir={tmp_path}", "device=cpu"]
+    write_rows(tmp_path / "dev.tsv", [("kan", "a"), ("lon", "b")])
+    write_rows(tmp_path / "other.tsv", [("kan", "c")])
+    (tmp_path / "test.tsv").write_text("text\nkan\n")
+    assert run(["evaluate", *given, "task=sequence", "task.max_seq_length=20", *more]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+
+
+def test_a_split_of_a_task_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", "model_dir=x", "data_dir=y", "split=dev"]) == 2
+    assert "for the split of a task, set task=" in capsys.readouterr().err
+    assert run(["evaluate", "model_dir=x"]) == 2
+    assert capsys.readouterr().err == "error: missing value: set data_dir=\n"

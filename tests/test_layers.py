@@ -12,12 +12,12 @@ import pytest
 from bertkit.cli import COMMANDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "bertkit"
-STAGES = ("prepare", "pretrain", "finetune", "evaluate", "export", "verify")
+STAGES = ("prepare", "pretrain", "finetune", "predict", "evaluate", "export", "verify")
 BASE = ("config", "files", "errors", "batch", "progress")  # imported from everywhere
 # first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
 BELOW = ("data", "model", "train", *BASE, "")
 ABOVE = ("interop", "view", "tasks")
-HELPERS = ("run_dir", "training_run", "answering", "objective", "phases", "launch", "settings")
+HELPERS = ("run_dir", "task_model", "training_run", "answering", "objective", "phases", "launch", "settings")
 ALLOWED = {
     "": ("interop",),  # on first use
     "__main__": ("cli",),
@@ -26,6 +26,7 @@ ALLOWED = {
     "objective": ("batch", "model", "train"),
     "phases": ("data", "train", "settings", "evaluate"),
     "answering": ("objective", "tasks", "train"),
+    "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "interop", "model", "train", "errors"),
     "run_dir": ("config", "errors", "files", "launch", ""),
     "launch": ("errors",),

@@ -72,7 +72,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     hub_split = getattr(task.hub, split)
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
-    return _read_table(task, hub_table(task, hub_split), "datasets", is_labelled, labels)
+    return read_rows(task, hub_table(task, hub_split), "datasets", is_labelled, labels)
 
 
 def read_file(
@@ -95,7 +95,7 @@ def read_file(
             raise InputError(f"{path}: format {kind} is for tags, not for kind={task.kind}; set task.format=")
         sentences = read_conll(task, path, kind)
         return _tagging(task, sentences, str(path), lambda n: f"{path}:{n}", kind, is_labelled, labels)
-    return _read_table(task, read_table(task, path, kind, may_skip=bool(is_labelled)), kind, is_labelled, labels)
+    return read_rows(task, read_table(task, path, kind, may_skip=bool(is_labelled)), kind, is_labelled, labels)
 
 
 def describe(source: Source) -> str:
@@ -173,9 +173,10 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
-def _read_table(
+def read_rows(
     task: TaskConfig, table: Table, kind: str, is_labelled: bool | None, labels: tuple[str, ...] | None
 ) -> Source:
+    """Read the rows of an open table; `kind` is its format, the rest as for `read_file`."""
     if task.kind == "sequence":
         return _sequence(task, table, kind, is_labelled, labels)
     if task.kind == "tagging":

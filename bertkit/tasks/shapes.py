@@ -100,7 +100,7 @@ def score(
     """Compute the task's metrics of predictions, in the order of the examples, against the examples' labels."""
     match task.kind:
         case "tagging":
-            return metrics.score(task.metrics, predictions, [list(example.tags) for example in examples])
+            return metrics.score(task.metrics, predictions, [list(example.tags or ()) for example in examples])
         case "spans":
             answers = spans.predictions_json(predictions)
             accepted = {example.id: [answer.text for answer in example.answers] for example in examples}
@@ -112,6 +112,16 @@ def score(
         numbers = {name: number for number, name in enumerate(labels)}
         given, references = [numbers[name] for name in given], [numbers[name] for name in references]
     return metrics.score(task.metrics, given, references)
+
+
+def is_labelled(task: TaskConfig, example: Any) -> bool:
+    """Whether an example has what its prediction is scored against; a sentence without words has no tag to miss."""
+    match task.kind:
+        case "tagging":
+            return example.tags is not None or not example.words
+        case "spans":
+            return example.answers is not None
+    return example.label is not None
 
 
 def is_degenerate(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any]) -> bool:
@@ -130,7 +140,7 @@ def files_of(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[An
     match task.kind:
         case "tagging":
             rows = [
-                {"id": example.id, "words": example.words, "tags": tags, "reference": example.tags}
+                {"id": example.id, "words": example.words, "tags": tags, "reference": example.tags or ()}
                 for example, tags in zip(examples, predictions, strict=True)
             ]
             sentences = (zip(row["words"], row["reference"], row["tags"], strict=True) for row in rows)

@@ -154,22 +154,41 @@ def read_table(task: TaskConfig, path: Path, kind: str, may_skip: bool) -> Table
     if kind == "tsv":
         return _delimited(task, path, ((n, line.split("\t")) for n, line in _numbered(text)), may_skip)
     if kind == "csv":
-        return _delimited(task, path, _csv_rows(path, text), may_skip)
+        return _delimited(task, path, _csv_rows(path, io.StringIO(text, newline="")), may_skip)
     if kind == "label_text":
-        rows = ((n, {"label": line.partition(" ")[0], "text": line.partition(" ")[2]}) for n, line in _numbered(text))
-        return Table(str(path), ("label", "text"), rows, lambda n: f"{path}:{n}", False, [])
+        return _label_text(path, _numbered(text))
     if kind not in ("jsonl", "json"):
         raise InputError(f"{path}: format {kind} is for tags, not for kind={task.kind}; set task.format=")
     return _records(path, text, kind)
+
+
+def stream_table(task: TaskConfig, path: Path, kind: str, lines: Iterator[tuple[int, str]]) -> Table:
+    """Open numbered lines, without their ends, as rows of "tsv", "csv", "jsonl" or "label_text"; none is kept.
+
+    Raises:
+        InputError: they are not what the format says; some of it while the rows are read.
+    """
+    if kind == "tsv":
+        return _delimited(task, path, ((n, line.split("\t")) for n, line in lines), False)
+    if kind == "csv":
+        return _delimited(task, path, _csv_rows(path, (f"{line}\n" for _, line in lines)), False)
+    if kind == "label_text":
+        return _label_text(path, lines)
+    return _typed_table(str(path), _json_lines(path, lines), lambda n: f"{path}:{n}")
+
+
+def _label_text(path: Path, lines: Iterator[tuple[int, str]]) -> Table:
+    rows = ((n, {"label": line.partition(" ")[0], "text": line.partition(" ")[2]}) for n, line in lines)
+    return Table(str(path), ("label", "text"), rows, lambda n: f"{path}:{n}", False, [])
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
     return enumerate(lines_of(text), 1)
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(sys.maxsize)  # a cell may hold a whole document
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(lines, strict=True)
     line = 1
     try:
         for cells in reader:
@@ -233,7 +252,7 @@ def _records(path: Path, text: str, kind: str) -> Table:
     elif kind == "json" and text.lstrip().startswith("["):
         rows = _array(path, text)
     else:
-        rows = _json_lines(path, text)
+        rows = _json_lines(path, _numbered(text))
     return _typed_table(str(path), rows, lambda n: f"{path}:{n}")
 
 
@@ -271,8 +290,8 @@ def _whole_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    for number, line in _numbered(text):
+def _json_lines(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+    for number, line in lines:
         if line.strip():
             try:
                 yield number, json.loads(line)

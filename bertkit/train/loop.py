@@ -74,6 +74,18 @@ class StepReport:
     stop_requested: bool
 
 
+def choose_device(device: str) -> torch.device:
+    """Choose between "cpu" and "cuda"; auto takes CUDA where there is one.
+
+    Raises:
+        InputError: a CUDA device is asked for and there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
+    return torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
+
+
 def make_accelerator(device: str, num_processes: int) -> Accelerator:
     """Set up processes and device.
 
@@ -84,10 +96,7 @@ def make_accelerator(device: str, num_processes: int) -> Accelerator:
     Raises:
         InputError: a CUDA device is asked for and there is none, or the world is another one.
     """
-    has_cuda = torch.cuda.is_available()
-    if device == "cuda" and not has_cuda:
-        raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
-    accelerator = Accelerator(cpu=device == "cpu" or not has_cuda, gradient_accumulation_steps=1)
+    accelerator = Accelerator(cpu=choose_device(device).type == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
             f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "

@@ -1,0 +1,141 @@
+"""A model with the task that it is for: what `predict` and `evaluate` open."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bertkit.config import build, conf_dir
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.model.config import TASK_HEADS
+from bertkit.model.heads import BertWithHeads
+from bertkit.run_dir import run_of
+from bertkit.tasks import shapes
+from bertkit.tasks.config import TaskConfig
+
+KIND_OF = {head: kind for kind, head in shapes.HEADS.items()}
+GENERAL = {"sequence": "sequence", "tagging": "tagging", "spans": "spans", "choice": "swag"}  # files of conf/task
+
+
+@dataclass(frozen=True)
+class TaskModel:
+    """A model, its tokenizer and its task.
+
+    Attributes:
+        model: packed, in evaluation mode, on the CPU.
+        head: the one that predicts: of a task, or "masked_lm".
+        tokenizer: of the model.
+        task: how its examples are written, and its sizes.
+        labels: of the model, in the order of its logits; none for a regression, spans, choices and masked LM.
+    """
+
+    model: BertWithHeads
+    head: str
+    tokenizer: Tokenizer
+    task: TaskConfig
+    labels: tuple[str, ...]
+
+
+def open_task_model(model_dir: str, task: TaskConfig | None) -> TaskModel:
+    """Load any model directory with the head that it holds, and find its task.
+
+    Args:
+        model_dir: any model directory.
+        task: the one that was asked for; None for that of the run that the directory is of, else the general one of the
+            head's shape.
+
+    Raises:
+        InputError: a bare encoder, a head of another shape than the task's, or sizes that the model cannot take.
+    """
+    source = resolve_model_dir(model_dir)
+    model, _ = load_packed(source)
+    tokenizer = load_tokenizer(source)
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise InputError(
+            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
+            f"{model.config.vocab_size}; they do not belong together"
+        )
+    model.eval()
+    heads = [head for head in TASK_HEADS if head in model.heads]
+    if not heads:
+        if task is not None:
+            raise InputError(
+                f"model_dir={model_dir}: no head for task={task.name}, only {', '.join(model.heads) or 'an encoder'}; "
+                "fine-tune it first, or leave task= out for masked LM"
+            )
+        if "masked_lm" not in model.heads:
+            raise InputError(
+                f"model_dir={model_dir}: a bare encoder{' and ' if model.heads else ''}{', '.join(model.heads)}, which says "
+                "nothing of a text; fine-tune it, or give a model with a masked LM head"
+            )
+        longest, text = model.config.max_position_embeddings, _general("sequence")
+        text = dataclasses.replace(
+            text, max_seq_length=longest, columns=dataclasses.replace(text.columns, text_pair=None)
+        )
+        return TaskModel(model, "masked_lm", tokenizer, text, ())
+    kind = KIND_OF[heads[0]]
+    labels = labels_of(model) if kind in ("sequence", "tagging") else ()
+    return TaskModel(model, heads[0], tokenizer, _task_for(model_dir, model, kind, task), labels)
+
+
+def labels_of(model: BertWithHeads) -> tuple[str, ...]:
+    """Give the names of a sequence or token head's labels; none for a regression.
+
+    Raises:
+        InputError: several labels may hold at once, which no task of bertkit's has.
+    """
+    config = model.config
+    if config.problem_type == "multi_label_classification":
+        raise InputError(
+            f"problem_type={config.problem_type}: several of {', '.join(config.labels[:8])} may hold at once, which bertkit "
+            "does not predict; take the model to transformers"
+        )
+    is_regression = config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
+    return () if is_regression and "sequence" in model.heads else config.labels
+
+
+def _task_for(model_dir: str, model: BertWithHeads, kind: str, task: TaskConfig | None) -> TaskConfig:
+    longest = model.config.max_position_embeddings
+    if task is None:
+        task = _task_of_run(model_dir)
+    if task is None:
+        task = _general(kind)
+        task = dataclasses.replace(task, max_seq_length=min(task.max_seq_length, longest))
+    if task.kind != kind:
+        raise InputError(
+            f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another one of "
+            "the two"
+        )
+    if task.max_seq_length > longest:
+        raise InputError(
+            f"task.max_seq_length={task.max_seq_length} exceeds the model's max_position_embeddings={longest}; lower "
+            "task.max_seq_length"
+        )
+    return task
+
+
+def _general(kind: str) -> TaskConfig:
+    """The general task of a shape: a file without defaults, plain YAML."""
+    path = conf_dir() / "task" / f"{GENERAL[kind]}.yaml"
+    return build(TaskConfig, yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def _task_of_run(model_dir: str) -> TaskConfig | None:
+    """The task of the fine-tuning run that a directory is, or lies in."""
+    run_dir = run_of(model_dir)
+    if run_dir is None:
+        return None
+    path = Path(run_dir) / "config.yaml"
+    try:
+        settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML ({' '.join(str(error).split())}); restore it, or set task=") from None
+    if not isinstance(settings, dict) or settings.get("task") is None:
+        return None
+    return build(TaskConfig, settings["task"])
