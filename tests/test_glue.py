@@ -180,9 +180,8 @@ def test_a_missing_task_is_refused_before_anything_is_trained(
 
 
 @pytest.mark.slow
-def test_all_of_glue_killed_half_way(
-    glue_dir: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_of_glue_killed_half_way(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    glue_dir = write_glue(tmp_path / "data")
     output = tmp_path / "glue"
     command = arguments(glue_dir, start, output)
     kill_half_way([sys.executable, "-m", "bertkit", *command], output / "mnli" / "seed-1" / "metrics.jsonl")
