@@ -22,6 +22,7 @@ COMMANDS = {
     "prepare": "text -> tokenizer and prepared dataset",
     "pretrain": "prepared dataset -> BERT, by masked LM and next sentence prediction",
     "finetune": "any model and a task's files -> a model of the task, and its scores",
+    "glue": "any model and GLUE's files -> a model of every task and seed, a table, and the archive for the server",
     "predict": "model and inputs -> predictions, a line each",
     "evaluate": "model and a task's labelled split, or a prepared dataset -> metrics",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
@@ -150,6 +151,32 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
+    if command == "glue":
+        return _compose_suite(overrides, config_dir)
+    return _compose_one(command, overrides, config_dir)
+
+
+def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
+    """Compose glue: its own settings, and those of fine-tuning on each task, to which every other override goes."""
+    from bertkit.errors import InputError
+    from bertkit.settings import GLUE_TASKS
+
+    own = _compose_one("glue", [], config_dir)
+    mine = [text for text in overrides if text.partition("=")[0] in own]
+    others = [text for text in overrides if text not in mine]
+    for text in others:
+        if text.partition("=")[0] in ("task", "seed"):
+            raise InputError(f"'{text}': glue has several; set {text.partition('=')[0]}s=[...]")
+    suite = _compose_one("glue", mine, config_dir)
+    places = {name: suite[name] or "" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
+    given = suite["tasks"] if isinstance(suite["tasks"], list) else []
+    tasks = [task for task in given if task in GLUE_TASKS]  # the others are refused when the settings are built
+    suite["runs"] = [_compose_one("finetune", [f"task={task}", *others], config_dir) | places for task in tasks]
+    return suite
+
+
+def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
+    """Compose one configuration file."""
     import yaml
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -299,7 +326,7 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
     ]
     swept = [item.is_sweep_override() for item in parsed]
     outputs = [n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"]
-    if not outputs and command in ("prepare", "pretrain", "finetune", "export"):
+    if not outputs and command in ("prepare", "pretrain", "finetune", "glue", "export"):
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
     for combination in itertools.product(*choices):  # refuse before the first one runs
         build(SCHEMAS[command], compose(command, list(combination), config_dir))

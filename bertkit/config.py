@@ -47,7 +47,7 @@ def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
     errors: list[str] = []
     value = _build_dataclass(schema, mapping, "", errors)
     if errors:
-        raise InputError("\n".join(errors))
+        raise InputError("\n".join(dict.fromkeys(errors)))
     return value  # type: ignore[no-any-return]
 
 
@@ -115,6 +115,9 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str]) -> Any:
         schema = schemas[0] if len(schemas) == 1 else _schema_of_kind(schemas, value, path, errors)
         return None if schema is None else _build_dataclass(schema, value, f"{path}.", errors)
     for option in options:
+        if get_origin(option) is tuple and dataclasses.is_dataclass(get_args(option)[0]) and isinstance(value, list):
+            # each a configuration of its own, whose messages are those that it has by itself
+            return tuple(_build_dataclass(get_args(option)[0], item, "", errors) for item in value)
         matched, converted = _match(option, value)
         if matched:
             return converted

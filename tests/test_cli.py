@@ -35,7 +35,7 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 7
+    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 8
 
 
 def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,6 +117,26 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
         (["prepare", "output_dir=y"], "missing value: set corpus.path="),
         (["prepare", "corpus.path=no/such.txt", "output_dir=y"], "corpus.path=no/such.txt: no such file"),
         (["export", "checkpoint=no/such", "output_dir=y"], "no/such: no such directory"),
+        (["glue", "model_dir=x", "tasks=[mrpc]"], "missing value: set output_dir="),
+        (
+            ["glue", "model_dir=x", "output_dir=y", "tasks=[mrcp]"],
+            "tasks: 'mrcp' is no task of GLUE; did you mean 'mrpc'?",
+        ),
+        (
+            ["glue", "model_dir=x", "output_dir=y", "tasks=[squad1]"],
+            "tasks: 'squad1' is no task of GLUE; expected some of cola",
+        ),
+        (["glue", "model_dir=x", "output_dir=y", "tasks=[ax]"], "tasks: ax is answered by the model of mnli; add mnli"),
+        (
+            ["glue", "model_dir=x", "output_dir=y", "seeds=[1,1]"],
+            "seeds=[1, 1]: expected at least one, each of them once",
+        ),
+        (["glue", "model_dir=x", "output_dir=y", "seed=1"], "'seed=1': glue has several; set seeds=[...]"),
+        (["glue", "model_dir=x", "output_dir=y", "num_epoch=1"], "unknown key 'num_epoch'; did you mean 'num_epochs'?"),
+        (["glue", "model_dir=x", "output_dir=y", "num_epochs=0"], "num_epochs=0.0: expected a positive number"),
+        (["glue", "model_dir=x", "output_dir=y", "data_dir=no/such"], "data_dir=no/such: no such directory"),
+        (["glue", "check=x.zip", "seeds=[1]", "output_dir=y"], "output_dir=y: has no effect with check="),
+        (["glue", "check=x.zip"], "x.zip: No such file or directory; give the archive"),
         (["verify", "model_dir=no/such"], "no/such: no such directory"),
         (["prepare", "--config-dir", "no/such"], "--config-dir no/such: no such directory"),
     ],
@@ -241,6 +261,7 @@ def test_every_configuration_composes_and_builds() -> None:
         "pretrain": ["data_dir=x", "output_dir=y"],
         "finetune": ["task=sequence", "model_dir=x", "output_dir=y"],
         "predict": ["model_dir=x", "input=y", "output=z"],
+        "glue": ["model_dir=x", "output_dir=y"],
         "evaluate": ["model_dir=x", "data_dir=y"],
         "export": ["checkpoint=x", "output_dir=y"],
         "verify": ["model_dir=x"],
@@ -254,7 +275,7 @@ def test_every_configuration_composes_and_builds() -> None:
             arguments = [*arguments, "segments=google"]  # else it has no effect, and is refused
         build(SCHEMAS[command], compose(command, [*arguments, *([choice] if choice else [])]))
         composed += 1
-    assert composed == 7 + 94  # a change of conf/ changes this number
+    assert composed == 8 + 94  # a change of conf/ changes this number
 
 
 def test_cfg_prints_the_composed_configuration() -> None:

@@ -12,7 +12,7 @@ import pytest
 from bertkit.cli import COMMANDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "bertkit"
-STAGES = ("prepare", "pretrain", "finetune", "predict", "evaluate", "export", "verify")
+STAGES = ("prepare", "pretrain", "finetune", "glue", "predict", "evaluate", "export", "verify")
 BASE = ("config", "files", "errors", "batch", "progress")  # imported from everywhere
 # first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
 BELOW = ("data", "model", "train", *BASE, "")
@@ -30,7 +30,7 @@ ALLOWED = {
     "training_run": ("data", "interop", "model", "train", "errors"),
     "run_dir": ("config", "errors", "files", "launch", ""),
     "launch": ("errors",),
-    "settings": ("data", "model", "tasks", "train", "errors"),  # their config.py only
+    "settings": ("config", "data", "model", "tasks", "train", "errors"),  # their config.py only
     "interop": BELOW,
     "view": BELOW,
     "tasks": BELOW,

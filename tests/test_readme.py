@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import shlex
@@ -54,13 +55,20 @@ def test_the_two_commands_exist_and_nothing_else_is_promised() -> None:
     assert all(os.access(ROOT / name, os.X_OK) for name in ("recipes/quickstart/run.sh", "tests/run.sh", ".ci/run"))
 
 
-# name -> what the environment needs beside RUN_DIR, the arguments that shorten training, the stages that say they are done
+# name -> what the environment needs beside RUN_DIR, the last of them asked for first; the arguments that shorten training; how
+# often it says that something is done already; what it gives
 TINY = ["steps=10", "batch.sequences=8", "evaluation.max_sequences=8", "device=cpu"]
-RECIPES: dict[str, tuple[tuple[str, ...], list[str], int]] = {
-    "quickstart": ((), FEWER_STEPS, 3),
-    "pretrain_base": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3),
-    "pretrain_large_lamb": (("CORPUS",), [*TINY, "model=tiny"], 4),
-    "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3),
+SHORT = ["num_epochs=1", "batch.sequences=4", "device=cpu"]
+WINDOWS = ["task.max_seq_length=32", "task.spans.window_step=8", "task.spans.max_query_length=8"]
+PARITY = "*/parity.json"
+RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
+    "quickstart": ((), FEWER_STEPS, 3, PARITY),
+    "pretrain_base": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
+    "pretrain_large_lamb": (("CORPUS",), [*TINY, "model=tiny"], 4, PARITY),
+    "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3, PARITY),
+    "glue": (("DATA_DIR", "MODEL_DIR"), ["tasks=[rte]", "seeds=[0,1]", *SHORT], 2, "glue.md"),
+    "squad": (("DATA_DIR", "MODEL_DIR"), [*WINDOWS, *SHORT], 2, PARITY),
+    "ner": (("DATA_DIR", "MODEL_DIR"), ["task.max_seq_length=32", *SHORT], 2, PARITY),
 }
 
 
@@ -75,21 +83,41 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> dict[str, str]:
-    """What the recipes ask the user for: text, and a model with its tokenizer."""
+    """What the recipes ask the user for: text, a model with its tokenizer, and the files of a task of each shape."""
     corpus = write_text(tmp_path / "text.txt", make_text(61))
     model = tmp_path / "model"
     documents = make_text(61)
     tokenizer = train_wordpiece(lambda: (s for d in documents for s in d), 131, lowercase=True, min_frequency=2)
     config = dataclasses.replace(small_config(tokenizer.vocab_size), max_position_embeddings=128)
     export_model(BertWithHeads(config), tokenizer, model)
-    return {"CORPUS": str(corpus), "MODEL_DIR": str(model)}
+    return {"CORPUS": str(corpus), "MODEL_DIR": str(model), "DATA_DIR": str(write_tasks(tmp_path / "tasks"))}
+
+
+def write_tasks(folder: Path) -> Path:
+    """RTE, SQuAD and CoNLL-2003 as they are written, some ten examples each."""
+    sentences = [document[0].rstrip(".") for document in make_text(11)]
+    for name in ("RTE", "squad", "conll2003"):
+        (folder / name).mkdir(parents=True)
+    for split, conll in (("train", "eng.train"), ("dev", "eng.testa")):
+        rows = [f"{n}\t{s}\t{s}\t{('entailment', 'not_entailment')[n % 2]}" for n, s in enumerate(sentences)]
+        (folder / "RTE" / f"{split}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *rows, ""]))
+        questions = [
+            {"context": text, "qas": [{"id": f"{split}{n}", "question": text[:9],
+                                       "answers": [{"text": text.split()[0], "answer_start": 0}]}]}
+            for n, text in enumerate(sentences)
+        ]  # fmt: skip
+        content = {"version": "1.1", "data": [{"title": "made up", "paragraphs": questions}]}
+        (folder / "squad" / f"{split}-v1.1.json").write_text(json.dumps(content))
+        tagged = ["".join(f"{w} {('O', 'I-PER')[n == 0]}\n" for n, w in enumerate(s.split())) for s in sentences]
+        (folder / "conll2003" / conll).write_text("\n".join(tagged))
+    return folder
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
     if not any((ROOT / ".venv").glob(".bertkit-installed*")):
         pytest.skip("recipes install into .venv, which is not there; run tests/run.sh")
-    needs, arguments, num_stages = RECIPES[recipe]
+    needs, arguments, num_done, given = RECIPES[recipe]
     environment = {**os.environ, "RUN_DIR": str(tmp_path / "run"), **{name: inputs[name] for name in needs}}
     script = ROOT / "recipes" / recipe / "run.sh"
     outputs = []
@@ -98,14 +126,14 @@ def test_recipes(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert "done already" not in outputs[0]
-    assert outputs[1].count("done already") == num_stages
-    (certificate,) = (tmp_path / "run").glob("*/parity.json")
-    assert certificate.is_file()
+    assert outputs[1].count("done already") == num_done
+    (path,) = (tmp_path / "run").glob(given)
+    assert path.is_file()
 
 
-@pytest.mark.parametrize("recipe", [name for name, (needs, _, _) in RECIPES.items() if needs])
+@pytest.mark.parametrize("recipe", [name for name, (needs, *_) in RECIPES.items() if needs])
 def test_a_recipe_without_its_input_says_what_to_set(recipe: str, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ("CORPUS", "MODEL_DIR")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("CORPUS", "MODEL_DIR", "DATA_DIR")}
     script = ROOT / "recipes" / recipe / "run.sh"
     environment["RUN_DIR"] = str(tmp_path / "run")
     done = subprocess.run([script], env=environment, capture_output=True, text=True)

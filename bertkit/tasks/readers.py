@@ -65,7 +65,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     split = OTHER_NAMES.get(split, split)
     if split not in SPLITS:
         raise InputError(f"split={split}: expected {', '.join(SPLITS)}")
-    path = _find(task, data_dir, split)
+    path = find_file(task, data_dir, split)
     is_labelled = True if not split.startswith("test") else None
     if path is not None:
         return read_file(task, path, is_labelled, labels)
@@ -132,8 +132,12 @@ def describe(source: Source) -> str:
     return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
 
-def _find(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
-    """Find the file of a split; None if it is the hub's."""
+def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
+    """Find the file of a split; None if it is the hub's.
+
+    Raises:
+        InputError: there is none, or several.
+    """
     given = getattr(task.files, split)
     names = (given,) if isinstance(given, str) else given
     for path in map(Path, names):

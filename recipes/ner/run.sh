@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# A pretrained BERT on named entities (TASK=conll2003, or tagging for your own tags): install, fine-tune, export.
+# MODEL_DIR= any model, DATA_DIR= the folder of CoNLL-2003's files, NPROC= processes, RUN_DIR= where the results go; paths are
+# seen from the root of the repository, further settings go to finetune. Run again, it resumes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the files of CoNLL-2003}"
+run=${RUN_DIR:-runs/ner}
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing outside of the checkout
+
+bash docker/install.sh .venv
+bertkit=.venv/bin/bertkit
+train=("$bertkit")
+[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
+
+echo "== finetune: the best checkpoint on the dev split, its scores and its predictions"
+"${train[@]}" finetune task="${TASK:-conll2003}" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" output_dir="$run/model" "$@"
+echo "== export: a model for transformers, compared with it"
+$bertkit export checkpoint="$run/model" head=task output_dir="$run/exported"
