@@ -236,7 +236,7 @@ MISFITS = [
     (lambda t: {n: v for n, v in t.items() if "pooler" not in n}, {}, ["bert.pooler.dense.weight: missing"]),
     (lambda t: t, {"num_hidden_layers": 20000}, ["num_hidden_layers=20000, but the weights are of 3 layers"]),
     (lambda t: t, {"hidden_size": 2_000_000}, [r"shape \(131, 26\), expected \(131, 2000000\)"]),
-    (lambda t: t, {"layer_norm_eps": float("inf")}, ["layer_norm_eps=inf: expected a positive number"]),
+    (lambda t: t, {"layer_norm_eps": float("inf")}, ["layer_norm_eps=inf: expected a finite number"]),
     (lambda t: t, {"layer_norm_eps": 10**400}, ["config.json: a number in it is too large"]),
     (lambda t: t, {"vocab_size": -3}, ["vocab_size=-3: expected at least 1"]),
     (lambda t: t, {"pad_token_id": 10**6}, ["pad_token_id=1000000: expected an id below vocab_size=131"]),
