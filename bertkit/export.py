@@ -16,7 +16,7 @@ from bertkit.interop import card, certificate, huggingface, onnx, parity, senten
 from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
 from bertkit.model.config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
-from bertkit.run_dir import read_manifest, run_of
+from bertkit.run_dir import read_manifest, read_settings, run_of
 from bertkit.settings import ExportSettings
 
 # head= -> the heads to load, and whether the pooler comes along (None: if there is one); task: whichever is there
@@ -173,5 +173,5 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
         results = read_json(run_dir / "eval.json") if is_final else {}
         text = manifest["corpus"]["description"]
         start = manifest["init_from"]["model_dir"] if manifest["init_from"] else None
-        facts = card.pretraining_facts({**identity, "steps": steps}, text, results, start, facts.title)
+        facts = card.pretraining_facts({**read_settings(run_dir), "steps": steps}, text, results, start, facts.title)
     return dataclasses.replace(facts, license=settings.license, language=settings.language)

@@ -61,6 +61,22 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
     return manifest
 
 
+def read_settings(run_dir: Path) -> dict[str, Any]:
+    """Read the resolved settings of a run.
+
+    Raises:
+        InputError: the file is not as a run writes it.
+    """
+    path = run_dir / "config.yaml"
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        settings = None
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: not the settings of a run; restore it")
+    return settings
+
+
 def check(directory: Path, identity: dict[str, Any]) -> None:
     """Refuse a directory that is not free for this run.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import minilm_dir, small_model
+from conftest import make_text, minilm_dir, small_model, write_text
 from safetensors.torch import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
@@ -322,3 +322,20 @@ def test_the_card_of_a_continued_run_says_so(run_dir: Path, prepared_dir: Path, 
         text = (tmp_path / card).read_text()
         assert "| started from | another model's weights |" in text
         assert str(run_dir) not in text
+
+
+def test_a_run_on_fixed_instances_is_exported(tmp_path: Path) -> None:
+    """Its settings are those of the stored instances."""
+    corpus = write_text(tmp_path / "text.txt", make_text(11))
+    sizes = [
+        "segments.max_seq_length=32",
+        "segments.dupe_factor=1",
+        "tokenizer.vocab_size=131",
+        "tokenizer.rules=google",
+    ]
+    assert run(["prepare", "segments=google", f"corpus.path={corpus}", *sizes, f"output_dir={tmp_path / 'data'}"]) == 0
+    small = ["model=tiny", "model.hidden_size=32", "model.max_position_embeddings=40", "steps=2", "device=cpu"]
+    arguments = ["segments=google", f"data_dir={tmp_path / 'data'}", *small, f"output_dir={tmp_path / 'run'}"]
+    assert run(["pretrain", *arguments]) == 0
+    assert run(["export", f"checkpoint={tmp_path / 'run'}", f"output_dir={tmp_path / 'out'}"]) == 0
+    assert "sequences of at most 32 tokens" in (tmp_path / "out" / "README.md").read_text()
