@@ -78,7 +78,7 @@ def run(settings: FinetuneSettings) -> None:
     directory = Path(settings.output_dir)
     identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
     world = world_from_environment()
-    if runs.is_finished(directory, identity):
+    if runs.is_finished(directory, identity) and runs.is_finished(directory, _known(settings)):
         if world.is_main:
             print(f"done already: the model is in {directory / 'model'}")
         return
@@ -114,17 +114,31 @@ def run(settings: FinetuneSettings) -> None:
         _Finetuning(settings, batches, dev, labels, model, tokenizer, accelerator, directory).run()
 
 
-def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[Split, Split]:
-    """Read the training and the dev split, and make their features."""
-    task = settings.task
-    train = readers.read_examples(task, settings.data_dir, "train")
+def _known(settings: FinetuneSettings) -> dict[str, Any]:
+    """The files and starting weights as they identify a run; nothing of those that are no longer here to be read."""
+    known: dict[str, Any] = {}
+    if Path(settings.model_dir).expanduser().exists():
+        known["starting_weights"] = huggingface.hashes_of(resolve_model_dir(settings.model_dir))
+    if settings.data_dir is not None and Path(settings.data_dir).expanduser().exists():
+        known["data_fingerprint"] = [_fingerprint(source.examples) for source in _read(settings)]
+    return known
+
+
+def _read(settings: FinetuneSettings) -> tuple[readers.Source, readers.Source]:
+    train = readers.read_examples(settings.task, settings.data_dir, "train")
     if settings.max_train_examples is not None:
         train = dataclasses.replace(train, examples=train.examples[: settings.max_train_examples])
-    dev = readers.read_examples(task, settings.data_dir, "dev", train.labels or None)
-    splits = [
-        Split(source, shapes.make_features(task, source.examples, tokenizer, train.labels)) for source in (train, dev)
-    ]
-    return splits[0], splits[1]
+    return train, readers.read_examples(settings.task, settings.data_dir, "dev", train.labels or None)
+
+
+def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[Split, Split]:
+    """Read the training and the dev split, and make their features."""
+    train, dev = _read(settings)
+    first, second = (
+        Split(source, shapes.make_features(settings.task, source.examples, tokenizer, train.labels))
+        for source in (train, dev)
+    )
+    return first, second
 
 
 def _fingerprint(examples: Sequence[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 import transformers
 from conftest import small_model
+from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model
 from bertkit.cli import run
@@ -92,6 +94,15 @@ def test_a_run_directory(data: Path, start: Path, tmp_path: Path, capsys: pytest
     before = final_weights(run_dir)
     assert finetune(data, start, run_dir) == 0
     assert "done already" in capsys.readouterr().out
+    other = shutil.copytree(start, tmp_path / "other model")
+    weights = load_file(other / "model.safetensors")
+    next(iter(weights.values())).add_(1)
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    fewer = shutil.copytree(data, tmp_path / "other data")
+    (fewer / "train.tsv").write_text("".join((data / "train.tsv").read_text().splitlines(keepends=True)[:-1]))
+    for changed in ((data, other), (fewer, start)):
+        assert finetune(*changed, run_dir) == 2
+        assert "holds another run" in capsys.readouterr().err
     assert finetune(data, start, run_dir, "seed=7") == 2
     assert "seed: 0 there, 7 here" in capsys.readouterr().err
     assert final_weights(run_dir) == before
