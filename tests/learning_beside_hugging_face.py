@@ -59,9 +59,9 @@ RECIPES = {
     "cola": Recipe("matthews_correlation", 3),
     "sst2": Recipe("accuracy", 1),
     "mrpc": Recipe("accuracy", 2),
-    "conll2003": Recipe("overall_f1", 2),
-    "pos": Recipe("accuracy", 3),
-    "squad1": Recipe("f1", 2, max_seq_length=256, batch=12),
+    "conll2003": Recipe("overall_f1", 1),
+    "pos": Recipe("accuracy", 2),
+    "squad1": Recipe("f1", 1, max_seq_length=256, batch=12),
 }
 
 
