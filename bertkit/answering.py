@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from bertkit.data.tokenizer import Tokenizer
 from bertkit.objective import task_logits
 from bertkit.tasks import shapes
 from bertkit.tasks.batching import FeatureBatches
@@ -26,6 +27,7 @@ def answer(
     examples: Sequence[Any],
     features: Sequence[Feature],
     labels: Sequence[str],
+    tokenizer: Tokenizer,
     *,
     precision: str,
     micro_tokens: int,
@@ -39,6 +41,7 @@ def answer(
         examples: at least one.
         features: of the examples, in their order.
         labels: the names in the order of their numbers.
+        tokenizer: that the features were made with.
         precision: of the matrix products.
         micro_tokens: of one forward pass.
     """
@@ -51,7 +54,14 @@ def answer(
             stop = min(start + EXAMPLES_AT_ONCE, last)
             mine = [_renumbered(feature, start) for feature in features[borders[start] : borders[stop]]]
             here = answer_here(
-                model, task, examples[start:stop], mine, labels, precision=precision, micro_tokens=micro_tokens
+                model,
+                task,
+                examples[start:stop],
+                mine,
+                labels,
+                tokenizer,
+                precision=precision,
+                micro_tokens=micro_tokens,
             )
             found += enumerate(here, start)
     return gather_in_order(found, len(examples))
@@ -63,6 +73,7 @@ def answer_here(
     examples: Sequence[Any],
     features: Sequence[Feature],
     labels: Sequence[str],
+    tokenizer: Tokenizer,
     *,
     precision: str,
     micro_tokens: int,
@@ -75,7 +86,7 @@ def answer_here(
         places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
         for place, row in zip(places, task_logits(model, batch, precision), strict=True):
             logits[place] = row
-    return shapes.predict(task, examples, features, logits, labels)
+    return shapes.predict(task, examples, features, logits, labels, tokenizer)
 
 
 def _renumbered(feature: Feature, first_example: int) -> Feature:

@@ -117,6 +117,7 @@ def _evaluate_task(settings: EvaluateSettings, task: TaskConfig) -> None:
             examples,
             features,
             opened.labels,
+            opened.tokenizer,
             precision=settings.precision,
             micro_tokens=TOKENS_AT_ONCE[accelerator.device.type],
         )

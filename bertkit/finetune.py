@@ -340,6 +340,7 @@ class _Finetuning:
             examples,
             self.dev.features,
             self.labels,
+            self.tokenizer,
             precision=self.settings.precision,
             micro_tokens=TOKENS_AT_ONCE[self.accelerator.device.type],
         )

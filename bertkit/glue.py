@@ -143,6 +143,7 @@ def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[rea
         source.examples,
         shapes.make_features(task, source.examples, tokenizer, source.labels),
         source.labels,
+        tokenizer,
         precision=settings.precision,
         micro_tokens=TOKENS_AT_ONCE[accelerator.device.type],
     )

@@ -98,6 +98,7 @@ def _predict(
         examples,
         features,
         opened.labels,
+        opened.tokenizer,
         precision=settings.precision,
         micro_tokens=tokens_at_once,
     )

@@ -83,6 +83,8 @@ class SpansConfig:
         max_answer_length: tokens of an answer.
         null_score_diff_threshold: "no answer" is predicted when it scores higher than the best answer by more than this.
         is_always_answered: every question has an answer in its context (SQuAD 1.1).
+        alignment: what the text of an answer is: the exact slice of the context, or what Google's run_squad.py makes of its
+            pieces, for comparisons.
     """
 
     window_step: int | None
@@ -92,6 +94,7 @@ class SpansConfig:
     max_answer_length: int
     null_score_diff_threshold: float
     is_always_answered: bool
+    alignment: Literal["offsets", "google"]
 
     def __post_init__(self) -> None:
         problems = []

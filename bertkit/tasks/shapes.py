@@ -58,6 +58,7 @@ def predict(
     features: Sequence[Feature],
     logits: Sequence[NDArray[np.floating]],
     labels: Sequence[str],
+    tokenizer: Tokenizer,
 ) -> list[Any]:
     """Turn the logits of each feature into a prediction for each example; of tagging, its tags."""
     match task.kind:
@@ -77,6 +78,8 @@ def predict(
                 n_best=task.spans.n_best,
                 max_answer_length=task.spans.max_answer_length,
                 null_score_diff_threshold=task.spans.null_score_diff_threshold,
+                alignment=task.spans.alignment,
+                tokenizer=tokenizer,
             )
 
 
