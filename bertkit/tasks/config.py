@@ -113,6 +113,20 @@ class SpansConfig:
 
 
 @dataclass(frozen=True)
+class TaggingConfig:
+    """How words become labelled pieces, and long sentences and documents windows.
+
+    Attributes:
+        label_all_pieces: every piece of a word is trained on its tag, the further pieces of B-X on I-X; else the first one.
+            Either way the first piece tags the word.
+        window_overlap: pieces that neighbouring windows share, rounded down to whole words; null: half a window.
+    """
+
+    label_all_pieces: bool
+    window_overlap: int | None
+
+
+@dataclass(frozen=True)
 class RecipeConfig:
     """The published hyper-parameters."""
 
@@ -147,6 +161,7 @@ class TaskConfig:
         metrics: what is measured.
         best_metric: what chooses the best checkpoint; the larger, the better.
         max_seq_length: tokens, with the special ones.
+        tagging: pieces and windows of words; null for other shapes.
         spans: windows and answers; null for other shapes.
         recipe: published hyper-parameters.
     """
@@ -171,6 +186,7 @@ class TaskConfig:
     metrics: tuple[str, ...]
     best_metric: str
     max_seq_length: int
+    tagging: TaggingConfig | None
     spans: SpansConfig | None
     recipe: RecipeConfig
 
@@ -194,6 +210,15 @@ class TaskConfig:
             problems.append("task.labels=regression: tags have names; expected a list, or auto")
         if self.kind == "spans" and self.spans is None:
             problems.append("task.spans=null: expected its settings for kind=spans; begin with task=spans")
+        if self.kind == "tagging" and self.tagging is None:
+            problems.append("task.tagging=null: expected its settings for kind=tagging; begin with task=tagging")
+        overlap = None if self.tagging is None else self.tagging.window_overlap
+        room = self.max_seq_length - 2
+        if overlap is not None and not 0 <= overlap < room:
+            problems.append(
+                f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
+                f"(task.max_seq_length={self.max_seq_length})"
+            )
         if self.max_seq_length < 8:
             problems.append(f"task.max_seq_length={self.max_seq_length}: expected at least 8")
         if problems:

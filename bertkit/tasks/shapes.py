@@ -33,7 +33,15 @@ def make_features(
         case "choice":
             return choice.make_features(examples, tokenizer, task.max_seq_length)
         case "tagging":
-            return tagging.make_features(examples, tokenizer, labels, task.max_seq_length)
+            assert task.tagging is not None
+            return tagging.make_features(
+                examples,
+                tokenizer,
+                labels,
+                task.max_seq_length,
+                label_all_pieces=task.tagging.label_all_pieces,
+                window_overlap=task.tagging.window_overlap,
+            )
         case "spans":
             assert task.spans is not None
             return spans.make_features(

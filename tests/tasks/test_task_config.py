@@ -127,6 +127,9 @@ REFUSED = [
     ("squad1", "spans=null", "task.spans=null: expected its settings"),
     ("squad1", "spans.window_overlap=64", "window_step=128 and task.spans.window_overlap=64: expected exactly one"),
     ("squad1", "spans.n_best=0", "task.spans.n_best=0: expected at least 1"),
+    ("tagging", "tagging=null", "task.tagging=null: expected its settings"),
+    ("tagging", "tagging.window_overlap=126", "task.tagging.window_overlap=126: expected 0 to 125, less than the 126"),
+    ("tagging", "tagging.window_overlap=-1", "task.tagging.window_overlap=-1: expected 0 to 125"),
     ("cola", "max_seq_length=2", "task.max_seq_length=2: expected at least 8"),
     ("cola", "format=xls", "format='xls': expected auto or tsv or csv"),
 ]
