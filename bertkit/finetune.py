@@ -156,6 +156,8 @@ def _load_model(
     named: dict[str, Any] = {"labels": labels} if labels else {}
     if settings.task.is_regression:
         named = {"labels": (SCORE,), "problem_type": "regression"}
+    if settings.task.multi_label:
+        named["problem_type"] = "multi_label_classification"
     model, report = huggingface.load(source, (head,), head in POOLED_HEADS, settings.seed, **named)
     num_layers = model.config.num_hidden_layers
     settings.frozen_depth(num_layers)

@@ -17,7 +17,7 @@ import transformers
 from conftest import small_model
 from safetensors.torch import load_file, save_file
 
-from bertkit import export_model, load_model
+from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.files import sha256_file
@@ -289,6 +289,45 @@ def test_a_regression(start: Path, tmp_path: Path) -> None:
     assert "sequence_accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
+def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any number of words of two topics, and a label for each topic that is there."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 83), ("dev", 29)):
+        rows = []
+        for _ in range(count):
+            labels = [label for label in WORDS if rng.random() < 0.5]
+            words = [word for label in labels for word in rng.choice(WORDS[label], 3)]
+            rows.append({"text": " ".join(rng.permutation(["te", *words])), "labels": labels})
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = ["task=sequence", "task.max_seq_length=24", "task.multi_label=true", "task.metrics=[f1_micro,f1_macro,accuracy]",
+            "task.best_metric=f1_micro", f"data_dir={tmp_path}", "device=cpu"]  # fmt: skip
+    run_dir = tmp_path / "run"
+    assert finetune(tmp_path, start, run_dir, *task[2:-2], "num_epochs=8") == 0
+    result = json.loads((run_dir / "eval.json").read_text())
+    assert result["f1_micro"] > 0.9
+    lines = [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
+    assert np.mean([set(line["label"]) == set(line["reference"]) for line in lines]) == result["accuracy"]
+    assert {len(line["reference"]) for line in lines} == {0, 1, 2}
+    capsys.readouterr()
+    assert run(["evaluate", f"model_dir={run_dir}", *task]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert {key: scores[key] for key in ("f1_micro", "f1_macro", "accuracy")} == {
+        key: result[key] for key in ("f1_micro", "f1_macro", "accuracy")
+    }
+    output = tmp_path / "out.jsonl"
+    assert run(["predict", f"model_dir={run_dir}", f"input={tmp_path / 'dev.jsonl'}", f"output={output}"]) == 0
+    predicted = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["label"] for row in predicted] == [line["label"] for line in lines]
+    assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    assert model.config.problem_type == "multi_label_classification"
+    ids = load_tokenizer(run_dir)([json.loads((tmp_path / "dev.jsonl").read_text().splitlines()[0])["text"]])[
+        "input_ids"
+    ]
+    shares = model(torch.tensor(ids)).logits[0].sigmoid().tolist()
+    assert list(predicted[0]["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+
+
 def test_choices(start: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, count in (("train", 41), ("dev", 19)):
@@ -373,13 +412,15 @@ def test_spans(start: Path, tmp_path: Path) -> None:
         ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
         ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
         ("task.metrics=[acc]", "task.metrics: unknown acc"),
+        ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
+        ("task.multi_label=true class_weights=balanced", "class_weights has no effect with task.multi_label=true"),
         ("task=sequense", "task=sequense; did you mean 'sequence'?"),
     ],
 )
 def test_refusals(
     setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert finetune(data, start, tmp_path / "run", setting) == 2
+    assert finetune(data, start, tmp_path / "run", *setting.split()) == 2
     said = capsys.readouterr().err
     assert line in said
     assert said.count("\n") == 1

@@ -320,10 +320,23 @@ def test_refusals(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_several_labels_at_once_are_refused(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = make("sequence", problem_type="multi_label_classification")
-    assert run(["predict", f"model_dir={model}", "input=-", "output=-"]) == 2
-    assert "several of bad, good, ugly may hold at once" in capsys.readouterr().err
+def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A probability for each label by itself, and those that are more likely than not."""
+    model_dir = make("sequence", problem_type="multi_label_classification")
+    rows = predict(model_dir, tmp_path / "in.txt", "".join(f"{text}\n" for text in TEXTS))
+    model, tokenizer = load_model(model_dir), load_tokenizer(model_dir)
+    for text, row in zip(TEXTS, rows, strict=True):
+        ids = tokenizer(text, truncation=True, max_length=41, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            shares = model(ids).logits["sequence"][0].sigmoid().tolist()
+        assert list(row["probabilities"]) == ["bad", "good", "ugly"]
+        assert list(row["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+        assert row["label"] == [name for name, share in row["probabilities"].items() if share > 0.5]
+    assert {len(row["label"]) for row in rows} != {1}
+    for given, more in ((model_dir, "false"), (make("sequence"), "true")):
+        task = ["task=sequence", "task.max_seq_length=20", f"task.multi_label={more}"]
+        assert run(["predict", f"model_dir={given}", f"input={tmp_path / 'in.txt'}", "output=-", *task]) == 2
+        assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
 
 
 @pytest.mark.slow

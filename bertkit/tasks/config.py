@@ -151,6 +151,8 @@ class TaskConfig:
         columns: which column holds what.
         labels: their names in the order of their numbers; auto: those of the training file; regression: numbers.
         labels_in_files: what the files hold for each of the names; null: the names. Either is read.
+        multi_label: several labels of an example may hold at once, or none of them.
+        label_separator: what parts them in a text, such as the cell of a table; JSON and parquet may have a list.
         label_range: smallest and largest label of a regression.
         skip_labels: rows with such a label are left out and counted.
         skip_short_rows: rows with too few cells are left out and counted, not refused.
@@ -176,6 +178,8 @@ class TaskConfig:
     columns: ColumnsConfig
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
     labels_in_files: tuple[str, ...] | None
+    multi_label: bool
+    label_separator: str
     label_range: tuple[float, ...] | None
     skip_labels: tuple[str, ...]
     skip_short_rows: bool
@@ -208,6 +212,10 @@ class TaskConfig:
             problems.append(f"task.labels=null: expected a list, or auto, for kind={self.kind}")
         if self.kind == "tagging" and self.labels == "regression":
             problems.append("task.labels=regression: tags have names; expected a list, or auto")
+        if self.multi_label and (self.kind != "sequence" or self.is_regression):
+            problems.append("task.multi_label=true: expected kind=sequence with labels by name; set it to false")
+        if not self.label_separator:
+            problems.append("task.label_separator='': expected a text that parts labels, such as ','")
         if self.kind == "spans" and self.spans is None:
             problems.append("task.spans=null: expected its settings for kind=spans; begin with task=spans")
         if self.kind == "tagging" and self.tagging is None:

@@ -71,7 +71,7 @@ def predict(
     """Turn the logits of each feature into a prediction for each example; of tagging, its tags."""
     match task.kind:
         case "sequence":
-            return sequence.predictions(examples, features, logits, labels)
+            return sequence.predictions(examples, features, logits, labels, task.multi_label)
         case "choice":
             return choice.predictions(examples, features, logits)
         case "tagging":
@@ -95,11 +95,17 @@ def check_metrics(task: TaskConfig) -> None:
     """Refuse metrics that there are not, before anything is trained.
 
     Raises:
-        InputError: one of the task's metrics is unknown, or its main one is not among their scores.
+        InputError: one of the task's metrics is unknown or not for its labels, or its main one is not among their scores.
     """
     unknown = [name for name in task.metrics if name not in metrics.METRICS]
     if unknown:
         raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(metrics.METRICS)}")
+    unfit = [name for name in task.metrics if task.multi_label and name not in metrics.MULTI_LABEL]
+    if unfit:
+        raise InputError(
+            f"task.metrics: {', '.join(unfit)} cannot measure several labels at once; expected some of "
+            f"{', '.join(metrics.MULTI_LABEL)}"
+        )
     keys = [key for name in task.metrics for key in metrics.METRICS[name]]
     if task.best_metric not in keys:
         raise InputError(f"task.best_metric={task.best_metric}: expected one of {', '.join(keys)}")
@@ -119,6 +125,11 @@ def score(
             return metrics.score(task.metrics, answers, accepted, no_answer)
     given = [prediction.label for prediction in predictions]
     references = [example.label for example in examples]
+    if task.multi_label:
+        rows, true_rows = (
+            np.array([[name in each for name in labels] for each in all_]) for all_ in (given, references)
+        )
+        return metrics.score(task.metrics, rows, true_rows)
     if task.kind == "sequence" and labels:
         numbers = {name: number for number, name in enumerate(labels)}
         given, references = [numbers[name] for name in given], [numbers[name] for name in references]

@@ -163,6 +163,55 @@ def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
         read(tmp_path, "sequence", "train", "labels=regression")
 
 
+SEVERAL = {
+    "train.csv": 'text,labels\na,"joy, fear"\nb,\nc,fear\n',
+    "train.tsv": "text\tlabel\na\tjoy,fear,joy\nb\t \nc\tfear\n",
+    "train.jsonl": '{"text": "a", "labels": ["joy", "fear"]}\n{"text": "b", "labels": []}\n{"text": "c", "labels": "fear"}\n',
+    "train.parquet": "",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_labels_at_once(tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        import pyarrow
+        import pyarrow.parquet
+
+        records = [
+            {"text": "a", "label": ["joy", "fear"]},
+            {"text": "b", "label": []},
+            {"text": "c", "label": ["fear"]},
+        ]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / name)
+    else:
+        write(tmp_path, name, SEVERAL[name])
+    source = read(tmp_path, "sequence", "train", "multi_label=true")
+    assert [row[3] for row in rows(source)] == [("joy", "fear"), (), ("fear",)]
+    assert (source.labels, source.warnings) == (("fear", "joy"), ())
+    assert describe(source).endswith("3 rows; fear 2 (66.7%), joy 1 (33.3%), (none) 1 (33.3%)")
+
+
+def test_several_labels_at_once_as_files_have_them(tmp_path: Path) -> None:
+    """Parted by what the setting says, numbered by what the files hold, in a test file where they are known."""
+    given = ("multi_label=true", "label_separator='|'", "labels=[joy,fear]", "labels_in_files=['0','1']")
+    write(tmp_path, "train.tsv", "text\tlabel\na\t1|0\nb\t1|0\n")
+    source = read(tmp_path, "sequence", "train", *given)
+    assert [row[3] for row in rows(source)] == [("fear", "joy"), ("fear", "joy")]
+    assert source.warnings == (
+        f"{tmp_path}/train.tsv: every label is 'fear, joy'; nothing can be learned or measured from one class",
+    )
+    write(tmp_path, "test.tsv", "text\tlabel\na\t1\nb\t\n")
+    assert [row[3] for row in rows(read(tmp_path, "sequence", "test", *given))] == [("fear",), None]
+    for value, message in (("1|2", "unknown label '2'; expected 'joy' or"), ("1||0", "empty label; expected 'joy'")):
+        write(tmp_path, "dev.tsv", f"text\tlabel\na\t1\nb\t{value}\n")
+        with pytest.raises(InputError) as caught:
+            read(tmp_path, "sequence", "dev", *given)
+        assert str(caught.value).startswith(f"{tmp_path}/dev.tsv:3: label: {message}")
+    write(tmp_path, "dev.jsonl", '{"text": "a", "label": null}')
+    with pytest.raises(InputError, match=r"dev\.jsonl:1: label: empty label"):
+        read(tmp_path, "sequence", "dev", *given, "files.dev=dev.jsonl")
+
+
 def test_labels_may_be_left_unread(tmp_path: Path) -> None:
     path = write(tmp_path, "x.csv", "text,label\na,nobody knows\nb,\n")
     task = task_config("sst2", "task.columns.text=text")

@@ -17,6 +17,17 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
+def test_several_labels_at_once() -> None:
+    examples = [SequenceExample(str(n), "a", None, label) for n, label in enumerate([("z", "x"), (), ("y",)])]
+    features = make_features(examples, TOKENIZER, ("x", "y", "z"), 8)
+    assert [feature.label for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    logits = [np.array(row) for row in ([0.1, -0.1, 40.0], [-1.0, 0.0, -800.0], [np.log(3), 0.0, 0.0])]
+    found = sequence.predictions(examples, features, logits, ("x", "y", "z"), multi_label=True)
+    assert [each.label for each in found] == [("x", "z"), (), ("x",)]
+    assert list(found[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
+    assert found[2].probabilities["x"] == pytest.approx(0.75)
+
+
 def words(ids: list[int]) -> str:
     return " ".join(TOKENS[number] for number in ids)
 
