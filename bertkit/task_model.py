@@ -20,7 +20,6 @@ from bertkit.tasks import shapes
 from bertkit.tasks.config import TaskConfig
 
 KIND_OF = {head: kind for kind, head in shapes.HEADS.items()}
-GENERAL = {"sequence": "sequence", "tagging": "tagging", "spans": "spans", "choice": "swag"}  # files of conf/task
 
 
 @dataclass(frozen=True)
@@ -119,8 +118,8 @@ def _task_for(model_dir: str, model: BertWithHeads, kind: str, task: TaskConfig 
 
 
 def _general(kind: str) -> TaskConfig:
-    """The general task of a shape: a file without defaults, plain YAML."""
-    path = conf_dir() / "task" / f"{GENERAL[kind]}.yaml"
+    """The general task of a shape, which has its name: a file without defaults, plain YAML."""
+    path = conf_dir() / "task" / f"{kind}.yaml"
     return build(TaskConfig, yaml.safe_load(path.read_text(encoding="utf-8")))
 
 

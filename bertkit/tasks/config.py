@@ -149,6 +149,7 @@ class TaskConfig:
         header: whether tables begin with a line of column names; null: if they hold the names that are asked for.
         column_names: of tables without such a line.
         columns: which column holds what.
+        needs_pair: a file without the column of the second segment is refused; else a text may stand alone.
         labels: their names in the order of their numbers; auto: those of the training file; regression: numbers.
         labels_in_files: what the files hold for each of the names; null: the names. Either is read.
         multi_label: several labels of an example may hold at once, or none of them.
@@ -176,6 +177,7 @@ class TaskConfig:
     header: bool | None
     column_names: tuple[str, ...] | None
     columns: ColumnsConfig
+    needs_pair: bool
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
     labels_in_files: tuple[str, ...] | None
     multi_label: bool
@@ -216,6 +218,10 @@ class TaskConfig:
             problems.append("task.multi_label=true: expected kind=sequence with labels by name; set it to false")
         if not self.label_separator:
             problems.append("task.label_separator='': expected a text that parts labels, such as ','")
+        if self.needs_pair and self.columns.text_pair is None:
+            problems.append(
+                "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false"
+            )
         if self.kind == "spans" and self.spans is None:
             problems.append("task.spans=null: expected its settings for kind=spans; begin with task=spans")
         if self.kind == "tagging" and self.tagging is None:

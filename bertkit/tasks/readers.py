@@ -199,7 +199,7 @@ def _sequence(
     task: TaskConfig, table: Table, kind: str, is_labelled: bool | None, labels: tuple[str, ...] | None
 ) -> Source:
     text = table.find(task.columns.text, "text", True)
-    pair = table.find(task.columns.text_pair, "text_pair", False)
+    pair = table.find(task.columns.text_pair, "text_pair", task.needs_pair)
     id_field = table.find(task.columns.id, "id", False)
     field = _label_field(task.columns.label, table, is_labelled)
     ids, reader = Ids(id_field), Labels(task, field, labels, table.is_typed)

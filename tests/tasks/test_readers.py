@@ -379,8 +379,9 @@ def test_swag(tmp_path: Path) -> None:
     ]
     record = {"context": "One.", "options": ["a", "b", "c"], "label": 1}
     write(tmp_path, "own.jsonl", json.dumps(record))
-    own = ("columns.context=context", "columns.endings=options", "columns.ending_start=null", "files.train=own.jsonl")
-    assert read(tmp_path, "swag", "train", *own).examples == [ChoiceExample("0", "One.", ("a", "b", "c"), 1)]
+    assert read(tmp_path, "choice", "train", "columns.endings=options", "files.train=own.jsonl").examples == [
+        ChoiceExample("0", "One.", ("a", "b", "c"), 1)
+    ]
 
 
 WARNED = [
@@ -419,6 +420,8 @@ FAULTS = [
     ("qqp", "test.tsv", "test", "id\tquestion1\tquestion2\n0\ta\n", "/test.tsv:2: too few cells (2, expected 3"),
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentnce2\tlabel\n", "/dev.tsv:1: no column 'sentence2' (it has: 'index', 'sentence1', 'sentnce2', 'label'); did you mean 'sentnce2'?"),
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentence2\n0\ta\tb\n", "/dev.tsv:1: no column 'label' (it has: 'index', 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
+    ("mrpc", "dev.tsv", "dev", "Quality\t#1 String\t#2 Sting\n1\ta\tb\n", "/dev.tsv:1: no column '#2 String' or 'sentence2' (it has: 'Quality', '#1 String', '#2 Sting'); did you mean '#2 Sting'?; set task.columns.text_pair="),
+    ("mnli", "dev.jsonl", "dev", '{"premise": "a", "label": "neutral"}', "/dev.jsonl:1: no column 'sentence2' or 'hypothesis' (it has: 'premise', 'label'); set task.columns.text_pair="),
     ("rte", "dev.tsv", "dev", "index\tlabel\tsentence1\tsentence2\tlabel\n", "/dev.tsv:1: two columns 'label'"),
     ("rte", "dev.tsv", "dev", PAIR + "7\ta\tb\tentailment\n8\ta\tb\tentailment\n7\tc\td\tentailment\n", "/dev.tsv:4: index '7' is there twice, first at {}/dev.tsv:2"),
     ("rte", "dev.tsv", "dev", b"index\tsentence1\tsentence2\tlabel\n0\tGr\xfc\xdfe\tb\tentailment\n", "/dev.tsv:2: not UTF-8 (byte 0xfc at column 5); convert the file to UTF-8"),
@@ -500,7 +503,7 @@ def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     assert rows(read_examples(task_config("sequence", "task.files.train=train.csv"), None, "train")) == EXPECTED
     absolute = task_config("mrpc", f"task.files.train={tmp_path}/train.csv", "task.columns.text=text", "task.labels=auto",
-                           "task.labels_in_files=null", "task.columns.text_pair=null", "task.columns.id=id")  # fmt: skip
+                           "task.labels_in_files=null", "task.columns.text_pair=null", "task.needs_pair=false", "task.columns.id=id")  # fmt: skip
     assert rows(read_examples(absolute, "/", "train")) == EXPECTED
     with pytest.raises(InputError, match="task=sequence: missing value: set data_dir="):
         read_examples(task_config("sequence"), None, "train")
