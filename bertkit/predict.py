@@ -91,7 +91,7 @@ def _predict(
 ) -> list[Any]:
     if opened.head == "masked_lm":
         return _fill_masks(opened, model, examples, settings, tokens_at_once)
-    features = shapes.make_features(opened.task, examples, opened.tokenizer, opened.labels)
+    features = list(shapes.make_features(opened.task, examples, opened.tokenizer, opened.labels))
     return answer_here(
         model,
         opened.task,

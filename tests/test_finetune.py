@@ -265,11 +265,9 @@ def test_starting_from_another_task(
 
 def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bertkit.finetune import balanced_weights
-    from bertkit.tasks.task import Feature
 
-    features = [Feature(n, [], [], label) for n, label in enumerate([0, 0, 0, 2])]
-    assert balanced_weights(features, 3) == (4 / 9, 1.0, 4 / 3)
-    assert balanced_weights([Feature(0, [], [], [-100, 1, 1, 0])], 2) == (1.5, 0.75)
+    assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
+    assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)
     assert finetune(data, start, tmp_path / "run", "class_weights=balanced", "num_epochs=1") == 0
     assert finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]") == 2
     assert "class_weights=[1.0, 2.0, 3.0]: expected 2, of bad, good" in capsys.readouterr().err
@@ -425,6 +423,68 @@ def test_refusals(
     assert line in said
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+HEADER = "sentence1\tsentence2\tlabel\n"
+GOOD = HEADER + "kan\tlon\tentailment\nmin\tkan\tnot_entailment\n"
+SPAN = '{"id": "q", "question": "kan", "context": "lon min", "answers": [{"text": "kan", "answer_start": 0}]}\n'
+FAULTS = [
+    # task, file, its content, the error after the folder
+    ("rte", "train.tsv", HEADER + "kan\tlon\tyes\n", "/train.tsv:2: label: unknown label 'yes'; expected 'entailment'"),
+    ("rte", "train.tsv", "sentence1\tlabel\nkan\tentailment\n", "/train.tsv:1: no column 'sentence2' (it has: 'sentence1', 'label')"),
+    ("rte", "train.tsv", HEADER + "kan\tlon\t\n", "/train.tsv:2: label: empty label; expected 'entailment'"),
+    ("rte", "train.tsv", HEADER + "kan\tlon\tentailment\tx\n", "/train.tsv:2: too many cells (4, expected 3"),
+    ("rte", "train.tsv", "index\t" + HEADER + "3\tkan\tlon\tentailment\n" * 2, "/train.tsv:3: index '3' is there twice, first at {}/train.tsv:2"),
+    ("rte", "train.tsv", "sentence1\tsentence2\nkan\tlon\n", "/train.tsv:1: no column 'label' (it has: 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
+    ("sequence", "train.tsv", "text\tlabel\nkan\t1\nkan\tgood\n", "/train.tsv:3: label: mixed label types: 'good' is text, but '1' at {}/train.tsv:2 is a number"),
+    ("squad1", "train-v1.1.json", SPAN, "/train-v1.1.json:1: question 'q': answer 'kan' is not in its context at answer_start=0"),
+    ("tagging", "train.txt", "kan O\nlon B-\n", "/train.txt:2: tag 'B-' does not parse; expected O, or B-, I-"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "name", "content", "line"), FAULTS)
+def test_bad_input_is_one_line(
+    task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its file, line and field, before anything is written."""
+    (tmp_path / name).write_text(content)
+    given = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "task.max_seq_length=40"]
+    more = ["task.spans.max_query_length=9"] if task == "squad1" else []
+    assert run(["finetune", f"task={task}", *given, *more]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}{line.format(tmp_path)}")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One label alone, and texts that the tokenizer does not know."""
+    rows = ["ж	ж	entailment", "kan	lon	entailment", "min	ж ж	entailment"]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
+    given = [f"data_dir={tmp_path}", "task=rte", "task.max_seq_length=24", "device=cpu"]
+    assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
+    said = capsys.readouterr().out
+    one_class = "every label is 'entailment'; nothing can be learned or measured from one class"
+    unknown = "2 examples have a text that is nothing but [UNK] to the tokenizer, the first with the id 0, 2;"
+    for name in ("train", "dev"):
+        assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
+        assert f"warning: {tmp_path}/{name}.tsv (tsv): {unknown}" in said
+    assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}"]) == 0
+    assert f"warning: {tmp_path}/dev.tsv (tsv): {unknown}" in capsys.readouterr().err
+
+
+def test_bad_input_through_the_shell(start: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(GOOD)
+    (tmp_path / "dev.tsv").write_text(GOOD + "kan	lon\n")
+    command = [sys.executable, "-m", "bertkit", "finetune", "task=rte", f"data_dir={tmp_path}", f"model_dir={start}",
+               f"output_dir={tmp_path / 'run'}", "task.max_seq_length=24"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: {tmp_path}/dev.tsv:4: too few cells (2, expected 3: sentence1, sentence2, label); correct the line, or set "
+        "task.format=\n"
+    )
 
 
 def test_no_task(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,31 @@ from bertkit.tasks import choice, metrics, sequence, spans, tagging
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.task import Feature
 
+EXAMPLES_AT_ONCE = 4096  # that are tokenized together
 HEADS = {"sequence": "sequence", "tagging": "token", "spans": "span", "choice": "choice"}
 
 
 def make_features(
     task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer, labels: Sequence[str]
+) -> Iterator[Feature]:
+    """Turn the examples of a task into features, with labels where they have them.
+
+    A part of the examples at a time, since what tokenizing makes on its way is many times larger than the features.
+    """
+    for start in range(0, len(examples), EXAMPLES_AT_ONCE):
+        part = examples[start : start + EXAMPLES_AT_ONCE]
+        for feature in _features_of(task, part, tokenizer, labels, num_choices_of(task, examples)):
+            yield feature if start == 0 else dataclasses.replace(feature, example=feature.example + start)
+
+
+def _features_of(
+    task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer, labels: Sequence[str], num_choices: int
 ) -> list[Feature]:
-    """Turn the examples of a task into features, with labels where they have them."""
     match task.kind:
         case "sequence":
             return sequence.make_features(examples, tokenizer, labels, task.max_seq_length)
         case "choice":
-            return choice.make_features(examples, tokenizer, task.max_seq_length)
+            return choice.make_features(examples, tokenizer, task.max_seq_length, num_choices)
         case "tagging":
             assert task.tagging is not None
             return tagging.make_features(

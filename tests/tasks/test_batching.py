@@ -61,7 +61,8 @@ def test_features_are_packed() -> None:
 
 def batch_of(head: str, labels: list[object], weights: list[float] | None = None, num_choices: int = 1) -> TaskBatch:
     made = [Feature(n, [1, 2, 3], [0, 0, 0], label) for n, label in enumerate(labels)]
-    batches = FeatureBatches(made, head, num_choices, weights)
+    batches = FeatureBatches(made, head, num_choices)
+    batches.class_weights = None if weights is None else np.array(weights)
     return batches.take(np.arange(len(batches)))
 
 

@@ -109,7 +109,7 @@ def test_settings_reach_features_and_words_keep_one_tag(
     """Twelve pieces in windows of six; each window gives its own number to all of its words."""
     task = task_config("tagging", "task.max_seq_length=8", *(f"task.tagging.{text}" for text in overrides))
     given = [example("a bc d ef g a b cde f", "O B-X O O O O O B-Y O")]
-    features = shapes.make_features(task, given, letters, LABELS)
+    features = list(shapes.make_features(task, given, letters, LABELS))
     assert [shown(letters, each)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for each in features] == windows
     assert features[0].label == labels
     numbers = tuple(map(str, range(len(windows))))
