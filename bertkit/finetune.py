@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import run_dir as runs
-from bertkit.answering import answer
+from bertkit.answering import answer, mean_loss
 from bertkit.batch import IGNORED
 from bertkit.config import to_mapping
 from bertkit.data.tokenizer import Tokenizer
@@ -44,6 +44,7 @@ from bertkit.tasks.survey import Survey
 from bertkit.tasks.task import Feature
 from bertkit.train import loop
 from bertkit.train.log import MetricsLog
+from bertkit.train.losses import LossTerm
 from bertkit.train.schedule import polynomial
 from bertkit.training_run import TrainingRun, metrics_row
 from bertkit.view import console
@@ -287,10 +288,10 @@ class _Finetuning:
             tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
             metrics: dict[str, float] = {}
             if is_last or self._is_due(step, settings.evaluation.every_steps):
-                metrics, _ = self._evaluate()
+                metrics, _, loss = self._evaluate()
                 self._remember(step, metrics)
             if log is not None and (metrics or step == 1 or is_last or step % settings.log.every_steps == 0):
-                row = metrics_row(report, tokens / seconds, metrics)
+                row = metrics_row(report, tokens / seconds, metrics | {"loss": loss} if metrics else {})
                 row["epoch"] = round(step / self.order.steps_per_epoch, 4)
                 log.write(row)
                 progress.line(console.step_line(row, self.steps, progress.time_left()))
@@ -340,8 +341,9 @@ class _Finetuning:
         patience = self.settings.evaluation.patience
         return step >= self.steps or (patience is not None and self.state["num_worse"] >= patience)
 
-    def _evaluate(self) -> tuple[dict[str, float], list[Any]]:
-        """Give the scores on the dev split, and the predictions."""
+    def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:
+        """Give the scores on the dev split, the predictions, and the mean loss, in which all classes weigh alike."""
+        losses: list[LossTerm] = []
         task, examples = self.settings.task, self.examples
         predictions = answer(
             self.accelerator,
@@ -353,8 +355,10 @@ class _Finetuning:
             self.tokenizer,
             precision=self.settings.precision,
             micro_tokens=TOKENS_AT_ONCE[self.accelerator.device.type],
+            losses=losses,
         )
-        return shapes.score(task, examples, predictions, self.labels), predictions
+        scores = shapes.score(task, examples, predictions, self.labels)
+        return scores, predictions, mean_loss(self.accelerator, losses)
 
     def _remember(self, step: int, metrics: dict[str, float]) -> None:
         """Keep the weights if their score is the best so far; the earlier one of two equal ones."""
@@ -393,7 +397,7 @@ class _Finetuning:
         best = self.state["best"]
         weights, _ = huggingface.load(self.directory / BEST)
         self.packed.load_state_dict(weights.state_dict())
-        metrics, predictions = self._evaluate()
+        metrics, predictions, _ = self._evaluate()
         if not self.main:
             return
         settings, examples = self.settings, self.examples

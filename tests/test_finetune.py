@@ -88,6 +88,10 @@ def test_a_run_directory(data: Path, start: Path, tmp_path: Path, capsys: pytest
     assert [line["id"] for line in lines] == [str(number) for number in range(23)]
     assert np.mean([line["label"] == line["reference"] for line in lines]) == pytest.approx(result["accuracy"])
     assert set(lines[0]["probabilities"]) == {"bad", "good"}
+    (best,) = (row for row in rows if row["step"] == result["best_step"])
+    surprises = [-np.log(line["probabilities"][line["reference"]]) for line in lines]
+    assert best["eval_loss"] == pytest.approx(np.mean(surprises), rel=1e-6)
+    assert [row["step"] for row in rows if "eval_loss" in row] == [7, 14]
     model = transformers.AutoModelForSequenceClassification.from_pretrained(run_dir / "model")
     assert model.config.id2label == {0: "bad", 1: "good"}
 
@@ -207,9 +211,10 @@ def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path) -> 
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         losses.append([row["loss"] for row in read_metrics(tmp_path / name / "metrics.jsonl")])
+        losses[-1].append(read_metrics(tmp_path / name / "metrics.jsonl")[-1]["eval_loss"])
         lines = (tmp_path / name / "predictions.jsonl").read_text().splitlines()
         assert [json.loads(line)["id"] for line in lines] == [str(number) for number in range(23)]
-    assert len(losses[0]) == 6
+    assert len(losses[0]) == 7
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.batch import TaskBatch
+from bertkit.batch import IGNORED, TaskBatch
 from bertkit.data.draws import Stream, permute
 from bertkit.tasks.task import Feature
 
@@ -72,24 +72,28 @@ class FeatureBatches:
         head: str,
         num_choices: int = 1,
     ) -> None:
-        """Take at least one feature; all with labels, or none. None is kept: they may be made as they are asked for."""
+        """Take at least one feature; all with labels, or none, but sequences of no words. None is kept: they may be made as
+        they are asked for.
+        """
         self.head, self.num_choices = head, num_choices
         self.class_weights: NDArray[np.float64] | None = None
         sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
-        labels: list[object] = []
+        labels: list[object] = []  # those of the features that have one
         for feature in features:
             sizes.append(len(feature.input_ids))
             input_ids.extend(feature.input_ids)
             token_type_ids.extend(feature.token_type_ids)
             if head == "token":
-                token_labels.extend(feature.label or ())
-            elif feature.label is not None:
+                token_labels.extend(
+                    feature.label or [IGNORED] * len(feature.input_ids)
+                )  # a sentence without words has none
+            if feature.label is not None:
                 labels.append(feature.label)
         self._first = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         self._input_ids = np.array(input_ids, np.int32)
         self._token_type_ids = np.array(token_type_ids, np.int8)
         self.labels: NDArray[np.int64] | NDArray[np.float64] | None = None
-        if token_labels or labels:
+        if labels:
             self.labels = np.array(token_labels, np.int64) if head == "token" else _labels_of(labels)
         self.lengths: NDArray[np.int64] = np.array(sizes, np.int64).reshape(-1, num_choices).sum(1)
 

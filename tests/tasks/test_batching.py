@@ -48,6 +48,14 @@ def test_every_cut_is_whole_and_within_its_budget(lengths: list[int], micro_toke
     assert len(parts) >= min(min_parts, len(lengths))
 
 
+def test_a_sequence_without_words_has_no_labels() -> None:
+    made = [Feature(0, [1, 2], [0, 0], None), Feature(1, [1, 7, 2], [0, 0, 0], [-100, 3, -100])]
+    batches = FeatureBatches(iter(made), "token")
+    assert batches.labels is not None
+    assert batches.labels.tolist() == [-100, -100, -100, 3, -100]
+    assert FeatureBatches(made[:1], "token").labels is None
+
+
 def test_features_are_packed() -> None:
     batches = FeatureBatches(features([2, 3, 1], label=1), "sequence")
     batch = batches.take(np.array([2, 0]))
