@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from bertkit.data.tokenizer import Tokenizer
 from bertkit.objective import task_logits
 from bertkit.tasks import shapes
 from bertkit.tasks.batching import FeatureBatches
@@ -15,6 +16,7 @@ from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.metrics import gather_in_order
 from bertkit.tasks.task import Feature
 from bertkit.train import loop
+from bertkit.train.losses import LossTerm
 
 EXAMPLES_AT_ONCE = 2048  # whose logits are kept at a time
 
@@ -26,9 +28,11 @@ def answer(
     examples: Sequence[Any],
     features: Sequence[Feature],
     labels: Sequence[str],
+    tokenizer: Tokenizer,
     *,
     precision: str,
     micro_tokens: int,
+    losses: list[LossTerm] | None = None,
 ) -> list[Any]:
     """Predict every example; all processes take a share, and all get all predictions.
 
@@ -39,8 +43,11 @@ def answer(
         examples: at least one.
         features: of the examples, in their order.
         labels: the names in the order of their numbers.
+        tokenizer: that the features were made with.
         precision: of the matrix products.
         micro_tokens: of one forward pass.
+        losses: where the loss of every batch of this process is put, of features that all have labels; None for features
+            that need not have any.
     """
     rank, size = accelerator.process_index, accelerator.num_processes
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
@@ -51,7 +58,15 @@ def answer(
             stop = min(start + EXAMPLES_AT_ONCE, last)
             mine = [_renumbered(feature, start) for feature in features[borders[start] : borders[stop]]]
             here = answer_here(
-                model, task, examples[start:stop], mine, labels, precision=precision, micro_tokens=micro_tokens
+                model,
+                task,
+                examples[start:stop],
+                mine,
+                labels,
+                tokenizer,
+                precision=precision,
+                micro_tokens=micro_tokens,
+                losses=losses,
             )
             found += enumerate(here, start)
     return gather_in_order(found, len(examples))
@@ -63,19 +78,32 @@ def answer_here(
     examples: Sequence[Any],
     features: Sequence[Feature],
     labels: Sequence[str],
+    tokenizer: Tokenizer,
     *,
     precision: str,
     micro_tokens: int,
+    losses: list[LossTerm] | None = None,
 ) -> list[Any]:
     """Predict examples in this process, with a model in evaluation mode; arguments as of `answer`."""
     num_choices = shapes.num_choices_of(task, examples)
-    batches = FeatureBatches([_unlabelled(feature) for feature in features], shapes.HEADS[task.kind], num_choices)
+    given = features if losses is not None else map(_unlabelled, features)
+    batches = FeatureBatches(given, shapes.HEADS[task.kind], num_choices)
     logits: list[Any] = [None] * len(features)
     for items, batch in batches.in_turn(micro_tokens, 0, 1):
         places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
-        for place, row in zip(places, task_logits(model, batch, precision), strict=True):
+        rows, loss = task_logits(model, batch, precision)
+        if losses is not None and loss is not None:
+            losses.append(loss)
+        for place, row in zip(places, rows, strict=True):
             logits[place] = row
-    return shapes.predict(task, examples, features, logits, labels)
+    return shapes.predict(task, examples, features, logits, labels, tokenizer)
+
+
+def mean_loss(accelerator: loop.Accelerator, losses: Sequence[LossTerm]) -> float:
+    """Give the mean of what `answer` put into `losses`, over all predictions of all processes."""
+    own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
+    everyone = gather_in_order([(accelerator.process_index, own)], accelerator.num_processes)
+    return sum(total for total, _ in everyone) / sum(count for _, count in everyone)
 
 
 def _renumbered(feature: Feature, first_example: int) -> Feature:

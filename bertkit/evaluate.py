@@ -29,6 +29,7 @@ from bertkit.settings import EvaluateSettings, PretrainSettings
 from bertkit.task_model import TaskModel, open_task_model
 from bertkit.tasks import readers, shapes
 from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.survey import Survey
 from bertkit.train import loop
 
 
@@ -107,7 +108,9 @@ def _evaluate_task(settings: EvaluateSettings, task: TaskConfig) -> None:
             f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label to measure "
             "against; take split=dev, or bertkit predict"
         )
-    features = shapes.make_features(task, examples, opened.tokenizer, opened.labels)
+    survey = Survey(opened.tokenizer.facts)
+    features = list(survey.passing(shapes.make_features(task, examples, opened.tokenizer, opened.labels)))
+    warnings = [*source.warnings, *survey.warnings(examples, source.description)]
     accelerator = loop.make_accelerator(settings.device, world_from_environment().size)
     with loop.leaving_together(accelerator):
         predictions = answer(
@@ -117,11 +120,12 @@ def _evaluate_task(settings: EvaluateSettings, task: TaskConfig) -> None:
             examples,
             features,
             opened.labels,
+            opened.tokenizer,
             precision=settings.precision,
             micro_tokens=TOKENS_AT_ONCE[accelerator.device.type],
         )
         if world_from_environment().is_main:
-            for line in (readers.describe(source), *(f"warning: {text}" for text in source.warnings)):
+            for line in (readers.describe(source), *(f"warning: {text}" for text in warnings)):
                 print(line, file=sys.stderr)
             # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
             metrics = shapes.score(task, examples, predictions, task.label_names or opened.labels)

@@ -13,14 +13,17 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertkit import run_dir as runs
-from bertkit.answering import answer
+from bertkit.answering import answer, mean_loss
+from bertkit.batch import IGNORED
 from bertkit.config import to_mapping
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, StoppedError
@@ -37,9 +40,11 @@ from bertkit.progress import Progress
 from bertkit.settings import FinetuneSettings
 from bertkit.tasks import readers, shapes
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
+from bertkit.tasks.survey import Survey
 from bertkit.tasks.task import Feature
 from bertkit.train import loop
 from bertkit.train.log import MetricsLog
+from bertkit.train.losses import LossTerm
 from bertkit.train.schedule import polynomial
 from bertkit.training_run import TrainingRun, metrics_row
 from bertkit.view import console
@@ -56,14 +61,16 @@ class Split:
     """The examples of a split, and what the model sees of them."""
 
     source: readers.Source
-    features: list[Feature]
+    survey: Survey
 
-    def describe(self) -> str:
-        """Say what was read, and how much of it does not fit."""
-        num_cut = len({feature.example for feature in self.features if feature.num_cut})
+    def describe(self) -> list[str]:
+        """Say what was read and how much of it does not fit, and then the warnings, a line each."""
+        num_cut, num_windows = self.survey.num_truncated, self.survey.num_features
         num_examples = len(self.source.examples)
-        windows = f"; {len(self.features):,} windows" if len(self.features) > num_examples else ""
-        return f"{readers.describe(self.source)}; truncated {num_cut:,} ({num_cut / num_examples:.1%}){windows}"
+        windows = f"; {num_windows:,} windows" if num_windows > num_examples else ""
+        cut = f"truncated {num_cut:,} ({num_cut / num_examples:.1%}){windows}"
+        warnings = [*self.source.warnings, *self.survey.warnings(self.source.examples, self.source.description)]
+        return [f"{readers.describe(self.source)}; {cut}", *(f"warning: {warning}" for warning in warnings)]
 
 
 def run(settings: FinetuneSettings) -> None:
@@ -85,17 +92,15 @@ def run(settings: FinetuneSettings) -> None:
     shapes.check_metrics(settings.task)
     source = resolve_model_dir(settings.model_dir)
     tokenizer = load_tokenizer(source)
-    train, dev = load_task_data(settings, tokenizer)
+    train, batches, dev, dev_features = load_task_data(settings, tokenizer)
     labels = train.source.labels
     model, start = _load_model(settings, source, tokenizer, labels)
     _check_fit(settings, model, [train, dev])
-    batches = _training_batches(settings, train, labels)
+    _weigh_classes(settings, batches, labels)
     _check_steps(settings, batches, world.size)
     if world.is_main:
         for split in (train, dev):
-            print(split.describe())
-            for warning in split.source.warnings:
-                print(f"warning: {warning}")
+            print("\n".join(split.describe()))
         print(f"starting from {settings.model_dir}: {start['summary']}")
     accelerator = loop.make_accelerator(settings.device, world.size)
     identity["data_fingerprint"] = [_fingerprint(split.source.examples) for split in (train, dev)]
@@ -111,7 +116,7 @@ def run(settings: FinetuneSettings) -> None:
             stack.enter_context(runs.opened(directory, to_mapping(settings), identity, facts))
 
         loop.on_main_process(accelerator, open_run)
-        _Finetuning(settings, batches, dev, labels, model, tokenizer, accelerator, directory).run()
+        _Finetuning(settings, batches, dev.source, dev_features, labels, model, tokenizer, accelerator, directory).run()
 
 
 def _known(settings: FinetuneSettings) -> dict[str, Any]:
@@ -131,14 +136,18 @@ def _read(settings: FinetuneSettings) -> tuple[readers.Source, readers.Source]:
     return train, readers.read_examples(settings.task, settings.data_dir, "dev", train.labels or None)
 
 
-def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[Split, Split]:
-    """Read the training and the dev split, and make their features."""
-    train, dev = _read(settings)
+def load_task_data(
+    settings: FinetuneSettings, tokenizer: Tokenizer
+) -> tuple[Split, FeatureBatches, Split, list[Feature]]:
+    """Read the training split, packed at once since it may be large, and the dev split with its features."""
+    task = settings.task
+    train, dev = (Split(source, Survey(tokenizer.facts)) for source in _read(settings))
     first, second = (
-        Split(source, shapes.make_features(settings.task, source.examples, tokenizer, train.labels))
-        for source in (train, dev)
+        split.survey.passing(shapes.make_features(task, split.source.examples, tokenizer, train.source.labels))
+        for split in (train, dev)
     )
-    return first, second
+    batches = FeatureBatches(first, shapes.HEADS[task.kind], shapes.num_choices_of(task, train.source.examples))
+    return train, batches, dev, list(second)
 
 
 def _fingerprint(examples: Sequence[Any]) -> str:
@@ -156,6 +165,8 @@ def _load_model(
     named: dict[str, Any] = {"labels": labels} if labels else {}
     if settings.task.is_regression:
         named = {"labels": (SCORE,), "problem_type": "regression"}
+    if settings.task.multi_label:
+        named["problem_type"] = "multi_label_classification"
     model, report = huggingface.load(source, (head,), head in POOLED_HEADS, settings.seed, **named)
     num_layers = model.config.num_hidden_layers
     settings.frozen_depth(num_layers)
@@ -178,28 +189,26 @@ def _check_fit(settings: FinetuneSettings, model: BertWithHeads, splits: list[Sp
             f"task.max_seq_length={task.max_seq_length} exceeds the model's max_position_embeddings="
             f"{config.max_position_embeddings}; lower task.max_seq_length"
         )
-    has_pairs = any(feature.token_type_ids[-1] for split in splits for feature in split.features)
-    if has_pairs and config.type_vocab_size < 2:
+    if any(split.survey.has_pairs for split in splits) and config.type_vocab_size < 2:
         raise InputError(f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2")
 
 
-def _training_batches(settings: FinetuneSettings, train: Split, labels: tuple[str, ...]) -> FeatureBatches:
+def _weigh_classes(settings: FinetuneSettings, batches: FeatureBatches, labels: tuple[str, ...]) -> None:
     weights = settings.class_weights
+    if weights is None:
+        return
     if weights == "balanced":
-        weights = balanced_weights(train.features, len(labels))
-    if weights is not None and len(weights) != len(labels):
+        assert batches.labels is not None, "training examples have labels"
+        weights = balanced_weights(batches.labels, len(labels))
+    if len(weights) != len(labels):
         raise InputError(f"class_weights={list(weights)}: expected {len(labels)}, of {', '.join(labels)}")
-    num_choices = shapes.num_choices_of(settings.task, train.source.examples)
-    return FeatureBatches(train.features, shapes.HEADS[settings.task.kind], num_choices, weights)
+    batches.class_weights = np.array(weights)
 
 
-def balanced_weights(features: Sequence[Feature], num_labels: int) -> tuple[float, ...]:
+def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]:
     """Weigh each label by n / (labels * its count), so that all of them count alike; a label never seen weighs 1."""
-    counts: Counter[int] = Counter()
-    for feature in features:
-        counts.update(feature.label if isinstance(feature.label, list) else [feature.label])
-    total = sum(counts[label] for label in range(num_labels))
-    return tuple(total / (num_labels * counts[label]) if counts[label] else 1.0 for label in range(num_labels))
+    counts = np.bincount(labels[labels != IGNORED], minlength=num_labels).tolist()
+    return tuple(sum(counts) / (num_labels * count) if count else 1.0 for count in counts)
 
 
 def _steps_of(settings: FinetuneSettings, batches: FeatureBatches) -> int:
@@ -228,14 +237,16 @@ class _Finetuning:
         self,
         settings: FinetuneSettings,
         batches: FeatureBatches,
-        dev: Split,
+        dev: readers.Source,
+        dev_features: list[Feature],
         labels: tuple[str, ...],
         model: BertWithHeads,
         tokenizer: Tokenizer,
         accelerator: loop.Accelerator,
         directory: Path,
     ) -> None:
-        self.settings, self.dev, self.labels = settings, dev, labels
+        self.settings, self.labels = settings, labels
+        self.examples, self.features = dev.examples, dev_features
         self.tokenizer, self.accelerator, self.directory = tokenizer, accelerator, directory
         self.packed, self.main = model, accelerator.is_main_process
         num_layers = model.config.num_hidden_layers
@@ -277,10 +288,10 @@ class _Finetuning:
             tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
             metrics: dict[str, float] = {}
             if is_last or self._is_due(step, settings.evaluation.every_steps):
-                metrics, _ = self._evaluate()
+                metrics, _, loss = self._evaluate()
                 self._remember(step, metrics)
             if log is not None and (metrics or step == 1 or is_last or step % settings.log.every_steps == 0):
-                row = metrics_row(report, tokens / seconds, metrics)
+                row = metrics_row(report, tokens / seconds, metrics | {"loss": loss} if metrics else {})
                 row["epoch"] = round(step / self.order.steps_per_epoch, 4)
                 log.write(row)
                 progress.line(console.step_line(row, self.steps, progress.time_left()))
@@ -330,20 +341,24 @@ class _Finetuning:
         patience = self.settings.evaluation.patience
         return step >= self.steps or (patience is not None and self.state["num_worse"] >= patience)
 
-    def _evaluate(self) -> tuple[dict[str, float], list[Any]]:
-        """Give the scores on the dev split, and the predictions."""
-        task, examples = self.settings.task, self.dev.source.examples
+    def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:
+        """Give the scores on the dev split, the predictions, and the mean loss, in which all classes weigh alike."""
+        losses: list[LossTerm] = []
+        task, examples = self.settings.task, self.examples
         predictions = answer(
             self.accelerator,
             self.training.model,
             task,
             examples,
-            self.dev.features,
+            self.features,
             self.labels,
+            self.tokenizer,
             precision=self.settings.precision,
             micro_tokens=TOKENS_AT_ONCE[self.accelerator.device.type],
+            losses=losses,
         )
-        return shapes.score(task, examples, predictions, self.labels), predictions
+        scores = shapes.score(task, examples, predictions, self.labels)
+        return scores, predictions, mean_loss(self.accelerator, losses)
 
     def _remember(self, step: int, metrics: dict[str, float]) -> None:
         """Keep the weights if their score is the best so far; the earlier one of two equal ones."""
@@ -382,10 +397,10 @@ class _Finetuning:
         best = self.state["best"]
         weights, _ = huggingface.load(self.directory / BEST)
         self.packed.load_state_dict(weights.state_dict())
-        metrics, predictions = self._evaluate()
+        metrics, predictions, _ = self._evaluate()
         if not self.main:
             return
-        settings, examples = self.settings, self.dev.source.examples
+        settings, examples = self.settings, self.examples
         result: dict[str, Any] = {
             **metrics,
             "best_step": best["step"],

@@ -141,8 +141,9 @@ def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[rea
         accelerator.prepare_model(model, evaluation_mode=True),
         task,
         source.examples,
-        shapes.make_features(task, source.examples, tokenizer, source.labels),
+        list(shapes.make_features(task, source.examples, tokenizer, source.labels)),
         source.labels,
+        tokenizer,
         precision=settings.precision,
         micro_tokens=TOKENS_AT_ONCE[accelerator.device.type],
     )

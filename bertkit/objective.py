@@ -66,33 +66,38 @@ def task_losses(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> 
     among them as Hugging Face has it (google-research/bert run_squad.py, lines 642-662). Class weights, of the batch,
     weight the cross-entropy of sequence and token.
     """
+    return {batch.head: _task_loss(_head_logits(model, batch, precision), batch)}
+
+
+def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
     assert batch.labels is not None, "no labels to learn from"
-    logits = _head_logits(model, batch, precision)
     labels = torch.from_numpy(batch.labels).to(logits.device, non_blocking=True)
     weights = None if batch.class_weights is None else torch.from_numpy(batch.class_weights).to(logits.device)
     if batch.head == "span":
-        term = _span_loss(logits, batch.sequence_lengths, labels)
-    elif batch.head == "choice":
-        term = cross_entropy(logits.view(-1, batch.num_choices), labels)
-    elif batch.labels.dtype.kind != "f":
-        term = cross_entropy(logits, labels, weights, IGNORED)
-    elif batch.labels.ndim == 1:
-        term = squared_error(logits.squeeze(1), labels)
-    else:
-        term = binary_cross_entropy(logits, labels)
-    return {batch.head: term}
+        return _span_loss(logits, batch.sequence_lengths, labels)
+    if batch.head == "choice":
+        return cross_entropy(logits.view(-1, batch.num_choices), labels)
+    if batch.labels.dtype.kind != "f":
+        return cross_entropy(logits, labels, weights, IGNORED)
+    if batch.labels.ndim == 1:
+        return squared_error(logits.squeeze(1), labels)
+    return binary_cross_entropy(logits, labels)
 
 
 @torch.no_grad()
-def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> list[NDArray[np.float32]]:
-    """Run the model over a packed batch; give the logits of each sequence.
+def task_logits(
+    model: nn.Module, batch: TaskBatch, precision: str = "fp32"
+) -> tuple[list[NDArray[np.float32]], LossTerm | None]:
+    """Run the model over a packed batch; give the logits of each sequence, and their loss where the batch has labels.
 
     sequence: (C,); token: (T, C); span: (T, 2); choice: (1,).
     """
-    logits = _head_logits(model, batch, precision).float().cpu()
+    packed = _head_logits(model, batch, precision)
+    loss = None if batch.labels is None else _task_loss(packed, batch)
+    logits = packed.float().cpu()
     if batch.head in ("token", "span"):
-        return [part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)]
-    return list(logits.numpy())
+        return [part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)], loss
+    return list(logits.numpy()), loss
 
 
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:

@@ -91,13 +91,14 @@ def _predict(
 ) -> list[Any]:
     if opened.head == "masked_lm":
         return _fill_masks(opened, model, examples, settings, tokens_at_once)
-    features = shapes.make_features(opened.task, examples, opened.tokenizer, opened.labels)
+    features = list(shapes.make_features(opened.task, examples, opened.tokenizer, opened.labels))
     return answer_here(
         model,
         opened.task,
         examples,
         features,
         opened.labels,
+        opened.tokenizer,
         precision=settings.precision,
         micro_tokens=tokens_at_once,
     )

@@ -275,6 +275,8 @@ class FinetuneSettings:
             return []
         if self.task.kind not in ("sequence", "tagging") or self.task.is_regression:
             return [f"class_weights has no effect without labels by name, as in task={self.task.name}; leave it out"]
+        if self.task.multi_label:
+            return ["class_weights has no effect with task.multi_label=true; leave it out"]
         if weights != "balanced" and not all(isinstance(weight, float) and weight > 0 for weight in weights):
             return [f"class_weights={list(weights)}: expected balanced, or a positive number for each label"]
         return []

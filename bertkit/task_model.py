@@ -20,7 +20,6 @@ from bertkit.tasks import shapes
 from bertkit.tasks.config import TaskConfig
 
 KIND_OF = {head: kind for kind, head in shapes.HEADS.items()}
-GENERAL = {"sequence": "sequence", "tagging": "tagging", "spans": "spans", "choice": "swag"}  # files of conf/task
 
 
 @dataclass(frozen=True)
@@ -85,32 +84,30 @@ def open_task_model(model_dir: str, task: TaskConfig | None) -> TaskModel:
 
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
-    """Give the names of a sequence or token head's labels; none for a regression.
-
-    Raises:
-        InputError: several labels may hold at once, which no task of bertkit's has.
-    """
+    """Give the names of a sequence or token head's labels; none for a regression."""
     config = model.config
-    if config.problem_type == "multi_label_classification":
-        raise InputError(
-            f"problem_type={config.problem_type}: several of {', '.join(config.labels[:8])} may hold at once, which bertkit "
-            "does not predict; take the model to transformers"
-        )
     is_regression = config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
     return () if is_regression and "sequence" in model.heads else config.labels
 
 
 def _task_for(model_dir: str, model: BertWithHeads, kind: str, task: TaskConfig | None) -> TaskConfig:
     longest = model.config.max_position_embeddings
+    multi_label = kind == "sequence" and model.config.problem_type == "multi_label_classification"
     if task is None:
         task = _task_of_run(model_dir)
     if task is None:
         task = _general(kind)
-        task = dataclasses.replace(task, max_seq_length=min(task.max_seq_length, longest))
+        task = dataclasses.replace(task, max_seq_length=min(task.max_seq_length, longest), multi_label=multi_label)
     if task.kind != kind:
         raise InputError(
             f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another one of "
             "the two"
+        )
+    if task.multi_label != multi_label:
+        held = "several labels at once" if multi_label else "one label or number"
+        raise InputError(
+            f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {held}; set it to "
+            f"{str(multi_label).lower()}, or choose another model"
         )
     if task.max_seq_length > longest:
         raise InputError(
@@ -121,8 +118,8 @@ def _task_for(model_dir: str, model: BertWithHeads, kind: str, task: TaskConfig 
 
 
 def _general(kind: str) -> TaskConfig:
-    """The general task of a shape: a file without defaults, plain YAML."""
-    path = conf_dir() / "task" / f"{GENERAL[kind]}.yaml"
+    """The general task of a shape, which has its name: a file without defaults, plain YAML."""
+    path = conf_dir() / "task" / f"{kind}.yaml"
     return build(TaskConfig, yaml.safe_load(path.read_text(encoding="utf-8")))
 
 

@@ -17,7 +17,7 @@ import transformers
 from conftest import small_model
 from safetensors.torch import load_file, save_file
 
-from bertkit import export_model, load_model
+from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.files import sha256_file
@@ -88,6 +88,10 @@ def test_a_run_directory(data: Path, start: Path, tmp_path: Path, capsys: pytest
     assert [line["id"] for line in lines] == [str(number) for number in range(23)]
     assert np.mean([line["label"] == line["reference"] for line in lines]) == pytest.approx(result["accuracy"])
     assert set(lines[0]["probabilities"]) == {"bad", "good"}
+    (best,) = (row for row in rows if row["step"] == result["best_step"])
+    surprises = [-np.log(line["probabilities"][line["reference"]]) for line in lines]
+    assert best["eval_loss"] == pytest.approx(np.mean(surprises), rel=1e-6)
+    assert [row["step"] for row in rows if "eval_loss" in row] == [7, 14]
     model = transformers.AutoModelForSequenceClassification.from_pretrained(run_dir / "model")
     assert model.config.id2label == {0: "bad", 1: "good"}
 
@@ -207,9 +211,10 @@ def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path) -> 
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         losses.append([row["loss"] for row in read_metrics(tmp_path / name / "metrics.jsonl")])
+        losses[-1].append(read_metrics(tmp_path / name / "metrics.jsonl")[-1]["eval_loss"])
         lines = (tmp_path / name / "predictions.jsonl").read_text().splitlines()
         assert [json.loads(line)["id"] for line in lines] == [str(number) for number in range(23)]
-    assert len(losses[0]) == 6
+    assert len(losses[0]) == 7
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
@@ -265,11 +270,9 @@ def test_starting_from_another_task(
 
 def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bertkit.finetune import balanced_weights
-    from bertkit.tasks.task import Feature
 
-    features = [Feature(n, [], [], label) for n, label in enumerate([0, 0, 0, 2])]
-    assert balanced_weights(features, 3) == (4 / 9, 1.0, 4 / 3)
-    assert balanced_weights([Feature(0, [], [], [-100, 1, 1, 0])], 2) == (1.5, 0.75)
+    assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
+    assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)
     assert finetune(data, start, tmp_path / "run", "class_weights=balanced", "num_epochs=1") == 0
     assert finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]") == 2
     assert "class_weights=[1.0, 2.0, 3.0]: expected 2, of bad, good" in capsys.readouterr().err
@@ -287,6 +290,45 @@ def test_a_regression(start: Path, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert (config["problem_type"], config["id2label"]) == ("regression", {"0": "score"})
     assert "sequence_accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+
+
+def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any number of words of two topics, and a label for each topic that is there."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 83), ("dev", 29)):
+        rows = []
+        for _ in range(count):
+            labels = [label for label in WORDS if rng.random() < 0.5]
+            words = [word for label in labels for word in rng.choice(WORDS[label], 3)]
+            rows.append({"text": " ".join(rng.permutation(["te", *words])), "labels": labels})
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = ["task=sequence", "task.max_seq_length=24", "task.multi_label=true", "task.metrics=[f1_micro,f1_macro,accuracy]",
+            "task.best_metric=f1_micro", f"data_dir={tmp_path}", "device=cpu"]  # fmt: skip
+    run_dir = tmp_path / "run"
+    assert finetune(tmp_path, start, run_dir, *task[2:-2], "num_epochs=8") == 0
+    result = json.loads((run_dir / "eval.json").read_text())
+    assert result["f1_micro"] > 0.9
+    lines = [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
+    assert np.mean([set(line["label"]) == set(line["reference"]) for line in lines]) == result["accuracy"]
+    assert {len(line["reference"]) for line in lines} == {0, 1, 2}
+    capsys.readouterr()
+    assert run(["evaluate", f"model_dir={run_dir}", *task]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert {key: scores[key] for key in ("f1_micro", "f1_macro", "accuracy")} == {
+        key: result[key] for key in ("f1_micro", "f1_macro", "accuracy")
+    }
+    output = tmp_path / "out.jsonl"
+    assert run(["predict", f"model_dir={run_dir}", f"input={tmp_path / 'dev.jsonl'}", f"output={output}"]) == 0
+    predicted = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["label"] for row in predicted] == [line["label"] for line in lines]
+    assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    assert model.config.problem_type == "multi_label_classification"
+    ids = load_tokenizer(run_dir)([json.loads((tmp_path / "dev.jsonl").read_text().splitlines()[0])["text"]])[
+        "input_ids"
+    ]
+    shares = model(torch.tensor(ids)).logits[0].sigmoid().tolist()
+    assert list(predicted[0]["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
 
 
 def test_choices(start: Path, tmp_path: Path) -> None:
@@ -373,17 +415,81 @@ def test_spans(start: Path, tmp_path: Path) -> None:
         ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
         ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
         ("task.metrics=[acc]", "task.metrics: unknown acc"),
+        ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
+        ("task.multi_label=true class_weights=balanced", "class_weights has no effect with task.multi_label=true"),
         ("task=sequense", "task=sequense; did you mean 'sequence'?"),
     ],
 )
 def test_refusals(
     setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert finetune(data, start, tmp_path / "run", setting) == 2
+    assert finetune(data, start, tmp_path / "run", *setting.split()) == 2
     said = capsys.readouterr().err
     assert line in said
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+HEADER = "sentence1\tsentence2\tlabel\n"
+GOOD = HEADER + "kan\tlon\tentailment\nmin\tkan\tnot_entailment\n"
+SPAN = '{"id": "q", "question": "kan", "context": "lon min", "answers": [{"text": "kan", "answer_start": 0}]}\n'
+FAULTS = [
+    # task, file, its content, the error after the folder
+    ("rte", "train.tsv", HEADER + "kan\tlon\tyes\n", "/train.tsv:2: label: unknown label 'yes'; expected 'entailment'"),
+    ("rte", "train.tsv", "sentence1\tlabel\nkan\tentailment\n", "/train.tsv:1: no column 'sentence2' (it has: 'sentence1', 'label')"),
+    ("rte", "train.tsv", HEADER + "kan\tlon\t\n", "/train.tsv:2: label: empty label; expected 'entailment'"),
+    ("rte", "train.tsv", HEADER + "kan\tlon\tentailment\tx\n", "/train.tsv:2: too many cells (4, expected 3"),
+    ("rte", "train.tsv", "index\t" + HEADER + "3\tkan\tlon\tentailment\n" * 2, "/train.tsv:3: index '3' is there twice, first at {}/train.tsv:2"),
+    ("rte", "train.tsv", "sentence1\tsentence2\nkan\tlon\n", "/train.tsv:1: no column 'label' (it has: 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
+    ("sequence", "train.tsv", "text\tlabel\nkan\t1\nkan\tgood\n", "/train.tsv:3: label: mixed label types: 'good' is text, but '1' at {}/train.tsv:2 is a number"),
+    ("squad1", "train-v1.1.json", SPAN, "/train-v1.1.json:1: question 'q': answer 'kan' is not in its context at answer_start=0"),
+    ("tagging", "train.txt", "kan O\nlon B-\n", "/train.txt:2: tag 'B-' does not parse; expected O, or B-, I-"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "name", "content", "line"), FAULTS)
+def test_bad_input_is_one_line(
+    task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its file, line and field, before anything is written."""
+    (tmp_path / name).write_text(content)
+    given = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "task.max_seq_length=40"]
+    more = ["task.spans.max_query_length=9"] if task == "squad1" else []
+    assert run(["finetune", f"task={task}", *given, *more]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}{line.format(tmp_path)}")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One label alone, and texts that the tokenizer does not know."""
+    rows = ["ж	ж	entailment", "kan	lon	entailment", "min	ж ж	entailment"]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
+    given = [f"data_dir={tmp_path}", "task=rte", "task.max_seq_length=24", "device=cpu"]
+    assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
+    said = capsys.readouterr().out
+    one_class = "every label is 'entailment'; nothing can be learned or measured from one class"
+    unknown = "2 examples have a text that is nothing but [UNK] to the tokenizer, the first with the id 0, 2;"
+    for name in ("train", "dev"):
+        assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
+        assert f"warning: {tmp_path}/{name}.tsv (tsv): {unknown}" in said
+    assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}"]) == 0
+    assert f"warning: {tmp_path}/dev.tsv (tsv): {unknown}" in capsys.readouterr().err
+
+
+def test_bad_input_through_the_shell(start: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(GOOD)
+    (tmp_path / "dev.tsv").write_text(GOOD + "kan	lon\n")
+    command = [sys.executable, "-m", "bertkit", "finetune", "task=rte", f"data_dir={tmp_path}", f"model_dir={start}",
+               f"output_dir={tmp_path / 'run'}", "task.max_seq_length=24"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: {tmp_path}/dev.tsv:4: too few cells (2, expected 3: sentence1, sentence2, label); correct the line, or set "
+        "task.format=\n"
+    )
 
 
 def test_no_task(capsys: pytest.CaptureFixture[str]) -> None:

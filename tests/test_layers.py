@@ -25,7 +25,7 @@ ALLOWED = {
     **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
     "objective": ("batch", "model", "train"),
     "phases": ("data", "train", "settings", "evaluate"),
-    "answering": ("objective", "tasks", "train"),
+    "answering": ("data", "objective", "tasks", "train"),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "interop", "model", "train", "errors"),
     "run_dir": ("config", "errors", "files", "launch", ""),

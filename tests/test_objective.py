@@ -59,8 +59,10 @@ def test_loss_is_that_of_torch(name: str) -> None:
     batch = BATCHES[name]
     labels = ("score",) if name == "regression" else ("no", "yes")
     model = small_model(heads=(batch.head,), labels=labels, with_pooler=batch.head in ("sequence", "choice"))
-    logits = task_logits(model, batch)
+    logits, loss = task_logits(model, batch)
     term = task_losses(model, batch)[batch.head]
+    assert loss is not None
+    assert (float(loss.sum), loss.count, loss.sum.requires_grad) == (float(term.sum.detach()), term.count, False)
     assert term.count == pytest.approx(batch.loss_counts[batch.head])
     assert float(term.sum.detach() / term.count) == pytest.approx(float(plain_loss(batch, logits)), rel=1e-6)
     assert term.sum.requires_grad
@@ -73,13 +75,13 @@ def test_loss_is_that_of_torch(name: str) -> None:
 
 def test_right_predictions_are_counted() -> None:
     model = small_model(heads=("span",), with_pooler=False)
-    best = np.array([row.argmax(0) for row in task_logits(model, BATCHES["span"])])
+    best = np.array([row.argmax(0) for row in task_logits(model, BATCHES["span"])[0]])
     for labels, expected in ((best, 4), (best + np.array([[1, 0], [0, 0], [0, 0], [0, 0]]), 3)):
         correct = task_losses(model, batch_of("span", labels % LENGTHS[:, None]))["span"].correct
         assert correct is not None
         assert int(correct) == expected
     model = small_model(heads=("token",), with_pooler=False, labels=("no", "yes"))
-    best = np.concatenate([row.argmax(1) for row in task_logits(model, BATCHES["token"])])
+    best = np.concatenate([row.argmax(1) for row in task_logits(model, BATCHES["token"])[0]])
     right = np.where(TAGS == -100, -100, best)
     for weights, expected in ((None, 6.0), (WEIGHTS, WEIGHTS[best[TAGS != -100]].sum())):
         correct = task_losses(model, batch_of("token", right, weights=weights))["token"].correct
@@ -96,4 +98,4 @@ def test_logits_have_the_shape_of_their_sequence() -> None:
     }
     for head, expected in shapes.items():
         model = small_model(heads=(head,), with_pooler=head in ("sequence", "choice"))
-        assert [row.shape for row in task_logits(model, BATCHES[head])] == expected
+        assert [row.shape for row in task_logits(model, BATCHES[head])[0]] == expected

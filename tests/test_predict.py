@@ -179,8 +179,16 @@ def test_an_answer_is_demanded(make: Make, tmp_path: Path) -> None:
 
 def test_choices(make: Make, tmp_path: Path) -> None:
     content = "sent1,sent2,ending0,ending1,ending2,ending3\nkan,lon,a,b,c,d\nkan,,a,,c,d\n"
-    rows = predict(make("choice"), tmp_path / "in.csv", content)
+    rows = predict(make("choice"), tmp_path / "in.csv", content, "task=swag", "task.max_seq_length=40")
     assert [len(row["probabilities"]) for row in rows] == [4, 4]
+    own = '{"id": "x", "context": "kan", "endings": ["lon a", "lon b", "lon c", "lon d"]}\n'
+    (general,) = predict(make("choice"), tmp_path / "in.jsonl", own)
+    assert general == {**rows[0], "id": "x"}
+    columns = ["task=choice", "task.columns.context=question", "task.columns.endings=[A,B]", "task.max_seq_length=40"]
+    (row,) = predict(make("choice"), tmp_path / "own.csv", "question,A,B\nkan,lon a,lon b\n", *columns)
+    assert row["probabilities"] == pytest.approx(
+        np.divide(rows[0]["probabilities"][:2], sum(rows[0]["probabilities"][:2]))
+    )
     assert all(row["label"] == int(np.argmax(row["probabilities"])) for row in rows)
 
 
@@ -279,6 +287,13 @@ REFUSALS = [
     ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte)"),
     ("sequence", "in.tsv", "text\ttext_pair\nkan\n", [], "in.tsv:2: too few cells (1, expected 2"),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task=mrpc", "task.max_seq_length=40"], "no column '#1 String'"),
+    (
+        "sequence",
+        "in",
+        "kan\n",
+        ["task=mrpc", "task.max_seq_length=40"],
+        "in: task=mrpc is of pairs, and a text a line has",
+    ),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans, but model_dir="),
     ("sequence", "in.txt", "kan\n", ["task=sst2"], "task.max_seq_length=128 exceeds the model's"),
     ("sequence", "in.conll", "kan O\n", [], "in.conll: format conll is not for a model of sequence; set format="),
@@ -320,10 +335,23 @@ def test_refusals(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_several_labels_at_once_are_refused(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = make("sequence", problem_type="multi_label_classification")
-    assert run(["predict", f"model_dir={model}", "input=-", "output=-"]) == 2
-    assert "several of bad, good, ugly may hold at once" in capsys.readouterr().err
+def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A probability for each label by itself, and those that are more likely than not."""
+    model_dir = make("sequence", problem_type="multi_label_classification")
+    rows = predict(model_dir, tmp_path / "in.txt", "".join(f"{text}\n" for text in TEXTS))
+    model, tokenizer = load_model(model_dir), load_tokenizer(model_dir)
+    for text, row in zip(TEXTS, rows, strict=True):
+        ids = tokenizer(text, truncation=True, max_length=41, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            shares = model(ids).logits["sequence"][0].sigmoid().tolist()
+        assert list(row["probabilities"]) == ["bad", "good", "ugly"]
+        assert list(row["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+        assert row["label"] == [name for name, share in row["probabilities"].items() if share > 0.5]
+    assert {len(row["label"]) for row in rows} != {1}
+    for given, more in ((model_dir, "false"), (make("sequence"), "true")):
+        task = ["task=sequence", "task.max_seq_length=20", f"task.multi_label={more}"]
+        assert run(["predict", f"model_dir={given}", f"input={tmp_path / 'in.txt'}", "output=-", *task]) == 2
+        assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
 
 
 @pytest.mark.slow

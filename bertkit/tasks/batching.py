@@ -9,13 +9,14 @@ trains on the same micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.batch import TaskBatch
+from bertkit.batch import IGNORED, TaskBatch
 from bertkit.data.draws import Stream, permute
 from bertkit.tasks.task import Feature
 
@@ -60,27 +61,40 @@ class FeatureBatches:
     Attributes:
         head: whose labels the features have.
         num_choices: neighbouring features that make one item.
+        labels: of all features, or of all tokens, one after another; None where they are not known.
         lengths: tokens of each item.
+        class_weights: what each label counts in the loss, (C,); None, as it is until set, for all alike.
     """
 
     def __init__(
         self,
-        features: Sequence[Feature],
+        features: Iterable[Feature],
         head: str,
         num_choices: int = 1,
-        class_weights: Sequence[float] | None = None,
     ) -> None:
-        """Take at least one feature; all with labels, or none."""
+        """Take at least one feature; all with labels, or none, but sequences of no words. None is kept: they may be made as
+        they are asked for.
+        """
         self.head, self.num_choices = head, num_choices
-        self.class_weights = None if class_weights is None else np.array(class_weights, np.float64)
-        sizes = [len(feature.input_ids) for feature in features]
-        self._first = np.concatenate([[0], np.cumsum(sizes)])
-        self._input_ids = _flat([feature.input_ids for feature in features], sizes, np.int32)
-        self._token_type_ids = _flat([feature.token_type_ids for feature in features], sizes, np.int8)
-        self._labels: NDArray[np.int64] | NDArray[np.float64] | None = None
-        labels = [feature.label for feature in features]
-        if features and labels[0] is not None:
-            self._labels = _flat(labels, sizes, np.int64) if head == "token" else _labels_of(labels)
+        self.class_weights: NDArray[np.float64] | None = None
+        sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
+        labels: list[object] = []  # those of the features that have one
+        for feature in features:
+            sizes.append(len(feature.input_ids))
+            input_ids.extend(feature.input_ids)
+            token_type_ids.extend(feature.token_type_ids)
+            if head == "token":
+                token_labels.extend(
+                    feature.label or [IGNORED] * len(feature.input_ids)
+                )  # a sentence without words has none
+            if feature.label is not None:
+                labels.append(feature.label)
+        self._first = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self._input_ids = np.array(input_ids, np.int32)
+        self._token_type_ids = np.array(token_type_ids, np.int8)
+        self.labels: NDArray[np.int64] | NDArray[np.float64] | None = None
+        if labels:
+            self.labels = np.array(token_labels, np.int64) if head == "token" else _labels_of(labels)
         self.lengths: NDArray[np.int64] = np.array(sizes, np.int64).reshape(-1, num_choices).sum(1)
 
     def __len__(self) -> int:
@@ -93,7 +107,7 @@ class FeatureBatches:
         sizes = self._first[chosen + 1] - self._first[chosen]
         starts = np.repeat(self._first[chosen] - np.cumsum(sizes) + sizes, sizes)
         tokens = starts + np.arange(len(starts))
-        labels = self._labels
+        labels = self.labels
         if labels is not None:
             labels = labels[tokens if self.head == "token" else chosen[:: self.num_choices]]
         return TaskBatch(
@@ -151,10 +165,6 @@ class TrainingOrder:
         parts = self.cut.parts(self.batches.lengths[items])
         mine = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
         return [(number, self.batches.take(items[parts[number].start : parts[number].stop])) for number in mine]
-
-
-def _flat(rows: Sequence[Sequence[int]], sizes: Sequence[int], dtype: type[np.signedinteger]) -> NDArray[np.int64]:
-    return np.fromiter((value for row in rows for value in row), dtype, sum(sizes))
 
 
 def _labels_of(labels: Sequence[object]) -> NDArray[np.int64] | NDArray[np.float64]:

@@ -33,26 +33,28 @@ class ChoicePrediction:
     probabilities: tuple[float, ...]
 
 
-def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
+def make_features(
+    examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int, num_choices: int
+) -> list[Feature]:
     """Turn examples into features: for each example one of every ending, side by side.
 
     Args:
-        examples: all with the same number of endings, two or more.
+        examples: all with the same number of endings.
         tokenizer: of the model.
         max_seq_length: in tokens, special ones counted; what does not fit is cut as in `sequence.kept_of_pair`.
+        num_choices: that number, two or more.
 
     Raises:
-        InputError: another number of endings than the first example has, or a label that is none of them.
+        InputError: another number of endings, or a label that is none of them.
     """
     contexts = pieces(tokenizer, [example.context for example in examples])
     endings = pieces(tokenizer, [ending for example in examples for ending in example.endings])
     features = []
     for place, example in enumerate(examples):
-        num_choices = len(example.endings)
-        if num_choices != len(examples[0].endings) or num_choices < 2:
+        if len(example.endings) != num_choices or num_choices < 2:
             raise InputError(
-                f"example {example.id}: {num_choices} endings; expected as many as of the first example, "
-                f"{len(examples[0].endings)}, and at least 2"
+                f"example {example.id}: {len(example.endings)} endings; expected as many as of the first example, "
+                f"{num_choices}, and at least 2"
             )
         if example.label is not None and not 0 <= example.label < num_choices:
             raise InputError(f"example {example.id}: label {example.label}: expected 0 to {num_choices - 1}")

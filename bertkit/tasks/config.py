@@ -83,6 +83,8 @@ class SpansConfig:
         max_answer_length: tokens of an answer.
         null_score_diff_threshold: "no answer" is predicted when it scores higher than the best answer by more than this.
         is_always_answered: every question has an answer in its context (SQuAD 1.1).
+        alignment: what the text of an answer is: the exact slice of the context, or what Google's run_squad.py makes of its
+            pieces, for comparisons.
     """
 
     window_step: int | None
@@ -92,6 +94,7 @@ class SpansConfig:
     max_answer_length: int
     null_score_diff_threshold: float
     is_always_answered: bool
+    alignment: Literal["offsets", "google"]
 
     def __post_init__(self) -> None:
         problems = []
@@ -107,6 +110,20 @@ class SpansConfig:
             problems.append(f"task.spans.window_overlap={self.window_overlap}: expected at least 0")
         if problems:
             raise InputError("\n".join(problems))
+
+
+@dataclass(frozen=True)
+class TaggingConfig:
+    """How words become labelled pieces, and long sentences and documents windows.
+
+    Attributes:
+        label_all_pieces: every piece of a word is trained on its tag, the further pieces of B-X on I-X; else the first one.
+            Either way the first piece tags the word.
+        window_overlap: pieces that neighbouring windows share, rounded down to whole words; null: half a window.
+    """
+
+    label_all_pieces: bool
+    window_overlap: int | None
 
 
 @dataclass(frozen=True)
@@ -132,8 +149,11 @@ class TaskConfig:
         header: whether tables begin with a line of column names; null: if they hold the names that are asked for.
         column_names: of tables without such a line.
         columns: which column holds what.
+        needs_pair: a file without the column of the second segment is refused; else a text may stand alone.
         labels: their names in the order of their numbers; auto: those of the training file; regression: numbers.
         labels_in_files: what the files hold for each of the names; null: the names. Either is read.
+        multi_label: several labels of an example may hold at once, or none of them.
+        label_separator: what parts them in a text, such as the cell of a table; JSON and parquet may have a list.
         label_range: smallest and largest label of a regression.
         skip_labels: rows with such a label are left out and counted.
         skip_short_rows: rows with too few cells are left out and counted, not refused.
@@ -144,6 +164,7 @@ class TaskConfig:
         metrics: what is measured.
         best_metric: what chooses the best checkpoint; the larger, the better.
         max_seq_length: tokens, with the special ones.
+        tagging: pieces and windows of words; null for other shapes.
         spans: windows and answers; null for other shapes.
         recipe: published hyper-parameters.
     """
@@ -156,8 +177,11 @@ class TaskConfig:
     header: bool | None
     column_names: tuple[str, ...] | None
     columns: ColumnsConfig
+    needs_pair: bool
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
     labels_in_files: tuple[str, ...] | None
+    multi_label: bool
+    label_separator: str
     label_range: tuple[float, ...] | None
     skip_labels: tuple[str, ...]
     skip_short_rows: bool
@@ -168,6 +192,7 @@ class TaskConfig:
     metrics: tuple[str, ...]
     best_metric: str
     max_seq_length: int
+    tagging: TaggingConfig | None
     spans: SpansConfig | None
     recipe: RecipeConfig
 
@@ -189,8 +214,25 @@ class TaskConfig:
             problems.append(f"task.labels=null: expected a list, or auto, for kind={self.kind}")
         if self.kind == "tagging" and self.labels == "regression":
             problems.append("task.labels=regression: tags have names; expected a list, or auto")
+        if self.multi_label and (self.kind != "sequence" or self.is_regression):
+            problems.append("task.multi_label=true: expected kind=sequence with labels by name; set it to false")
+        if not self.label_separator:
+            problems.append("task.label_separator='': expected a text that parts labels, such as ','")
+        if self.needs_pair and self.columns.text_pair is None:
+            problems.append(
+                "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false"
+            )
         if self.kind == "spans" and self.spans is None:
             problems.append("task.spans=null: expected its settings for kind=spans; begin with task=spans")
+        if self.kind == "tagging" and self.tagging is None:
+            problems.append("task.tagging=null: expected its settings for kind=tagging; begin with task=tagging")
+        overlap = None if self.tagging is None else self.tagging.window_overlap
+        room = self.max_seq_length - 2
+        if overlap is not None and not 0 <= overlap < room:
+            problems.append(
+                f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
+                f"(task.max_seq_length={self.max_seq_length})"
+            )
         if self.max_seq_length < 8:
             problems.append(f"task.max_seq_length={self.max_seq_length}: expected at least 8")
         if problems:

@@ -71,6 +71,13 @@ class Labels:
         self.seen.setdefault(self.by_value[name], where)
         return self.by_value[name]
 
+    def names_of(self, value: Any, where: str) -> tuple[str, ...]:
+        """Check the labels that hold at once, none or more, and give their names, each once."""
+        if isinstance(value, str):
+            value = value.split(self.task.label_separator) if value.strip() else []
+        parts = value if isinstance(value, list) else [value]
+        return tuple(dict.fromkeys(str(self.name_of(part, where)) for part in parts))
+
     def all(self) -> tuple[str, ...]:
         """The names in the order of their numbers: as listed, else numbers by value, then the alphabet."""
         if self.task.is_regression:

@@ -3,6 +3,7 @@
 | metric | predictions and references | keys of the scores |
 |---|---|---|
 | accuracy, f1 (of label 1), f1_macro, f1_micro, matthews_correlation | label numbers; accuracy also rows of tags | the metric's name |
+| accuracy (of whole rows), f1_macro, f1_micro | several labels at once: an array of 0 and 1, a row each, a column a label | the metric's name |
 | pearson, spearmanr | numbers | the metric's name |
 | seqeval | rows of tags, one for each word | overall_precision, overall_recall, overall_f1, overall_accuracy |
 | seqeval_strict (well-formed IOB2 only) | rows of tags | strict_precision, strict_recall, strict_f1 |
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+
+import numpy as np
 
 from bertkit.errors import InputError
 
@@ -34,6 +37,8 @@ METRICS: dict[str, tuple[str, ...]] = {
         *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
     ),
 }
+
+MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # measure several labels at once
 
 
 def score(
@@ -66,7 +71,8 @@ def score(
     for name in names:
         metric, options, keys = CLASSES[name]
         rows = _rows(name, predictions, references, no_answer_probs)
-        result = metric().compute(predictions=rows[0], references=rows[1], **options)
+        config_name = "multilabel" if isinstance(references, np.ndarray) else None
+        result = metric(config_name=config_name).compute(predictions=rows[0], references=rows[1], **options)
         scores.update(result if keys is None else {key: result[old] for old, key in keys.items()})
     return scores
 
@@ -88,6 +94,8 @@ def _rows(name: str, predictions: Any, references: Any, no_answer_probs: Mapping
         return answers, [{"id": key, "answers": {"text": list(texts)}} for key, texts in references.items()]
     if len(predictions) != len(references):
         raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
+    if isinstance(references, np.ndarray):
+        return predictions.astype(int).tolist(), references.astype(int).tolist()
     if name.startswith("seqeval"):
         _check_rows(name, predictions, references)
         return [list(row) for row in predictions], [list(row) for row in references]

@@ -41,12 +41,14 @@ class PackagedMetric(evaluate.Metric):  # type: ignore[misc]
         super().__init__(**{"keep_in_memory": True, "cache_dir": self._temporary.name, "seed": 0, **options})
 
     def _info(self) -> Any:
-        features = Features({"predictions": self.prediction, "references": self.reference})
+        of_several = self.config_name == "multilabel"  # evaluate's own name for rows of 0 and 1
+        types = [List(each) if of_several else each for each in (self.prediction, self.reference)]
+        features = Features({"predictions": types[0], "references": types[1]})
         return evaluate.MetricInfo(description=type(self).__doc__, citation="", features=features)
 
 
 class Accuracy(PackagedMetric):
-    """The share of label numbers that are right."""
+    """The share of label numbers, or of whole rows of several labels, that are right."""
 
     prediction = reference = _NUMBER
 
@@ -55,14 +57,13 @@ class Accuracy(PackagedMetric):
 
 
 class F1(PackagedMetric):
-    """F1 of label numbers: of label 1 with average="binary", else "macro" or "micro" over all labels."""
+    """F1 of label numbers: of label 1 with average="binary", else "macro" or "micro" over all labels, or several at once."""
 
     prediction = reference = _NUMBER
 
     def _compute(self, predictions: Any, references: Any, average: str = "binary") -> dict[str, float]:
-        labels = sorted({*predictions, *references})
-        if average == "binary" and not set(labels) <= {0, 1}:
-            raise InputError(f"metric f1: labels {labels}, expected 0 and 1; use f1_macro or f1_micro")
+        if average == "binary" and not (labels := {*predictions, *references}) <= {0, 1}:
+            raise InputError(f"metric f1: labels {sorted(labels)}, expected 0 and 1; use f1_macro or f1_micro")
         value = sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0.0)
         return {"f1": float(value)}
 

@@ -30,6 +30,7 @@ OTHER_NAMES = {
     "test_matched": "test",
 }
 MAX_SHARES = 20  # labels that a description counts
+NONE_OF_THEM = "(none)"  # where several labels may hold at once
 WORDS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
 
 
@@ -115,6 +116,8 @@ def describe(source: Source) -> str:
             counts[known] += 1
         elif isinstance(example.label, float):
             numbers.append(example.label)
+        elif isinstance(example.label, tuple):
+            counts.update(example.label or [NONE_OF_THEM])
         else:
             counts[example.label] += 1
     if isinstance(examples[0], TaggingExample):
@@ -126,7 +129,8 @@ def describe(source: Source) -> str:
         return f"{text}; no labels"
     order = {label: place for place, label in enumerate(source.labels)}
     histogram = sorted(counts.items(), key=lambda item: (order.get(item[0], len(order)), str(item[0])))
-    total = sum(counts.values())
+    is_of_words = isinstance(examples[0], TaggingExample)
+    total = sum(counts.values()) if is_of_words else len(examples)  # of which several labels may hold
     shares = [f"{'no label' if label is None else label} {n:,} ({n / total:.1%})" for label, n in histogram]
     more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
     return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
@@ -195,16 +199,16 @@ def _sequence(
     task: TaskConfig, table: Table, kind: str, is_labelled: bool | None, labels: tuple[str, ...] | None
 ) -> Source:
     text = table.find(task.columns.text, "text", True)
-    pair = table.find(task.columns.text_pair, "text_pair", False)
+    pair = table.find(task.columns.text_pair, "text_pair", task.needs_pair)
     id_field = table.find(task.columns.id, "id", False)
     field = _label_field(task.columns.label, table, is_labelled)
     ids, reader = Ids(id_field), Labels(task, field, labels, table.is_typed)
-    examples: list[Example] = []
+    examples: list[SequenceExample] = []
     empty: list[str] = []
     num_skipped = 0
     for number, row in table.rows:
         where = table.place(number)
-        label: str | float | None = None
+        label: str | float | tuple[str, ...] | None = None
         if field is not None:
             value = _value(row, field, where) if is_labelled or field in row else None
             if value in task.skip_labels:
@@ -213,7 +217,7 @@ def _sequence(
                     continue
                 value = None  # of a test file, every row counts
             if value not in (None, "") or is_labelled:
-                label = reader.name_of(value, where)
+                label = (reader.names_of if task.multi_label else reader.name_of)(value, where)
         first = _text(row, text, where)
         second = None if pair is None else _text(row, pair, where)
         if not first.strip() or (second is not None and not second.strip()):
@@ -222,15 +226,20 @@ def _sequence(
         examples.append(SequenceExample(example_id, first, second, label))
     warnings = _skipped(table, num_skipped, task) + _empty(empty)
     if field is not None and not task.is_regression:
-        warnings += _unseen(table.name, reader.all(), reader.seen)
+        classes: Any = reader.seen
+        if task.multi_label:
+            classes = {
+                ", ".join(example.label) or NONE_OF_THEM for example in examples if isinstance(example.label, tuple)
+            }
+        warnings += _unseen(table.name, reader.all(), reader.seen, classes)
     description = f"{table.name} ({kind}{'' if table.has_header else ', without a header'})"
     return _source(description, examples, reader.all(), warnings)
 
 
-def _source(description: str, examples: list[Example], labels: tuple[str, ...], warnings: list[str]) -> Source:
+def _source(description: str, examples: Sequence[Example], labels: tuple[str, ...], warnings: list[str]) -> Source:
     if not examples:
         raise InputError(f"{description}: no examples; restore the file, or leave the split out")
-    return Source(description, examples, labels, tuple(warnings))
+    return Source(description, list(examples), labels, tuple(warnings))
 
 
 def _label_field(column: Column, table: Table, is_labelled: bool | None) -> str | None:
@@ -277,9 +286,9 @@ def _empty(places: list[str]) -> list[str]:
     return [f"{len(places):,} examples have an empty text, the first at {places[0]}"] if places else []
 
 
-def _unseen(name: str, labels: Sequence[str], seen: Any) -> list[str]:
-    if len(seen) == 1:
-        return [f"{name}: every label is '{next(iter(seen))}'; nothing can be learned or measured from one class"]
+def _unseen(name: str, labels: Sequence[str], seen: Any, classes: Any) -> list[str]:
+    if len(classes) == 1:
+        return [f"{name}: every label is '{next(iter(classes))}'; nothing can be learned or measured from one class"]
     missing = [label for label in labels if label not in seen]
     return [f"{name}: labels that never come: {', '.join(missing)}"] if missing and seen else []
 
@@ -356,7 +365,7 @@ def _tagging(
         examples.append(TaggingExample(ids.take(sentence.id, where), tuple(sentence.words), tags))
     warnings += _empty([name for sentence in sentences if not sentence.words])
     if has_tags:
-        warnings += _unseen(name, task.label_names or (), reader.seen)
+        warnings += _unseen(name, task.label_names or (), reader.seen, reader.seen)
     unit = "documents" if task.documents else "sentences"
     written = "" if scheme == "none" else f", {scheme.upper()}" + ("" if scheme == "iob2" else " read as IOB2")
     return _source(f"{name} ({kind}, {unit}{written})", examples, reader.all(), warnings)
@@ -489,7 +498,7 @@ def _choice(task: TaskConfig, table: Table, kind: str, is_labelled: bool | None)
             empty.append(where)
         examples.append(ChoiceExample(ids.take(_given(row, id_field), where), text, tuple(endings), label))
     warnings = _skipped(table, 0, task) + _empty(empty)
-    warnings += _unseen(table.name, (), seen)
+    warnings += _unseen(table.name, (), seen, seen)
     return _source(f"{table.name} ({kind})", examples, (), warnings)
 
 

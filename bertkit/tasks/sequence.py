@@ -26,12 +26,13 @@ class SequencePrediction:
 
     Attributes:
         id: of the example.
-        label: the most probable label, or the number of a regression.
+        label: the most probable label, or the number of a regression, or of labels that may hold at once those that are
+            more likely than not.
         probabilities: of each label by name; empty for a regression.
     """
 
     id: str
-    label: str | float
+    label: str | float | tuple[str, ...]
     probabilities: dict[str, float]
 
 
@@ -72,7 +73,7 @@ def assemble(
     example: int,
     first: list[int],
     second: list[int] | None,
-    label: float | None,
+    label: float | list[float] | None,
     max_seq_length: int,
 ) -> Feature:
     """Put one or two segments of pieces between [CLS] and [SEP], cut from their ends to fit."""
@@ -103,10 +104,12 @@ def kept_of_pair(num_first: int, num_second: int, budget: int) -> tuple[int, int
     return budget - second, second
 
 
-def _label(example: SequenceExample, numbers: Mapping[str, int]) -> float | None:
+def _label(example: SequenceExample, numbers: Mapping[str, int]) -> float | list[float] | None:
     label = example.label
     if label is None:
         return None
+    if isinstance(label, tuple):
+        return [float(name in label) for name in numbers]
     if not numbers:
         if isinstance(label, str):
             raise InputError(
@@ -124,6 +127,7 @@ def predictions(
     features: Sequence[Feature],
     logits: Sequence[NDArray[np.floating]],
     labels: Sequence[str],
+    multi_label: bool = False,
 ) -> list[SequencePrediction]:
     """Turn logits, (C,) of each feature, into predictions, one for each example.
 
@@ -132,6 +136,7 @@ def predictions(
         features: what `make_features` made of them.
         logits: of each feature; (1,) in a regression.
         labels: the names in the order of their numbers; none for a regression.
+        multi_label: any number of them may hold, each with a probability of its own.
     """
     answers = []
     for feature, scores in zip(features, logits, strict=True):
@@ -139,10 +144,16 @@ def predictions(
         if not labels:
             answers.append(SequencePrediction(name, float(scores[0]), {}))
             continue
-        shares = softmax(scores)
+        shares = sigmoid(scores) if multi_label else softmax(scores)
         probabilities = {label: float(share) for label, share in zip(labels, shares, strict=True)}
-        answers.append(SequencePrediction(name, labels[int(shares.argmax())], probabilities))
+        likely = tuple(label for label, share in probabilities.items() if share > 0.5)
+        answers.append(SequencePrediction(name, likely if multi_label else labels[int(shares.argmax())], probabilities))
     return answers
+
+
+def sigmoid(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """1 / (1 + exp(-x)), in float64."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64))))
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,20 +20,41 @@ from bertkit.tasks import choice, metrics, sequence, spans, tagging
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.task import Feature
 
+EXAMPLES_AT_ONCE = 4096  # that are tokenized together
 HEADS = {"sequence": "sequence", "tagging": "token", "spans": "span", "choice": "choice"}
 
 
 def make_features(
     task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer, labels: Sequence[str]
+) -> Iterator[Feature]:
+    """Turn the examples of a task into features, with labels where they have them.
+
+    A part of the examples at a time, since what tokenizing makes on its way is many times larger than the features.
+    """
+    for start in range(0, len(examples), EXAMPLES_AT_ONCE):
+        part = examples[start : start + EXAMPLES_AT_ONCE]
+        for feature in _features_of(task, part, tokenizer, labels, num_choices_of(task, examples)):
+            yield feature if start == 0 else dataclasses.replace(feature, example=feature.example + start)
+
+
+def _features_of(
+    task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer, labels: Sequence[str], num_choices: int
 ) -> list[Feature]:
-    """Turn the examples of a task into features, with labels where they have them."""
     match task.kind:
         case "sequence":
             return sequence.make_features(examples, tokenizer, labels, task.max_seq_length)
         case "choice":
-            return choice.make_features(examples, tokenizer, task.max_seq_length)
+            return choice.make_features(examples, tokenizer, task.max_seq_length, num_choices)
         case "tagging":
-            return tagging.make_features(examples, tokenizer, labels, task.max_seq_length)
+            assert task.tagging is not None
+            return tagging.make_features(
+                examples,
+                tokenizer,
+                labels,
+                task.max_seq_length,
+                label_all_pieces=task.tagging.label_all_pieces,
+                window_overlap=task.tagging.window_overlap,
+            )
         case "spans":
             assert task.spans is not None
             return spans.make_features(
@@ -58,11 +79,12 @@ def predict(
     features: Sequence[Feature],
     logits: Sequence[NDArray[np.floating]],
     labels: Sequence[str],
+    tokenizer: Tokenizer,
 ) -> list[Any]:
     """Turn the logits of each feature into a prediction for each example; of tagging, its tags."""
     match task.kind:
         case "sequence":
-            return sequence.predictions(examples, features, logits, labels)
+            return sequence.predictions(examples, features, logits, labels, task.multi_label)
         case "choice":
             return choice.predictions(examples, features, logits)
         case "tagging":
@@ -77,6 +99,8 @@ def predict(
                 n_best=task.spans.n_best,
                 max_answer_length=task.spans.max_answer_length,
                 null_score_diff_threshold=task.spans.null_score_diff_threshold,
+                alignment=task.spans.alignment,
+                tokenizer=tokenizer,
             )
 
 
@@ -84,11 +108,17 @@ def check_metrics(task: TaskConfig) -> None:
     """Refuse metrics that there are not, before anything is trained.
 
     Raises:
-        InputError: one of the task's metrics is unknown, or its main one is not among their scores.
+        InputError: one of the task's metrics is unknown or not for its labels, or its main one is not among their scores.
     """
     unknown = [name for name in task.metrics if name not in metrics.METRICS]
     if unknown:
         raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(metrics.METRICS)}")
+    unfit = [name for name in task.metrics if task.multi_label and name not in metrics.MULTI_LABEL]
+    if unfit:
+        raise InputError(
+            f"task.metrics: {', '.join(unfit)} cannot measure several labels at once; expected some of "
+            f"{', '.join(metrics.MULTI_LABEL)}"
+        )
     keys = [key for name in task.metrics for key in metrics.METRICS[name]]
     if task.best_metric not in keys:
         raise InputError(f"task.best_metric={task.best_metric}: expected one of {', '.join(keys)}")
@@ -108,6 +138,11 @@ def score(
             return metrics.score(task.metrics, answers, accepted, no_answer)
     given = [prediction.label for prediction in predictions]
     references = [example.label for example in examples]
+    if task.multi_label:
+        rows, true_rows = (
+            np.array([[name in each for name in labels] for each in all_]) for all_ in (given, references)
+        )
+        return metrics.score(task.metrics, rows, true_rows)
     if task.kind == "sequence" and labels:
         numbers = {name: number for number, name in enumerate(labels)}
         given, references = [numbers[name] for name in given], [numbers[name] for name in references]

@@ -103,6 +103,11 @@ def _check_format(task: TaskConfig, kind: str, name: Path) -> None:
         "spans": ("jsonl", "json", "csv", "tsv", "parquet"),
         "choice": ("csv", "tsv", "jsonl", "json", "parquet"),
     }[task.kind]
+    if kind == "text" and task.needs_pair:
+        raise InputError(
+            f"{name}: task={task.name} is of pairs, and a text a line has no second one; give a file of named columns, or set "
+            "format="
+        )
     if kind not in kinds:
         raise InputError(
             f"{name}: format {kind} is not for a model of {task.kind}; set format= to one of {', '.join(kinds)}"

@@ -19,13 +19,13 @@ class SequenceExample:
         id: as the file has it, or the number of the row.
         text: the first segment.
         text_pair: the second segment; None for a single text.
-        label: a label's name, or a number for a regression; None where it is not known.
+        label: a label's name, or a number for a regression, or the names of all that hold; None where it is not known.
     """
 
     id: str
     text: str
     text_pair: str | None
-    label: str | float | None
+    label: str | float | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Feature:
         example: the place of its example in the list.
         input_ids: T of them.
         token_type_ids: T of them.
-        label: sequence: the label's number, or a float; tagging: a label's number for each token, -100 for none, T of them;
+        label: sequence: the label's number, or a float, or for several labels at once a 0.0 or 1.0 for each; tagging: a label's number for each token, -100 for none, T of them;
             spans: (start, end), inclusive positions among the T tokens, (0, 0) for no answer; choice: the number of the
             right ending, on each of the features of an example; None where it is not known.
         where: what the shape needs to find its way back from tokens to the example, such as word numbers or character

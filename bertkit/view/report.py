@@ -31,7 +31,7 @@ CHARTS: Charts = (
     ("Tokens per second", (("tokens_per_second", "tokens per second"),), None),
 )
 TASK_CHARTS: Charts = (
-    ("Loss of the task's head", (("loss", "training"),), None),
+    ("Loss of the task's head", (("loss", "training"), ("eval_loss", "dev")), None),
     ("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev")), None),
     ("F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of chunks")), None),
     ("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev")), None),

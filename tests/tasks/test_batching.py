@@ -48,6 +48,14 @@ def test_every_cut_is_whole_and_within_its_budget(lengths: list[int], micro_toke
     assert len(parts) >= min(min_parts, len(lengths))
 
 
+def test_a_sequence_without_words_has_no_labels() -> None:
+    made = [Feature(0, [1, 2], [0, 0], None), Feature(1, [1, 7, 2], [0, 0, 0], [-100, 3, -100])]
+    batches = FeatureBatches(iter(made), "token")
+    assert batches.labels is not None
+    assert batches.labels.tolist() == [-100, -100, -100, 3, -100]
+    assert FeatureBatches(made[:1], "token").labels is None
+
+
 def test_features_are_packed() -> None:
     batches = FeatureBatches(features([2, 3, 1], label=1), "sequence")
     batch = batches.take(np.array([2, 0]))
@@ -61,7 +69,8 @@ def test_features_are_packed() -> None:
 
 def batch_of(head: str, labels: list[object], weights: list[float] | None = None, num_choices: int = 1) -> TaskBatch:
     made = [Feature(n, [1, 2, 3], [0, 0, 0], label) for n, label in enumerate(labels)]
-    batches = FeatureBatches(made, head, num_choices, weights)
+    batches = FeatureBatches(made, head, num_choices)
+    batches.class_weights = None if weights is None else np.array(weights)
     return batches.take(np.arange(len(batches)))
 
 

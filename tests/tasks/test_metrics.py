@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import InputError
-from bertkit.tasks.metrics import METRICS, gather_in_order, score
+from bertkit.tasks.metrics import METRICS, MULTI_LABEL, gather_in_order, score
 from bertkit.tasks.squad_score import normalize_answer
 
 
@@ -60,6 +60,37 @@ def test_labels_by_hand(predictions: list[int], references: list[int], expected:
     scores = score(names, predictions, references)
     assert list(scores) == names
     assert list(scores.values()) == pytest.approx(expected, abs=1e-12)
+
+
+# rows of predictions and of references -> accuracy of whole rows, f1_macro, f1_micro
+SEVERAL = [
+    # of three labels: one found and one missed; one found and one too many; never there nor predicted
+    ([[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [1, 0, 0]], (0.0, (2 / 3 + 0 + 0) / 3, 2 / 4)),
+    ([[1, 0, 1], [0, 1, 0]], [[1, 0, 1], [0, 1, 0]], (1.0, 1.0, 1.0)),
+]
+
+
+@pytest.mark.parametrize(("predictions", "references", "expected"), SEVERAL)
+def test_several_labels_at_once_by_hand(
+    predictions: list[list[int]], references: list[list[int]], expected: tuple[float, ...]
+) -> None:
+    scores = score(MULTI_LABEL, np.array(predictions), np.array(references))
+    assert list(scores) == ["accuracy", "f1_macro", "f1_micro"]
+    assert list(scores.values()) == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 23), st.integers(1, 7))
+def test_several_labels_at_once_equal_scikit_learn(seed: int, num_rows: int, num_labels: int) -> None:
+    predictions, references = np.random.default_rng(seed).random((2, num_rows, num_labels)) < 0.3
+    scores = score(MULTI_LABEL, predictions, references)
+    averages = {
+        f"f1_{average}": sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0)
+        for average in ("macro", "micro")
+    }
+    assert scores == pytest.approx(
+        {"accuracy": sklearn.metrics.accuracy_score(references, predictions), **averages}, abs=1e-12
+    )
 
 
 LABELS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=43)

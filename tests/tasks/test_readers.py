@@ -163,6 +163,55 @@ def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
         read(tmp_path, "sequence", "train", "labels=regression")
 
 
+SEVERAL = {
+    "train.csv": 'text,labels\na,"joy, fear"\nb,\nc,fear\n',
+    "train.tsv": "text\tlabel\na\tjoy,fear,joy\nb\t \nc\tfear\n",
+    "train.jsonl": '{"text": "a", "labels": ["joy", "fear"]}\n{"text": "b", "labels": []}\n{"text": "c", "labels": "fear"}\n',
+    "train.parquet": "",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_labels_at_once(tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        import pyarrow
+        import pyarrow.parquet
+
+        records = [
+            {"text": "a", "label": ["joy", "fear"]},
+            {"text": "b", "label": []},
+            {"text": "c", "label": ["fear"]},
+        ]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / name)
+    else:
+        write(tmp_path, name, SEVERAL[name])
+    source = read(tmp_path, "sequence", "train", "multi_label=true")
+    assert [row[3] for row in rows(source)] == [("joy", "fear"), (), ("fear",)]
+    assert (source.labels, source.warnings) == (("fear", "joy"), ())
+    assert describe(source).endswith("3 rows; fear 2 (66.7%), joy 1 (33.3%), (none) 1 (33.3%)")
+
+
+def test_several_labels_at_once_as_files_have_them(tmp_path: Path) -> None:
+    """Parted by what the setting says, numbered by what the files hold, in a test file where they are known."""
+    given = ("multi_label=true", "label_separator='|'", "labels=[joy,fear]", "labels_in_files=['0','1']")
+    write(tmp_path, "train.tsv", "text\tlabel\na\t1|0\nb\t1|0\n")
+    source = read(tmp_path, "sequence", "train", *given)
+    assert [row[3] for row in rows(source)] == [("fear", "joy"), ("fear", "joy")]
+    assert source.warnings == (
+        f"{tmp_path}/train.tsv: every label is 'fear, joy'; nothing can be learned or measured from one class",
+    )
+    write(tmp_path, "test.tsv", "text\tlabel\na\t1\nb\t\n")
+    assert [row[3] for row in rows(read(tmp_path, "sequence", "test", *given))] == [("fear",), None]
+    for value, message in (("1|2", "unknown label '2'; expected 'joy' or"), ("1||0", "empty label; expected 'joy'")):
+        write(tmp_path, "dev.tsv", f"text\tlabel\na\t1\nb\t{value}\n")
+        with pytest.raises(InputError) as caught:
+            read(tmp_path, "sequence", "dev", *given)
+        assert str(caught.value).startswith(f"{tmp_path}/dev.tsv:3: label: {message}")
+    write(tmp_path, "dev.jsonl", '{"text": "a", "label": null}')
+    with pytest.raises(InputError, match=r"dev\.jsonl:1: label: empty label"):
+        read(tmp_path, "sequence", "dev", *given, "files.dev=dev.jsonl")
+
+
 def test_labels_may_be_left_unread(tmp_path: Path) -> None:
     path = write(tmp_path, "x.csv", "text,label\na,nobody knows\nb,\n")
     task = task_config("sst2", "task.columns.text=text")
@@ -330,8 +379,9 @@ def test_swag(tmp_path: Path) -> None:
     ]
     record = {"context": "One.", "options": ["a", "b", "c"], "label": 1}
     write(tmp_path, "own.jsonl", json.dumps(record))
-    own = ("columns.context=context", "columns.endings=options", "columns.ending_start=null", "files.train=own.jsonl")
-    assert read(tmp_path, "swag", "train", *own).examples == [ChoiceExample("0", "One.", ("a", "b", "c"), 1)]
+    assert read(tmp_path, "choice", "train", "columns.endings=options", "files.train=own.jsonl").examples == [
+        ChoiceExample("0", "One.", ("a", "b", "c"), 1)
+    ]
 
 
 WARNED = [
@@ -370,6 +420,8 @@ FAULTS = [
     ("qqp", "test.tsv", "test", "id\tquestion1\tquestion2\n0\ta\n", "/test.tsv:2: too few cells (2, expected 3"),
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentnce2\tlabel\n", "/dev.tsv:1: no column 'sentence2' (it has: 'index', 'sentence1', 'sentnce2', 'label'); did you mean 'sentnce2'?"),
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentence2\n0\ta\tb\n", "/dev.tsv:1: no column 'label' (it has: 'index', 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
+    ("mrpc", "dev.tsv", "dev", "Quality\t#1 String\t#2 Sting\n1\ta\tb\n", "/dev.tsv:1: no column '#2 String' or 'sentence2' (it has: 'Quality', '#1 String', '#2 Sting'); did you mean '#2 Sting'?; set task.columns.text_pair="),
+    ("mnli", "dev.jsonl", "dev", '{"premise": "a", "label": "neutral"}', "/dev.jsonl:1: no column 'sentence2' or 'hypothesis' (it has: 'premise', 'label'); set task.columns.text_pair="),
     ("rte", "dev.tsv", "dev", "index\tlabel\tsentence1\tsentence2\tlabel\n", "/dev.tsv:1: two columns 'label'"),
     ("rte", "dev.tsv", "dev", PAIR + "7\ta\tb\tentailment\n8\ta\tb\tentailment\n7\tc\td\tentailment\n", "/dev.tsv:4: index '7' is there twice, first at {}/dev.tsv:2"),
     ("rte", "dev.tsv", "dev", b"index\tsentence1\tsentence2\tlabel\n0\tGr\xfc\xdfe\tb\tentailment\n", "/dev.tsv:2: not UTF-8 (byte 0xfc at column 5); convert the file to UTF-8"),
@@ -451,7 +503,7 @@ def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     assert rows(read_examples(task_config("sequence", "task.files.train=train.csv"), None, "train")) == EXPECTED
     absolute = task_config("mrpc", f"task.files.train={tmp_path}/train.csv", "task.columns.text=text", "task.labels=auto",
-                           "task.labels_in_files=null", "task.columns.text_pair=null", "task.columns.id=id")  # fmt: skip
+                           "task.labels_in_files=null", "task.columns.text_pair=null", "task.needs_pair=false", "task.columns.id=id")  # fmt: skip
     assert rows(read_examples(absolute, "/", "train")) == EXPECTED
     with pytest.raises(InputError, match="task=sequence: missing value: set data_dir="):
         read_examples(task_config("sequence"), None, "train")

@@ -17,6 +17,17 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
 
 
+def test_several_labels_at_once() -> None:
+    examples = [SequenceExample(str(n), "a", None, label) for n, label in enumerate([("z", "x"), (), ("y",)])]
+    features = make_features(examples, TOKENIZER, ("x", "y", "z"), 8)
+    assert [feature.label for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    logits = [np.array(row) for row in ([0.1, -0.1, 40.0], [-1.0, 0.0, -800.0], [np.log(3), 0.0, 0.0])]
+    found = sequence.predictions(examples, features, logits, ("x", "y", "z"), multi_label=True)
+    assert [each.label for each in found] == [("x", "z"), (), ("x",)]
+    assert list(found[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
+    assert found[2].probabilities["x"] == pytest.approx(0.75)
+
+
 def words(ids: list[int]) -> str:
     return " ".join(TOKENS[number] for number in ids)
 
@@ -89,7 +100,7 @@ CHOICES = [ChoiceExample("x", "a b", ("c", "d e"), 1), ChoiceExample("y", "b", (
 
 
 def test_each_ending_is_a_feature() -> None:
-    features = choice.make_features(CHOICES, TOKENIZER, 7)
+    features = choice.make_features(CHOICES, TOKENIZER, 7, 2)
     assert [words(feature.input_ids) for feature in features] == [
         "[CLS] a b [SEP] c [SEP]",
         "[CLS] a b [SEP] d e [SEP]",
@@ -100,7 +111,7 @@ def test_each_ending_is_a_feature() -> None:
 
 
 def test_predictions_of_choices() -> None:
-    features = choice.make_features(CHOICES, TOKENIZER, 9)
+    features = choice.make_features(CHOICES, TOKENIZER, 9, 2)
     logits = [np.array([value], np.float32) for value in (np.log(3.0), 0.0, -2.0, -2.0 + np.log(4.0))]
     first, second = choice.predictions(CHOICES, features, logits)
     assert (first.id, first.label) == ("x", 0)
@@ -114,4 +125,4 @@ def test_predictions_of_choices() -> None:
 )
 def test_choices_that_do_not_fit(endings: tuple[str, ...], label: int, line: str) -> None:
     with pytest.raises(InputError, match=line):
-        choice.make_features([CHOICES[0], ChoiceExample("z", "a", endings, label)], TOKENIZER, 9)
+        choice.make_features([CHOICES[0], ChoiceExample("z", "a", endings, label)], TOKENIZER, 9, 2)

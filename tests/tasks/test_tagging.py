@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from task_configs import task_config
 
 from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.errors import InputError
+from bertkit.tasks import shapes
 from bertkit.tasks.tagging import make_features, tags_of
 from bertkit.tasks.task import Feature, TaggingExample
 
@@ -89,6 +91,30 @@ def test_a_word_is_tagged_where_it_has_most_context(letters: Tokenizer) -> None:
     # window 1       0  1  2  1  0
     expected = ["W0", "W0", "W0", "W0", "W1", "W1", "W1"]
     assert tags_of([given], features, logits, ("W0", "W1", "W2")) == [expected]
+
+
+TASK_SETTINGS = [
+    # task.tagging.* -> words of each window, labels of the first, the window that each word's tag is from
+    ((), ["a bc d ef", "d ef g a b", "g a b cde", "cde f"], [-100, 0, 1, -100, 0, 0, -100, -100], "0 0 0 0 1 1 2 2 3"),
+    (("window_overlap=0",), ["a bc d ef", "g a b cde", "f"], [-100, 0, 1, -100, 0, 0, -100, -100], "0 0 0 0 1 1 1 1 2"),
+    (("window_overlap=2", "label_all_pieces=true"), ["a bc d ef", "ef g a b", "a b cde f"],
+     [-100, 0, 1, 2, 0, 0, 0, -100], "0 0 0 0 1 1 2 2 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "windows", "labels", "tags"), TASK_SETTINGS)
+def test_settings_reach_features_and_words_keep_one_tag(
+    letters: Tokenizer, overrides: tuple[str, ...], windows: list[str], labels: list[int], tags: str
+) -> None:
+    """Twelve pieces in windows of six; each window gives its own number to all of its words."""
+    task = task_config("tagging", "task.max_seq_length=8", *(f"task.tagging.{text}" for text in overrides))
+    given = [example("a bc d ef g a b cde f", "O B-X O O O O O B-Y O")]
+    features = list(shapes.make_features(task, given, letters, LABELS))
+    assert [shown(letters, each)[len("[CLS] ") : -len(" [SEP]")].replace(" ##", "") for each in features] == windows
+    assert features[0].label == labels
+    numbers = tuple(map(str, range(len(windows))))
+    logits = [np.tile(np.eye(len(windows))[n], (len(each.input_ids), 1)) for n, each in enumerate(features)]
+    assert shapes.predict(task, given, features, logits, numbers, letters) == [tags.split()]
 
 
 @settings(max_examples=60, deadline=None)

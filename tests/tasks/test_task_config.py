@@ -57,6 +57,7 @@ TABLE = {
     "conll2003": (NER, None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
     "pos": (tuple(UPOS), None, ("accuracy",), "accuracy", 32, 5e-5, 3),
     "swag": (None, None, ("accuracy",), "accuracy", 16, 2e-5, 3),
+    "choice": (None, None, ("accuracy",), "accuracy", 16, 2e-5, 3),
     "sequence": ("auto", None, ("accuracy",), "accuracy", 32, 2e-5, 3),
     "tagging": ("auto", None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
     "spans": (None, None, ("squad_v2",), "f1", 48, 5e-5, 2),
@@ -68,12 +69,13 @@ KINDS = {
     "conll2003": "tagging",
     "pos": "tagging",
     "swag": "choice",
+    "choice": "choice",
 }
 
 
 def test_every_task_is_in_the_table() -> None:
     assert sorted(path.stem for path in (conf_dir() / "task").glob("*.yaml")) == sorted(TABLE)
-    assert len(TABLE) == 18
+    assert len(TABLE) == 19
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -87,6 +89,7 @@ def test_the_facts_of_a_task(name: str) -> None:
     assert task.max_seq_length == (384 if task.kind == "spans" else 128)
     assert (task.spans is not None) == (task.kind == "spans")
     assert task.is_regression == (name == "stsb")
+    assert task.needs_pair == (name in ("mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"))
 
 
 HUB = {
@@ -127,6 +130,13 @@ REFUSED = [
     ("squad1", "spans=null", "task.spans=null: expected its settings"),
     ("squad1", "spans.window_overlap=64", "window_step=128 and task.spans.window_overlap=64: expected exactly one"),
     ("squad1", "spans.n_best=0", "task.spans.n_best=0: expected at least 1"),
+    ("tagging", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
+    ("stsb", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
+    ("sequence", "label_separator=''", "task.label_separator='': expected a text that parts labels"),
+    ("mrpc", "columns.text_pair=null", "task.columns.text_pair=null with task.needs_pair=true"),
+    ("tagging", "tagging=null", "task.tagging=null: expected its settings"),
+    ("tagging", "tagging.window_overlap=126", "task.tagging.window_overlap=126: expected 0 to 125, less than the 126"),
+    ("tagging", "tagging.window_overlap=-1", "task.tagging.window_overlap=-1: expected 0 to 125"),
     ("cola", "max_seq_length=2", "task.max_seq_length=2: expected at least 8"),
     ("cola", "format=xls", "format='xls': expected auto or tsv or csv"),
 ]
