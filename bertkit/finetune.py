@@ -442,6 +442,8 @@ class _Finetuning:
         write_durably(self.directory / runs.RESULT, to_json(result))
         remove_dir(self.directory / BEST)
         print(f"dev: {console.scores_line(metrics)} (step {best['step']}, the best by {settings.task.best_metric})")
+        if self.state["skips"]["total"]:
+            print(console.skips_line(self.state["skips"]["total"]))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")
 
 

@@ -394,4 +394,6 @@ class _Pretraining:
         write_durably(self.directory / runs.RESULT, to_json(result))
         if "mlm_loss" in metrics:
             print(console.health_line(metrics, baselines))
+        if self.state["skips"]["total"]:
+            print(console.skips_line(self.state["skips"]["total"]))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import make_text, write_text
+from conftest import make_text, strike, write_text
 
 from bertkit import load_model
 from bertkit.cli import run
@@ -130,6 +130,57 @@ def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
     assert set(rows) == {1, 3, 4}
     assert "loss" not in rows[3]
     assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[2]") == 0
+
+
+STRUCK = (3, 4, 8)
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_logged(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
+    more = ["steps=9", "checkpoint.every_steps=4", "log.every_steps=3", "checkpoint.keep_last=9"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, STRUCK)
+        assert pretrain(prepared_dir, tmp_path / "struck", *more) == 0
+    said = capsys.readouterr().out
+    assert said.count("skipped: mlm_loss nan, nsp_loss nan, grad_norm nan (its 12 examples are in metrics.jsonl)") == 3
+    assert "3 steps were skipped" in said
+    assert pretrain(prepared_dir, tmp_path / "left_out", *more, f"data.skip_steps={list(STRUCK)}") == 0
+    struck, left_out = (all_checkpoints(tmp_path / name) for name in ("struck", "left_out"))
+    assert [path.name[-1] for path in struck] == ["9", "8", "4"]
+    for ours, theirs in zip(struck, left_out, strict=True):
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            assert sha256_file(ours / name) == sha256_file(theirs / name)
+        states = [json.loads((path / "state.json").read_text()) for path in (ours, theirs)]
+        assert states[0]["num_updates"] == states[1]["num_updates"]
+    assert states[0]["skips"] == {"total": 2, "in_a_row": 2}  # of the checkpoint of step 4
+    rows = read_metrics(tmp_path / "struck" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 3, 4, 6, 8, 9]
+    for row in rows:
+        assert ("skipped" in row) == ("loss" not in row) == (row["step"] in STRUCK)
+        assert len(row.get("examples", [])) == 12 * ("skipped" in row)
+    assert len({tuple(example) for row in rows for example in row.get("examples", [])}) == 36  # within the first epoch
+    assert [row["learning_rate"] for row in rows if row["step"] in (3, 8)] == [
+        row["learning_rate"] for row in read_metrics(tmp_path / "left_out" / "metrics.jsonl") if row["step"] in (3, 8)
+    ]
+
+
+def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["steps=30", "checkpoint.every_steps=2", "numerics.max_skips_in_a_row=3", "log.every_steps=100"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, range(6, 31))
+        assert pretrain(prepared_dir, tmp_path / "run", *more) == 5
+    assert "error: step 8: the loss or the gradient was not finite in 3 steps in a row" in capsys.readouterr().err
+    newest = all_checkpoints(tmp_path / "run")[0]
+    assert (newest.name[-1], fault_of(newest)) == ("6", None)
+    assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 6, 7, 8]
+    # the same command goes on from there, and the steps skipped before it still count
+    assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
+    assert "1 steps were skipped" not in (said := capsys.readouterr().out)
+    assert "1 step was skipped" in said
 
 
 def test_a_finished_run_needs_nothing_to_say_so(

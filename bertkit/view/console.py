@@ -60,6 +60,12 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
     return "  ".join([*parts, f"{time_left} left"])
 
 
+def skips_line(num_skipped: int) -> str:
+    """Say how many steps a run skipped."""
+    steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
+    return f"{steps} skipped for a loss or gradient that is not finite; metrics.jsonl has their examples"
+
+
 def scores_line(metrics: dict[str, float]) -> str:
     """Say what a task's metrics are."""
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
