@@ -106,16 +106,37 @@ def check_chain(data: Path, whole: Path, run_dir: Path, worlds: list[int], kills
             assert ours == pytest.approx(theirs, abs=1e-6)
 
 
+def refuses(process: subprocess.Popen[str], run_dir: Path, line: str) -> None:
+    """The command ends with exit code 2 and leaves every file as it was."""
+
+    def contents() -> dict[str, str]:
+        return {str(path): sha256_file(path) for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"}
+
+    before = contents()
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 2, said
+    assert line in said
+    assert contents() == before
+
+
 def test_other_processes_after_each_kill(prepared_dir: Path, tmp_path: Path) -> None:
     """Strict: one hash."""
     finish(start(prepared_dir, tmp_path / "whole", 1, "reproducibility=strict"))
-    check_chain(prepared_dir, tmp_path / "whole", tmp_path / "run", [4, 1, 2], [7, 14], "strict")
+    strict = "reproducibility=strict"
+    kill_after(start(prepared_dir, tmp_path / "run", 4, strict), tmp_path / "run", 7)
+    line = "3 processes: reproducibility=strict adds the gradients of 4 parts of a batch in one order, for 1, 2 or 4"
+    refuses(start(prepared_dir, tmp_path / "run", 3, strict), tmp_path / "run", line)
+    check_chain(prepared_dir, tmp_path / "whole", tmp_path / "run", [1, 2], [14], "strict")
 
 
 def test_three_processes_then_one(prepared_dir: Path, tmp_path: Path) -> None:
     """Default: the same micro-batches, and losses that differ by rounding only."""
     finish(start(prepared_dir, tmp_path / "whole", 1))
     check_chain(prepared_dir, tmp_path / "whole", tmp_path / "run", [3, 1], [10], "default")
+    of_itself = "batch.micro_sequences=auto"  # two for one process; three for three, if they had begun the run
+    kill_after(start(prepared_dir, tmp_path / "begun", 1, of_itself), tmp_path / "begun", 4)
+    line = "3 processes but 2 micro-batches a step"
+    refuses(start(prepared_dir, tmp_path / "begun", 3, of_itself), tmp_path / "begun", line)
 
 
 @pytest.mark.slow

@@ -407,3 +407,14 @@ def test_a_step_that_is_not_finite_is_skipped_and_logged(data: Path, start: Path
     with pytest.MonkeyPatch.context() as patch:
         strike(patch, range(1, 15))
         assert finetune(data, start, tmp_path / "lost", *more) == 5
+
+
+def test_one_order_of_adding_is_kept_from_the_start(data: Path, start: Path, tmp_path: Path) -> None:
+    """Strict: four parts of each batch, also of the last one of an epoch, which has five examples."""
+    assert finetune(data, start, tmp_path / "strict", "reproducibility=strict") == 0
+    assert finetune(data, start, tmp_path / "default") == 0
+    state = json.loads((all_checkpoints(tmp_path / "strict")[0] / "state.json").read_text())
+    assert (state["num_parts"], state["cut"]["min_parts"]) == (4, 4)
+    strict, default = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("strict", "default"))
+    assert strict[0]["loss"] != default[0]["loss"]  # other micro-batches, so other dropout
+    assert len(strict) == len(default) == 14

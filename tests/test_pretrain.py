@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import make_text, strike, write_text
 
@@ -271,6 +272,46 @@ def test_a_live_run_is_left_alone(prepared_dir: Path, tmp_path: Path, capsys: py
     assert f"in use by process {os.getpid()}" in capsys.readouterr().err
 
 
+def set_state(run_dir: Path, **changed: object) -> None:
+    """Change what the newest checkpoint keeps of its run, as a run elsewhere would have written it."""
+    newest = all_checkpoints(run_dir)[0]
+    path, manifest = newest / "state.json", json.loads((newest / "manifest.json").read_text())
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    assert fault_of(newest) is None
+
+
+@pytest.mark.parametrize("mode", ["default", "strict"])
+def test_other_threads_or_another_torch(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    """Refused when every bit must be the same, said in a line when not."""
+    run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
+    before = torch.get_num_threads()
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    for changed, line in (
+        ({"num_threads": before + 1}, f"{before + 1} threads before, {before} here"),
+        ({"num_threads": before, "torch": "1.2.3"}, f"1.2.3 as torch before, {torch.__version__} here"),
+    ):
+        (run_dir / "eval.json").unlink(missing_ok=True)
+        set_state(run_dir, **changed)
+        capsys.readouterr()
+        code = pretrain(prepared_dir, run_dir, *more)
+        said = capsys.readouterr()
+        if mode == "strict":
+            assert code == 2
+            assert f"{line}: reproducibility=strict goes on only as it began" in said.err
+        else:
+            assert code == 0
+            assert f"warning: {line}" in said.out
+        assert torch.get_num_threads() == changed["num_threads"] if mode == "default" else before
+        torch.set_num_threads(before)
+    set_state(run_dir, num_threads=before, torch=torch.__version__)
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    assert "warning" not in capsys.readouterr().out.replace("warning: no held-out", "")
+
+
 def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
     """Stop a run: by a signal after a random number of logged steps, or by SIGKILL in the middle of a save."""
     metrics, how = run_dir / "metrics.jsonl", rng.choice(["SIGTERM", "SIGINT", "SIGKILL", "save"])
@@ -328,6 +369,45 @@ def test_ten_trials_of_stops(prepared_dir: Path, tmp_path: Path, trial: int) -> 
     print(f"trial {trial}: exit codes {codes}")
     assert any(codes), "no stop came in time"
     assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+
+
+LONG = [
+    "steps=2000", "batch.sequences=8", "batch.micro_sequences=4", "checkpoint.every_steps=50", "evaluation.every_steps=500",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_twenty_sigkills_of_a_long_run(prepared_dir: Path, tmp_path: Path, seed: int) -> None:
+    """At random moments, start-up and saves included; all five: `pytest -m slow tests/test_pretrain.py -k sigkills -s`."""
+    rng, more = random.Random(seed), [*LONG, f"seed={seed}"]
+    started_at = time.monotonic()
+    process = start(prepared_dir, tmp_path / "whole", *more)
+    process.communicate()
+    seconds, kills = time.monotonic() - started_at, 0
+    while kills < 20:
+        process = start(prepared_dir, tmp_path / "killed", *more)
+        try:
+            process.communicate(timeout=rng.uniform(0, seconds / 4))
+            break  # done before this kill
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+    else:
+        process = start(prepared_dir, tmp_path / "killed", *more)
+        process.communicate()
+    assert process.returncode == 0
+    whole, killed = (all_checkpoints(tmp_path / name)[0] for name in ("whole", "killed"))
+    rows = [
+        [{**row, "tokens_per_second": 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")]
+        for name in ("whole", "killed")
+    ]
+    print(f"seed {seed}: {kills} kills; {sha256_file(whole / 'optimizer.safetensors')[:16]}")
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        assert sha256_file(whole / name) == sha256_file(killed / name)
+    assert [row["step"] for row in rows[1]] == list(range(1, 2001))
+    assert rows[0] == rows[1]
 
 
 def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path) -> None:
