@@ -46,12 +46,14 @@ from bertkit.train import loop
 from bertkit.train.log import MetricsLog
 from bertkit.train.losses import LossTerm
 from bertkit.train.schedule import polynomial
+from bertkit.train.step_report import NO_SKIPS, Skips
+from bertkit.train.summation import FEWEST_PARTS, num_parts_for
 from bertkit.training_run import TrainingRun, metrics_row
 from bertkit.view import console
 from bertkit.view.report import TASK_CHARTS, write_report
 
 # may differ when a run is resumed; of the files and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "model_dir", "log", "checkpoint", "device")
+FREE_SETTINGS = ("output_dir", "data_dir", "model_dir", "log", "checkpoint", "device", "data", "numerics")
 SCORE = "score"  # the label of a regression
 BEST = "best"  # the weights of the best score so far
 
@@ -103,6 +105,9 @@ def run(settings: FinetuneSettings) -> None:
             print("\n".join(split.describe()))
         print(f"starting from {settings.model_dir}: {start['summary']}")
     accelerator = loop.make_accelerator(settings.device, world.size)
+    state = _state_at_start(settings, accelerator)
+    order = TrainingOrder(batches, settings.batch.sequences, settings.seed, Cut(**state["cut"]))
+    loop.check_layout(order.fewest_parts, state["num_parts"], world.size)
     identity["data_fingerprint"] = [_fingerprint(split.source.examples) for split in (train, dev)]
     identity["starting_weights"] = start["sha256"]
     facts = {
@@ -116,7 +121,9 @@ def run(settings: FinetuneSettings) -> None:
             stack.enter_context(runs.opened(directory, to_mapping(settings), identity, facts))
 
         loop.on_main_process(accelerator, open_run)
-        _Finetuning(settings, batches, dev.source, dev_features, labels, model, tokenizer, accelerator, directory).run()
+        _Finetuning(
+            settings, batches, dev.source, dev_features, labels, model, tokenizer, accelerator, directory, state
+        ).run()
 
 
 def _known(settings: FinetuneSettings) -> dict[str, Any]:
@@ -244,6 +251,7 @@ class _Finetuning:
         tokenizer: Tokenizer,
         accelerator: loop.Accelerator,
         directory: Path,
+        state: dict[str, Any],
     ) -> None:
         self.settings, self.labels = settings, labels
         self.examples, self.features = dev.examples, dev_features
@@ -258,12 +266,13 @@ class _Finetuning:
             tokenizer,
             settings.optimizer,
             keep_last=settings.checkpoint.keep_last,
-            state={"cut": dataclasses.asdict(_cut(settings, accelerator)), "best": None, "num_worse": 0},
+            state=state,
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )
         self.state = self.training.state
         self.order = TrainingOrder(batches, settings.batch.sequences, settings.seed, Cut(**self.state["cut"]))
+        loop.check_layout(self.order.fewest_parts, self.state["num_parts"], accelerator.num_processes)
         self.steps = _steps_of(settings, batches)
         self.warmup_steps = settings.warmup_of(self.steps)
 
@@ -284,23 +293,27 @@ class _Finetuning:
         settings = self.settings
         tokens, seconds = 0, 0.0
         for report in self._steps(stop_requested):
-            step, is_last = report.step, report.step == self.steps
+            step = report.step
             tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
             metrics: dict[str, float] = {}
-            if is_last or self._is_due(step, settings.evaluation.every_steps):
+            if self._is_due(step, settings.evaluation.every_steps):
                 metrics, _, loss = self._evaluate()
                 self._remember(step, metrics)
-            if log is not None and (metrics or step == 1 or is_last or step % settings.log.every_steps == 0):
-                row = metrics_row(report, tokens / seconds, metrics | {"loss": loss} if metrics else {})
-                row["epoch"] = round(step / self.order.steps_per_epoch, 4)
-                log.write(row)
-                progress.line(console.step_line(row, self.steps, progress.time_left()))
+                metrics |= {"loss": loss}
+            if log is not None:
+                for skipped in report.found:
+                    self._log(log, progress, skipped, None, {})
+                is_skipped = report.is_read and report.fault is not None
+                if metrics or self._is_logged(step) or report.is_left_out or is_skipped:
+                    self._log(log, progress, report, tokens / seconds, metrics)
+                    tokens, seconds = 0, 0.0
                 if metrics:
                     progress.line(f"  dev: {console.scores_line(metrics)}")
                     write_report(self.directory, {}, TASK_CHARTS)
-                tokens, seconds = 0, 0.0
+            report.check_skips(settings.numerics.max_skips_in_a_row)
             is_over = self._is_over(step)
             if is_over or report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
+                self.state["skips"] = dataclasses.asdict(report.skips)
                 self.training.save(step)
             progress.advance(step)
             if is_over:
@@ -330,11 +343,39 @@ class _Finetuning:
             ),
             max_grad_norm=settings.optimizer.max_grad_norm,
             seed=settings.seed,
+            num_parts=self.state["num_parts"],
+            skip_steps=settings.data.skip_steps,
+            skips=Skips(**self.state["skips"]),
+            is_read=lambda step: (
+                self._is_logged(step)
+                or self._is_due(step, settings.evaluation.every_steps)
+                or self._is_due(step, settings.checkpoint.every_steps)
+            ),
             stop_requested=stop_requested,
         )
 
     def _is_due(self, step: int, every_steps: int | str) -> bool:
-        return step % (self.order.steps_per_epoch if every_steps == "epoch" else int(every_steps)) == 0
+        every = self.order.steps_per_epoch if every_steps == "epoch" else int(every_steps)
+        return step == self.steps or step % every == 0
+
+    def _is_logged(self, step: int) -> bool:
+        return step == 1 or self._is_due(step, self.settings.log.every_steps)
+
+    def _log(
+        self,
+        log: MetricsLog,
+        progress: Progress,
+        report: loop.StepReport,
+        tokens_per_second: float | None,
+        metrics: dict[str, float],
+    ) -> None:
+        """Write the row of a step and print its line; the row of a skipped one names the examples of its batch."""
+        row = metrics_row(report, tokens_per_second, metrics)
+        row["epoch"] = round(report.step / self.order.steps_per_epoch, 4)
+        if report.fault is not None:
+            row["examples"] = self.order.items(report.step - 1).tolist()
+        log.write(row)
+        progress.line(console.step_line(row, self.steps, progress.time_left()))
 
     def _is_over(self, step: int) -> bool:
         """Whether the last step is done, or the score has not improved for too long."""
@@ -419,14 +460,28 @@ class _Finetuning:
         write_durably(self.directory / runs.RESULT, to_json(result))
         remove_dir(self.directory / BEST)
         print(f"dev: {console.scores_line(metrics)} (step {best['step']}, the best by {settings.task.best_metric})")
+        if self.state["skips"]["total"]:
+            print(console.skips_line(self.state["skips"]["total"]))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")
 
 
-def _cut(settings: FinetuneSettings, accelerator: loop.Accelerator) -> Cut:
-    """Choose how a batch is cut: as it is set, or to suit the device; alike for one process and for two."""
-    batch, fewest = settings.batch, max(2, accelerator.num_processes)
+def _state_at_start(settings: FinetuneSettings, accelerator: loop.Accelerator) -> dict[str, Any]:
+    """Choose how a batch is cut, as it is set or to suit the device, and the order in which its parts are added.
+
+    The cut is alike for one process and for two; with reproducibility=strict for any number.
+    """
+    batch, is_strict = settings.batch, settings.reproducibility == "strict"
+    fewest = FEWEST_PARTS if is_strict else accelerator.num_processes
     if batch.micro_sequences != "auto":
-        return Cut(None, batch.micro_sequences, accelerator.num_processes)
-    if batch.micro_tokens != "auto":
-        return Cut(batch.micro_tokens, None, accelerator.num_processes)
-    return Cut(TOKENS_AT_ONCE[accelerator.device.type], None, fewest)
+        cut = Cut(None, batch.micro_sequences, fewest)
+    elif batch.micro_tokens != "auto":
+        cut = Cut(batch.micro_tokens, None, fewest)
+    else:
+        cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
+    return {
+        "cut": dataclasses.asdict(cut),
+        "num_parts": num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
+        "skips": dataclasses.asdict(NO_SKIPS),
+        "best": None,
+        "num_worse": 0,
+    }

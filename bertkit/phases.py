@@ -19,6 +19,7 @@ from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
 from bertkit.evaluate import held_out_sampler
 from bertkit.settings import PretrainSettings
 from bertkit.train import loop
+from bertkit.train.summation import FEWEST_PARTS
 
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
 
@@ -49,6 +50,10 @@ class Phase:
         batch_size = self.shards[-1][1]
         return list(zip(mine, self.sampler.micro_batches(step - self.first_step, batch_size, ranges), strict=True))
 
+    def examples(self, step: int) -> list[tuple[int, int]]:
+        """Name the examples of a step of the run, counted from 0: the phase's epoch, and the number within it."""
+        return self.sampler.examples(step - self.first_step, self.shards[-1][1])
+
 
 def segments_of(settings: PretrainSettings) -> list[SegmentsConfig | InstancesConfig]:
     """Give the segments of each phase: the same ones but for their length."""
@@ -61,20 +66,19 @@ def micro_sequences_of(settings: PretrainSettings, device: str, num_processes: i
     """Give how many sequences one forward pass takes in each phase: what is set, or what suits the device.
 
     Left to itself, a global batch is cut into two or more parts of equal size, the same ones for one process and for
-    two, and into at least one for each process.
+    two, and into at least one for each process; with reproducibility=strict into four or more, whatever the processes.
     """
-    return [
-        _micro_sequences(settings, segments.max_seq_length, device, num_processes) for segments in segments_of(settings)
-    ]
+    fewest = FEWEST_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
+    return [_micro_sequences(settings, segments.max_seq_length, device, fewest) for segments in segments_of(settings)]
 
 
-def _micro_sequences(settings: PretrainSettings, longest: int, device: str, num_processes: int) -> int:
+def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewest: int) -> int:
     batch = settings.batch
     if batch.micro_sequences != "auto":
         return min(batch.micro_sequences, batch.sequences)
     if batch.micro_tokens != "auto":
         return min(max(1, batch.micro_tokens // longest), batch.sequences)
-    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // max(2, num_processes)))
+    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
     num_shards = math.ceil(batch.sequences / most)
     return math.ceil(batch.sequences / num_shards)
 

@@ -41,12 +41,14 @@ from bertkit.train import checkpoint, loop
 from bertkit.train.log import MetricsLog
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.schedule import polynomial
+from bertkit.train.step_report import NO_SKIPS, Skips
+from bertkit.train.summation import num_parts_for
 from bertkit.training_run import TrainingRun, metrics_row
 from bertkit.view import console
 from bertkit.view.report import write_report
 
 # may differ when a run is resumed; of the data and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device")
+FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device", "numerics")
 EVALUATION_SEQUENCES = 32
 
 
@@ -83,9 +85,9 @@ def run(settings: PretrainSettings) -> None:
     moments = _starting_moments(settings, model)
     accelerator = loop.make_accelerator(settings.device, world.size)
     micro_sequences = micro_sequences_of(settings, accelerator.device.type, world.size)
-    for size in micro_sequences:  # refuses a layout before anything is written
-        shards = loop.micro_shards(settings.batch.sequences, size)
-        loop.shards_of_process(len(shards), world.rank, world.size)
+    num_shards = min(len(loop.micro_shards(settings.batch.sequences, size)) for size in micro_sequences)
+    num_parts = num_parts_for(num_shards) if settings.reproducibility == "strict" else None
+    loop.check_layout(num_shards, num_parts, world.size)  # before anything is written
     identity["starting_weights"] = None if start is None else start["sha256"]
     facts = {
         "data_fingerprint": dataset.fingerprint,
@@ -100,7 +102,8 @@ def run(settings: PretrainSettings) -> None:
             stack.enter_context(runs.opened(directory, to_mapping(settings), identity, facts))
 
         loop.on_main_process(accelerator, open_run)
-        _Pretraining(settings, dataset, model, moments, accelerator, directory, micro_sequences).run()
+        state = {"micro_sequences": micro_sequences, "num_parts": num_parts}
+        _Pretraining(settings, dataset, model, moments, accelerator, directory, state).run()
 
 
 def _is_done(directory: Path, identity: dict[str, Any]) -> bool:
@@ -206,7 +209,7 @@ class _Pretraining:
         starting_moments: dict[str, Tensor],
         accelerator: loop.Accelerator,
         directory: Path,
-        micro_sequences: list[int],
+        state: dict[str, Any],
     ) -> None:
         self.settings, self.dataset, self.accelerator = settings, dataset, accelerator
         self.directory, self.main = directory, accelerator.is_main_process
@@ -217,12 +220,14 @@ class _Pretraining:
             dataset.tokenizer,
             settings.optimizer,
             keep_last=settings.checkpoint.keep_last,
-            state={"micro_sequences": micro_sequences},
+            state={**state, "skips": dataclasses.asdict(NO_SKIPS)},
             starting_moments=starting_moments,
         )
         self.packed, self.model, self.first_step = model, self.training.model, self.training.first_step
-        micro_sequences = self.training.state["micro_sequences"]
-        self.phases = make_phases(settings, dataset, directory / "cache", micro_sequences)
+        self.state = self.training.state
+        self.phases = make_phases(settings, dataset, directory / "cache", self.state["micro_sequences"])
+        for phase in self.phases:  # those of a run that is resumed, with perhaps other processes than it began with
+            loop.check_layout(len(phase.shards), self.state["num_parts"], accelerator.num_processes)
 
     def run(self) -> None:
         """Train to the last step and finish."""
@@ -237,19 +242,22 @@ class _Pretraining:
                 tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
                 is_last = step == settings.steps
                 metrics: dict[str, float] = {}
-                if is_last or step % settings.evaluation.every_steps == 0:
+                if self._is_due(step, settings.evaluation.every_steps):
                     metrics = self._evaluate(phase)
-                is_logged = step == 1 or is_last or step % settings.log.every_steps == 0 or not report.losses
-                if log is not None and (metrics or is_logged):
-                    row = metrics_row(report, tokens / seconds, metrics)
-                    log.write(row)
-                    progress.line(console.step_line(row, settings.steps, progress.time_left()))
-                    tokens, seconds = 0, 0.0
+                if log is not None:
+                    for skipped in report.found:
+                        self._log(log, progress, skipped, None, {})
+                    is_skipped = report.is_read and report.fault is not None
+                    if metrics or self._is_logged(step) or report.is_left_out or is_skipped:
+                        self._log(log, progress, report, tokens / seconds, metrics)
+                        tokens, seconds = 0, 0.0
+                report.check_skips(settings.numerics.max_skips_in_a_row)
                 if "mlm_loss" in metrics and main:
                     baselines = self._baselines(phase)
                     progress.line(f"  health: {console.health_line(metrics, baselines)}")
                     write_report(self.directory, baselines)
-                if is_last or report.stop_requested or step % settings.checkpoint.every_steps == 0:
+                if report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
+                    self.state["skips"] = dataclasses.asdict(report.skips)
                     self.training.save(step)
                 progress.advance(step)
                 if report.stop_requested and not is_last:
@@ -267,9 +275,6 @@ class _Pretraining:
 
         def share_of(phase: Phase) -> range:
             return loop.shards_of_process(len(phase.shards), accelerator.process_index, accelerator.num_processes)
-
-        for phase in self.phases:
-            share_of(phase)  # a layout that a later phase would refuse is refused now
 
         def batches(step: int) -> loop.Numbered:
             phase = self._phase_of(step)
@@ -293,9 +298,37 @@ class _Pretraining:
             ),
             max_grad_norm=settings.optimizer.max_grad_norm,
             seed=settings.seed,
+            num_parts=self.state["num_parts"],
             skip_steps=settings.data.skip_steps,
+            skips=Skips(**self.state["skips"]),
+            is_read=lambda step: (
+                self._is_logged(step)
+                or self._is_due(step, settings.evaluation.every_steps)
+                or self._is_due(step, settings.checkpoint.every_steps)
+            ),
             stop_requested=stop_requested,
         )
+
+    def _is_due(self, step: int, every_steps: int) -> bool:
+        return step == self.settings.steps or step % every_steps == 0
+
+    def _is_logged(self, step: int) -> bool:
+        return step == 1 or self._is_due(step, self.settings.log.every_steps)
+
+    def _log(
+        self,
+        log: MetricsLog,
+        progress: Progress,
+        report: loop.StepReport,
+        tokens_per_second: float | None,
+        metrics: dict[str, float],
+    ) -> None:
+        """Write the row of a step and print its line; the row of a skipped one names the examples of its batch."""
+        row = metrics_row(report, tokens_per_second, metrics)
+        if report.fault is not None:
+            row["examples"] = self._phase_of(report.step - 1).examples(report.step - 1)
+        log.write(row)
+        progress.line(console.step_line(row, self.settings.steps, progress.time_left()))
 
     def _phase_of(self, step: int) -> Phase:
         """Give the phase of a step, counted from 0; beyond the end it is the last one."""
@@ -361,4 +394,6 @@ class _Pretraining:
         write_durably(self.directory / runs.RESULT, to_json(result))
         if "mlm_loss" in metrics:
             print(console.health_line(metrics, baselines))
+        if self.state["skips"]["total"]:
+            print(console.skips_line(self.state["skips"]["total"]))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")

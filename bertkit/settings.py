@@ -20,6 +20,7 @@ from bertkit.train.config import (
     CheckpointConfig,
     EvaluationConfig,
     LogConfig,
+    NumericsConfig,
     OptimizerConfig,
     ScheduleConfig,
 )
@@ -126,6 +127,7 @@ class PretrainSettings:
     seed: int
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
+    reproducibility: Literal["default", "strict"]
     model: BertShape
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
@@ -136,6 +138,7 @@ class PretrainSettings:
     checkpoint: CheckpointConfig
     evaluation: EvaluationConfig
     log: LogConfig
+    numerics: NumericsConfig
     data: SkipConfig
     given: tuple[str, ...] = field(metadata={"is_written": False})
 
@@ -241,6 +244,7 @@ class FinetuneSettings:
     seed: int
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
+    reproducibility: Literal["default", "strict"]
     freeze: str | None
     reinit_layers: int
     layer_decay: float
@@ -252,6 +256,8 @@ class FinetuneSettings:
     checkpoint: EpochCheckpointConfig
     evaluation: DevEvaluationConfig
     log: LogConfig
+    numerics: NumericsConfig
+    data: SkipConfig
 
     def __post_init__(self) -> None:
         problems = _seed_problems(self.seed)

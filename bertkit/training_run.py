@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import NumericsError
+from bertkit.errors import InputError, NumericsError
 from bertkit.interop import huggingface
 from bertkit.interop.load import text_files
 from bertkit.model.heads import BertWithHeads
@@ -62,15 +62,49 @@ class TrainingRun:
         """
         self.accelerator, self.directory, self.packed, self.tokenizer = accelerator, directory, model, tokenizer
         self.keep_last = keep_last
-        self.first_step, self.state = 0, {**state, "num_threads": torch.get_num_threads()}
+        here = {
+            "num_threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "num_processes": accelerator.num_processes,
+        }
+        self.first_step, self.state = 0, {**state, **here}
         moments, num_updates = self._resume() or (starting_moments or {}, 0)
-        torch.set_num_threads(self.state["num_threads"])
+        self._go_on(here)
         freeze(model.train())
         self.model = accelerator.prepare_model(model)
         groups = parameter_groups(model, optimizer.weight_decay, rate_scale_of)
         self.optimizer = OPTIMIZERS[optimizer.name](groups, optimizer)
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters() if p.requires_grad}
         self.optimizer.restore(moments, self.names, num_updates)
+
+    def _go_on(self, here: dict[str, Any]) -> None:
+        """Compute as the run did until now: the number of threads and torch's version are part of every last bit.
+
+        Other processes than before have their own number of threads.
+
+        Raises:
+            InputError: the last bits would differ, and reproducibility is strict.
+        """
+        before = {key: self.state[key] for key in here}
+        changed = [
+            f"{before[key]} {name} before, {here[key]} here"
+            for key, name in (("num_threads", "threads"), ("torch", "as torch"))
+            if before[key] != here[key]
+        ]
+        if changed and self.state["num_parts"] is not None:
+            raise InputError(
+                f"{self.directory}: {'; '.join(changed)}: reproducibility=strict goes on only as it began; set "
+                f"OMP_NUM_THREADS={before['num_threads']} and install torch {before['torch']}"
+            )
+        if before["num_processes"] == here["num_processes"]:
+            here["num_threads"] = before["num_threads"]
+        if changed and self.accelerator.is_main_process:
+            print(
+                f"warning: {'; '.join(changed)}: the last bits of the weights may differ from those of a run never "
+                f"stopped; going on with {here['num_threads']} threads"
+            )
+        torch.set_num_threads(here["num_threads"])
+        self.state |= here
 
     def _resume(self) -> tuple[dict[str, Tensor], int] | None:
         """Load the newest valid checkpoint, if any, into the model; give the moments and the number of updates."""
@@ -91,18 +125,19 @@ class TrainingRun:
         """Write a checkpoint; every process takes part.
 
         Raises:
-            NumericsError: a weight is not finite.
+            NumericsError: a weight or a moment is not finite.
         """
 
         def save() -> None:
             tensors = huggingface.tensors_of(self.packed)
-            if not checkpoint.all_finite(tensors):
-                raise NumericsError(f"step {step}: a weight is not finite; nothing was saved")
+            moments = self.optimizer.tensors(self.names)
+            if not (checkpoint.all_finite(tensors) and checkpoint.all_finite(moments)):
+                raise NumericsError(f"step {step}: a weight or a moment is not finite; nothing was saved")
             contents = checkpoint.Checkpoint(
                 step=step,
                 model=tensors,
-                optimizer=self.optimizer.tensors(self.names),
-                state={**self.state, "num_updates": self.optimizer.num_updates, "torch": torch.__version__},
+                optimizer=moments,
+                state={**self.state, "num_updates": self.optimizer.num_updates},
                 files=text_files(self.packed, self.tokenizer),
             )
             checkpoint.save(self.directory, contents, self.keep_last)
@@ -110,16 +145,20 @@ class TrainingRun:
         loop.on_main_process(self.accelerator, save)
 
 
-def metrics_row(report: loop.StepReport, tokens_per_second: float, evaluated: dict[str, float]) -> dict[str, Any]:
-    """Give the row of metrics.jsonl that a logged step has."""
+def metrics_row(
+    report: loop.StepReport, tokens_per_second: float | None, evaluated: dict[str, float]
+) -> dict[str, Any]:
+    """Give the row of metrics.jsonl that a logged step has; that of a skipped one says why instead of what it measured."""
     row: dict[str, Any] = {"step": report.step}
-    if report.losses:
-        row["loss"] = sum(report.losses.values())
-    row |= {f"{name}_loss": value for name, value in report.losses.items()}
-    row |= {f"{name}_accuracy": value for name, value in report.accuracies.items()}
-    row |= {
-        "learning_rate": report.learning_rate,
-        "grad_norm": report.grad_norm,
-        "tokens_per_second": round(tokens_per_second, 1),
-    }
+    if report.fault is not None:
+        row["skipped"] = report.fault
+    else:
+        if report.losses:
+            row["loss"] = sum(report.losses.values())
+        row |= {f"{name}_loss": value for name, value in report.losses.items()}
+        row |= {f"{name}_accuracy": value for name, value in report.accuracies.items()}
+        row["grad_norm"] = report.grad_norm
+    row["learning_rate"] = report.learning_rate
+    if tokens_per_second is not None:
+        row["tokens_per_second"] = round(tokens_per_second, 1)
     return row | {f"eval_{name}": value for name, value in evaluated.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,3 +112,21 @@ def small_model(
     model = BertWithHeads(small_config(vocab_size, dropout, **changes), heads, with_pooler)
     init_weights(model, 0.05, torch.Generator().manual_seed(seed))
     return model
+
+
+def strike(monkeypatch: pytest.MonkeyPatch, steps: Sequence[int]) -> None:
+    """Make the losses of these steps, counted from 1, not a number, in whatever this process trains."""
+    from bertkit.train import loop
+    from bertkit.train.losses import LossTerm
+
+    real = loop.optimizer_step
+
+    def struck(accelerator: Any, model: Any, optimizer: Any, losses: Any, *more: Any, step: int, **named: Any) -> Any:
+        def broken(model: Any, batch: Any) -> dict[str, LossTerm]:
+            terms = losses(model, batch)
+            return {name: LossTerm(term.sum * math.nan, term.count, term.correct) for name, term in terms.items()}
+
+        chosen = broken if step + 1 in steps else losses
+        return real(accelerator, model, optimizer, chosen, *more, step=step, **named)
+
+    monkeypatch.setattr(loop, "optimizer_step", struck)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import small_model
+from conftest import small_model, strike
 from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model, load_tokenizer
@@ -495,3 +495,32 @@ def test_bad_input_through_the_shell(start: Path, tmp_path: Path) -> None:
 def test_no_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["finetune", "model_dir=x", "output_dir=y"]) == 2
     assert capsys.readouterr().err.startswith("error: missing value: set task=")
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_logged(data: Path, start: Path, tmp_path: Path) -> None:
+    """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
+    more = ["log.every_steps=5", "checkpoint.every_steps=4"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, (2, 6, 7, 14))
+        assert finetune(data, start, tmp_path / "struck", *more) == 0
+    assert finetune(data, start, tmp_path / "left_out", *more, "data.skip_steps=[2,6,7,14]") == 0
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        struck, left_out = (all_checkpoints(tmp_path / run)[0] for run in ("struck", "left_out"))
+        assert sha256_file(struck / name) == sha256_file(left_out / name)
+    rows = read_metrics(tmp_path / "struck" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 5, 6, 7, 10, 14]
+    assert {row["step"]: len(row["examples"]) for row in rows if "skipped" in row} == {2: 8, 6: 8, 7: 5, 14: 5}
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, range(1, 15))
+        assert finetune(data, start, tmp_path / "lost", *more) == 5
+
+
+def test_one_order_of_adding_is_kept_from_the_start(data: Path, start: Path, tmp_path: Path) -> None:
+    """Strict: four parts of each batch, also of the last one of an epoch, which has five examples."""
+    assert finetune(data, start, tmp_path / "strict", "reproducibility=strict") == 0
+    assert finetune(data, start, tmp_path / "default") == 0
+    state = json.loads((all_checkpoints(tmp_path / "strict")[0] / "state.json").read_text())
+    assert (state["num_parts"], state["cut"]["min_parts"]) == (4, 4)
+    strict, default = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("strict", "default"))
+    assert strict[0]["loss"] != default[0]["loss"]  # other micro-batches, so other dropout
+    assert len(strict) == len(default) == 14

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from conftest import make_text, write_text
+from conftest import make_text, strike, write_text
 
 from bertkit import load_model
 from bertkit.cli import run
@@ -132,6 +133,57 @@ def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
     assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[2]") == 0
 
 
+STRUCK = (3, 4, 8)
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_logged(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
+    more = ["steps=9", "checkpoint.every_steps=4", "log.every_steps=3", "checkpoint.keep_last=9"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, STRUCK)
+        assert pretrain(prepared_dir, tmp_path / "struck", *more) == 0
+    said = capsys.readouterr().out
+    assert said.count("skipped: mlm_loss nan, nsp_loss nan, grad_norm nan (its 12 examples are in metrics.jsonl)") == 3
+    assert "3 steps were skipped" in said
+    assert pretrain(prepared_dir, tmp_path / "left_out", *more, f"data.skip_steps={list(STRUCK)}") == 0
+    struck, left_out = (all_checkpoints(tmp_path / name) for name in ("struck", "left_out"))
+    assert [path.name[-1] for path in struck] == ["9", "8", "4"]
+    for ours, theirs in zip(struck, left_out, strict=True):
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            assert sha256_file(ours / name) == sha256_file(theirs / name)
+        states = [json.loads((path / "state.json").read_text()) for path in (ours, theirs)]
+        assert states[0]["num_updates"] == states[1]["num_updates"]
+    assert states[0]["skips"] == {"total": 2, "in_a_row": 2}  # of the checkpoint of step 4
+    rows = read_metrics(tmp_path / "struck" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 3, 4, 6, 8, 9]
+    for row in rows:
+        assert ("skipped" in row) == ("loss" not in row) == (row["step"] in STRUCK)
+        assert len(row.get("examples", [])) == 12 * ("skipped" in row)
+    assert len({tuple(example) for row in rows for example in row.get("examples", [])}) == 36  # within the first epoch
+    assert [row["learning_rate"] for row in rows if row["step"] in (3, 8)] == [
+        row["learning_rate"] for row in read_metrics(tmp_path / "left_out" / "metrics.jsonl") if row["step"] in (3, 8)
+    ]
+
+
+def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["steps=30", "checkpoint.every_steps=2", "numerics.max_skips_in_a_row=3", "log.every_steps=100"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, range(6, 31))
+        assert pretrain(prepared_dir, tmp_path / "run", *more) == 5
+    assert "error: step 8: the loss or the gradient was not finite in 3 steps in a row" in capsys.readouterr().err
+    newest = all_checkpoints(tmp_path / "run")[0]
+    assert (newest.name[-1], fault_of(newest)) == ("6", None)
+    assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 6, 7, 8]
+    # the same command goes on from there, and the steps skipped before it still count
+    assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
+    assert "1 steps were skipped" not in (said := capsys.readouterr().out)
+    assert "1 step was skipped" in said
+
+
 def test_a_finished_run_needs_nothing_to_say_so(
     prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +272,46 @@ def test_a_live_run_is_left_alone(prepared_dir: Path, tmp_path: Path, capsys: py
     assert f"in use by process {os.getpid()}" in capsys.readouterr().err
 
 
+def set_state(run_dir: Path, **changed: object) -> None:
+    """Change what the newest checkpoint keeps of its run, as a run elsewhere would have written it."""
+    newest = all_checkpoints(run_dir)[0]
+    path, manifest = newest / "state.json", json.loads((newest / "manifest.json").read_text())
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    assert fault_of(newest) is None
+
+
+@pytest.mark.parametrize("mode", ["default", "strict"])
+def test_other_threads_or_another_torch(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    """Refused when every bit must be the same, said in a line when not."""
+    run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
+    before = torch.get_num_threads()
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    for changed, line in (
+        ({"num_threads": before + 1}, f"{before + 1} threads before, {before} here"),
+        ({"num_threads": before, "torch": "1.2.3"}, f"1.2.3 as torch before, {torch.__version__} here"),
+    ):
+        (run_dir / "eval.json").unlink(missing_ok=True)
+        set_state(run_dir, **changed)
+        capsys.readouterr()
+        code = pretrain(prepared_dir, run_dir, *more)
+        said = capsys.readouterr()
+        if mode == "strict":
+            assert code == 2
+            assert f"{line}: reproducibility=strict goes on only as it began" in said.err
+        else:
+            assert code == 0
+            assert f"warning: {line}" in said.out
+        assert torch.get_num_threads() == changed["num_threads"] if mode == "default" else before
+        torch.set_num_threads(before)
+    set_state(run_dir, num_threads=before, torch=torch.__version__)
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    assert "warning" not in capsys.readouterr().out.replace("warning: no held-out", "")
+
+
 def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
     """Stop a run: by a signal after a random number of logged steps, or by SIGKILL in the middle of a save."""
     metrics, how = run_dir / "metrics.jsonl", rng.choice(["SIGTERM", "SIGINT", "SIGKILL", "save"])
@@ -277,6 +369,45 @@ def test_ten_trials_of_stops(prepared_dir: Path, tmp_path: Path, trial: int) -> 
     print(f"trial {trial}: exit codes {codes}")
     assert any(codes), "no stop came in time"
     assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+
+
+LONG = [
+    "steps=2000", "batch.sequences=8", "batch.micro_sequences=4", "checkpoint.every_steps=50", "evaluation.every_steps=500",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_twenty_sigkills_of_a_long_run(prepared_dir: Path, tmp_path: Path, seed: int) -> None:
+    """At random moments, start-up and saves included; all five: `pytest -m slow tests/test_pretrain.py -k sigkills -s`."""
+    rng, more = random.Random(seed), [*LONG, f"seed={seed}"]
+    started_at = time.monotonic()
+    process = start(prepared_dir, tmp_path / "whole", *more)
+    process.communicate()
+    seconds, kills = time.monotonic() - started_at, 0
+    while kills < 20:
+        process = start(prepared_dir, tmp_path / "killed", *more)
+        try:
+            process.communicate(timeout=rng.uniform(0, seconds / 4))
+            break  # done before this kill
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+    else:
+        process = start(prepared_dir, tmp_path / "killed", *more)
+        process.communicate()
+    assert process.returncode == 0
+    whole, killed = (all_checkpoints(tmp_path / name)[0] for name in ("whole", "killed"))
+    rows = [
+        [{**row, "tokens_per_second": 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")]
+        for name in ("whole", "killed")
+    ]
+    print(f"seed {seed}: {kills} kills; {sha256_file(whole / 'optimizer.safetensors')[:16]}")
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        assert sha256_file(whole / name) == sha256_file(killed / name)
+    assert [row["step"] for row in rows[1]] == list(range(1, 2001))
+    assert rows[0] == rows[1]
 
 
 def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path) -> None:

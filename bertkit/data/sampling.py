@@ -36,6 +36,9 @@ class ExampleSource(Protocol):
     def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
         """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
 
+    def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
+        """Name the examples of the global batch of a step (counted from 0): the epoch, and the number within it."""
+
     def in_order(self, first: int, last: int) -> PretrainBatch:
         """Assemble examples first to last, unshuffled: for evaluation."""
 
@@ -64,15 +67,21 @@ class InstanceSampler:
         """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
         return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
 
+    def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
+        """Name the instances of the global batch of a step (counted from 0): the epoch, and the number within it."""
+        return _named(self._chosen(np.arange(batch_size) + step * batch_size))
+
+    def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Give the instances at positions of the endless row of epochs, by epoch."""
+        size = len(self.instances)
+        return [
+            (epoch, permute(within, size, self.seed, Stream.ORDER, epoch))
+            for epoch, within in _by_epoch(positions, size)
+        ]
+
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
         """Assemble the instances at positions of the endless row of epochs into one packed batch, shortest first."""
-        size = len(self.instances)
-        chosen = np.concatenate(
-            [
-                permute(positions[positions // size == epoch] % size, size, self.seed, Stream.ORDER, int(epoch))
-                for epoch in np.unique(positions // size)
-            ]
-        )
+        chosen = np.concatenate([numbers for _, numbers in self._chosen(positions)])
         return self.instances.batch(chosen[np.argsort(self.instances.lengths(chosen), kind="stable")])
 
     def in_order(self, first: int, last: int) -> PretrainBatch:
@@ -112,15 +121,24 @@ class Sampler:
         """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
         return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
 
+    def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
+        """Name the examples of the global batch of a step (counted from 0): the epoch, and the number within it."""
+        return _named(self._chosen(np.arange(batch_size) + step * batch_size))
+
+    def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Give the examples at positions of the endless row of epochs, by epoch."""
+        found = []
+        for epoch, within in _by_epoch(positions, self.epoch_length):
+            size = len(self._epoch(epoch))
+            found.append((epoch, permute(within % size, size, self.seed, Stream.ORDER, epoch)))
+        return found
+
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
         """Assemble the examples at positions of the endless row of epochs into one packed batch, shortest first."""
         parts, keys = [], []
-        for epoch in np.unique(positions // self.epoch_length):
-            within = positions[positions // self.epoch_length == epoch] % self.epoch_length
-            examples = self._epoch(int(epoch))
-            chosen = permute(within % len(examples), len(examples), self.seed, Stream.ORDER, int(epoch))
-            parts.append(select(examples, chosen))
-            keys.append(bits(self.seed, Stream.MASK, int(epoch), chosen))
+        for epoch, chosen in self._chosen(positions):
+            parts.append(select(self._epoch(epoch), chosen))
+            keys.append(bits(self.seed, Stream.MASK, epoch, chosen))
         examples, key = concatenate(parts), np.concatenate(keys)
         by_length = np.argsort(np.add.reduceat(examples.piece_length, examples.first_piece[:-1]), kind="stable")
         return collate(self.split, select(examples, by_length), key[by_length], self.masking, self.vocab)
@@ -148,6 +166,16 @@ class Sampler:
     def _compute_epoch(self, epoch: int) -> Examples:
         split = self.split
         return concatenate(list(examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch)))
+
+
+def _by_epoch(positions: NDArray[np.int64], epoch_length: int) -> list[tuple[int, NDArray[np.int64]]]:
+    """Split positions of the endless row of epochs: (epoch, positions within it)."""
+    epochs = positions // epoch_length
+    return [(int(epoch), positions[epochs == epoch] % epoch_length) for epoch in np.unique(epochs)]
+
+
+def _named(chosen: list[tuple[int, NDArray[np.int64]]]) -> list[tuple[int, int]]:
+    return [(epoch, int(number)) for epoch, numbers in chosen for number in numbers]
 
 
 def select(examples: Examples, chosen: NDArray[np.int64]) -> Examples:

@@ -48,6 +48,11 @@ class Cut:
                 return parts
         return [range(item, item + 1) for item in range(len(lengths))]
 
+    def fewest_parts(self, num_items: int) -> int:
+        """Give the number of parts of so many items that is the least possible, whatever their lengths."""
+        by_size = 1 if self.micro_items is None else -(-num_items // self.micro_items)
+        return max(by_size, min(self.min_parts, num_items))
+
     def _fits(self, part: range, ends: NDArray[np.int64]) -> bool:
         num_tokens = ends[part[-1]] - (ends[part[0] - 1] if part[0] else 0)
         return (self.micro_tokens is None or num_tokens <= self.micro_tokens) and (
@@ -151,6 +156,13 @@ class TrainingOrder:
     def steps_per_epoch(self) -> int:
         """How many batches an epoch has, the last of them perhaps smaller."""
         return -(-len(self.batches) // self.batch_size)
+
+    @property
+    def fewest_parts(self) -> int:
+        """The fewest micro-batches that any step may have."""
+        rest = len(self.batches) % self.batch_size or self.batch_size
+        sizes = (min(self.batch_size, len(self.batches)), rest)
+        return min(self.cut.fewest_parts(size) for size in sizes)
 
     def items(self, step: int) -> NDArray[np.int64]:
         """Give the items of a step, counted from 0, in the order of the epoch."""

@@ -99,6 +99,16 @@ class BatchConfig:
 
 
 @dataclass(frozen=True)
+class NumericsConfig:
+    """How many steps in a row may be skipped for a loss or gradient that is not finite."""
+
+    max_skips_in_a_row: int
+
+    def __post_init__(self) -> None:
+        _require_positive("numerics", self, "max_skips_in_a_row")
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """When to save, and how many checkpoints to keep."""
 

@@ -4,14 +4,17 @@ A step of training, whatever the number of processes and micro-batches:
 
     counts = all_reduce(sum of the loss counts of every micro-batch)        # before any forward pass
     for each micro-batch: backward(sum of term.sum / counts[term.name])
-    clip the global norm -> learning rate -> optimizer step -> zero gradients -> StepReport
+    clip the global norm -> learning rate -> optimizer step, unless a number is not finite -> zero gradients -> StepReport
 
-so the gradient is that of the mean over the whole global batch, exactly, however it is cut up.
+so the gradient is that of the mean over the whole global batch, exactly, however it is cut up. Whether a step is skipped
+is decided on the device, from numbers summed over all processes; the host reads them later, when the next step is under
+way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import math
 import time
@@ -24,10 +27,13 @@ import torch
 from accelerate import Accelerator as Accelerator  # also for the annotations of the stages
 from torch import Tensor, nn
 
-from bertkit.errors import InputError, NumericsError
+from bertkit.errors import InputError
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.schedule import Schedule
+from bertkit.train.step_report import NO_SKIPS, Numbers, Skips
+from bertkit.train.step_report import StepReport as StepReport
+from bertkit.train.summation import TreeSum, check_processes, shards_of_parts, sum_over_processes
 
 T = TypeVar("T")
 
@@ -46,32 +52,6 @@ class MicroBatch(Protocol):
 
 Losses = Callable[[nn.Module, Any], dict[str, LossTerm]]
 Numbered = Sequence[tuple[int, MicroBatch]]
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What one optimizer step did, over all processes.
-
-    Attributes:
-        step: optimizer steps finished, this one included.
-        losses: the mean of each loss over the global batch, before the update; without those that have no prediction
-            in it, and none where the batch was left out.
-        accuracies: the share of right predictions of each loss that has right ones.
-        learning_rate: of this step.
-        grad_norm: the global norm of the gradient before clipping.
-        num_tokens: tokens of the global batch.
-        seconds: wall-clock time of the step.
-        stop_requested: some process was asked to stop.
-    """
-
-    step: int
-    losses: dict[str, float]
-    accuracies: dict[str, float]
-    learning_rate: float
-    grad_norm: float
-    num_tokens: int
-    seconds: float
-    stop_requested: bool
 
 
 def choose_device(device: str) -> torch.device:
@@ -145,9 +125,25 @@ def shards_of_process(num_shards: int, process: int, num_processes: int) -> rang
     if num_shards < num_processes:
         raise InputError(
             f"{num_processes} processes but {num_shards} micro-batches a step; raise batch.sequences, lower "
-            "batch.micro_sequences, or start fewer processes"
+            "batch.micro_sequences, or start fewer processes (a run that has begun keeps its micro-batches)"
         )
     return range(num_shards * process // num_processes, num_shards * (process + 1) // num_processes)
+
+
+def check_layout(num_shards: int, num_parts: int | None, num_processes: int) -> None:
+    """Refuse a number of processes that cannot train on a batch as the run cuts it.
+
+    Args:
+        num_shards: micro-batches of a step, the fewest there may be.
+        num_parts: as for `train`.
+        num_processes: all of the run's.
+
+    Raises:
+        InputError: a process would have no micro-batch, or the gradients could not be added in the run's order.
+    """
+    if num_parts is not None:
+        check_processes(num_parts, num_processes)
+    shards_of_process(num_shards, 0, num_processes)
 
 
 def train(
@@ -163,7 +159,10 @@ def train(
     schedule: Schedule,
     max_grad_norm: float,
     seed: int,
+    num_parts: int | None = None,
     skip_steps: Sequence[int] = (),
+    skips: Skips = NO_SKIPS,
+    is_read: Callable[[int], bool] = lambda step: True,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepReport]:
     """Train from `first_step` to `steps`, giving a report after each optimizer step.
@@ -180,14 +179,18 @@ def train(
         schedule: step, counted from 0 -> multiplier.
         max_grad_norm: the global norm is clipped to this.
         seed: of the dropout, which is a function of (seed, step, micro-shard).
+        num_parts: add the gradients of so many parts of the global batch in one order, the same for every number of
+            processes (`summation`); None leaves the order to data-parallel training.
         skip_steps: steps, counted from 1 as in the log, whose batches are left out.
+        skips: of the steps done already.
+        is_read: whether the numbers of a step, counted from 1, will be read at once; those of other steps are read one
+            step later, when the device is done with them anyway, to find out which were skipped.
         stop_requested: asked once a step; when any process says yes, every process's report says so.
-
-    Raises:
-        NumericsError: the gradient is not finite; the weights are those before the step.
     """
+    unread: list[StepReport] = []
     for step in range(first_step, steps):
-        yield optimizer_step(
+        started_at = time.perf_counter()
+        report = optimizer_step(
             accelerator,
             model,
             optimizer,
@@ -197,8 +200,20 @@ def train(
             learning_rate=peak_learning_rate * schedule(step),
             max_grad_norm=max_grad_norm,
             seed=seed,
+            num_parts=num_parts,
             stop_requested=stop_requested(),
         )
+        if not report.is_left_out:
+            unread.append(report)
+        found = []
+        reads_all = is_read(step + 1) or report.stop_requested or step + 1 == steps
+        while len(unread) > (0 if reads_all else 1):
+            oldest = unread.pop(0)
+            skips = skips.after(oldest.fault is not None)
+            if oldest.fault is not None and oldest is not report:
+                found.append(oldest)
+        seconds = time.perf_counter() - started_at
+        yield dataclasses.replace(report, seconds=seconds, is_read=reads_all, skips=skips, found=tuple(found))
 
 
 def optimizer_step(
@@ -212,62 +227,89 @@ def optimizer_step(
     learning_rate: float,
     max_grad_norm: float,
     seed: int,
+    num_parts: int | None,
     stop_requested: bool,
 ) -> StepReport:
-    """Take one step over this process's share of the global batch; without micro-batches, only report.
-
-    Raises:
-        NumericsError: the gradient is not finite; the weights are those before the step.
-    """
-    started_at = time.perf_counter()
+    """Take one step over this process's share of the global batch; without micro-batches, only report."""
+    world = accelerator.num_processes
     names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
     local = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
-    local += [sum(batch.num_tokens for _, batch in micro_batches), int(stop_requested)]
-    *totals, num_tokens, stops = _all_reduce(accelerator, local).tolist()
-    counts = dict(zip(names, totals, strict=True))
-
-    sums: dict[str, Tensor | float] = dict.fromkeys(names, 0.0)
-    correct: dict[str, Tensor | float] = {}
-    grad_norm = 0.0
-    for number, (shard, batch) in enumerate(micro_batches):
-        is_last = number == len(micro_batches) - 1
-        with nullcontext() if is_last else accelerator.no_sync(model):
-            torch.manual_seed(_dropout_seed(seed, step, shard))
-            terms = losses(model, batch)
-            # a loss without any prediction is 0 with a gradient of 0, so that every parameter takes part in every step
-            loss = sum(terms[name].sum / (counts[name] or 1) for name in names)
-            # data-parallel training averages the gradients of the processes; their sum is wanted
-            accelerator.backward(loss * accelerator.num_processes)
-        for name in names:
-            sums[name] = sums[name] + terms[name].sum.detach()
-            right = terms[name].correct
-            if right is not None:
-                correct[name] = correct.get(name, 0.0) + right
-    if micro_batches:
-        grad_norm = clip_global_norm(model.parameters(), max_grad_norm)
-        if not math.isfinite(grad_norm):
-            raise NumericsError(
-                f"step {step + 1}: the gradient is not finite (norm {grad_norm}), and no weight was changed by it; run "
-                f"again with data.skip_steps=[{step + 1}] to leave this batch out, or elsewhere with a lower "
-                "optimizer.peak_learning_rate"
-            )
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * group["rate_scale"]
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    totals = _all_reduce(accelerator, [*sums.values(), *correct.values()]).tolist() if names else []
-    reduced = iter(totals)
-    loss_sums, num_right = ({name: next(reduced) for name in part} for part in (sums, correct))
-    return StepReport(
+    local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
+    *totals, num_tokens, num_shards, stops = _sum_over_processes(accelerator, local)
+    report = StepReport(
         step=step + 1,
-        losses={name: total / counts[name] for name, total in loss_sums.items() if counts[name]},
-        accuracies={name: total / counts[name] for name, total in num_right.items() if counts[name]},
         learning_rate=learning_rate,
-        grad_norm=grad_norm,
         num_tokens=int(num_tokens),
-        seconds=time.perf_counter() - started_at,
         stop_requested=bool(stops),
+        counts=dict(zip(names, totals, strict=True)),
+        scored=frozenset(),
+        numbers=None,
     )
+    if not micro_batches:
+        return report
+
+    scored: set[str] = set()
+
+    def backward(part: Numbered, are_averaged: bool) -> Tensor:
+        """Add the gradient of a part of the batch; give for each loss the sum, and then the right predictions."""
+        numbers = torch.zeros(2 * len(names), dtype=torch.float64, device=accelerator.device)
+        for number, (shard, batch) in enumerate(part):
+            is_last = are_averaged and number == len(part) - 1
+            with nullcontext() if is_last else accelerator.no_sync(model):
+                torch.manual_seed(_dropout_seed(seed, step, shard))
+                terms = losses(model, batch)
+                # a loss without any prediction is 0 with a gradient of 0, so that every parameter takes part in every step
+                loss = sum(terms[name].sum / (report.counts[name] or 1) for name in names)
+                # data-parallel training averages the gradients of the processes; their sum is wanted
+                accelerator.backward(loss * world if are_averaged else loss)
+            for index, name in enumerate(names):
+                right = terms[name].correct
+                numbers[index] += terms[name].sum.detach()
+                if right is not None:
+                    scored.add(name)
+                    numbers[len(names) + index] += right
+        return numbers
+
+    if num_parts is None:
+        numbers = backward(micro_batches, are_averaged=True)
+    else:
+        by_number = dict(micro_batches)
+        parts = shards_of_parts(int(num_shards), num_parts, accelerator.process_index, world)
+        numbered_parts = [[(number, by_number[number]) for number in part] for part in parts]
+        numbers = _add_in_order(accelerator, model, numbered_parts, lambda part: backward(part, are_averaged=False))
+    grad_norm = clip_global_norm(model.parameters(), max_grad_norm)
+    numbers = torch.cat([numbers, grad_norm[None].to(numbers)])
+    if num_parts is None:
+        numbers = accelerator.reduce(numbers, "sum")
+        numbers[-1] /= world  # the norm, the same one on every process unless one of them fails
+    # every process sees the same numbers, and so decides alike
+    optimizer.found_inf = (~torch.isfinite(numbers).all()).to(torch.float32)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["rate_scale"]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(numbers))
+
+
+def _add_in_order(
+    accelerator: Accelerator, model: nn.Module, parts: Sequence[Numbered], backward: Callable[[Numbered], Tensor]
+) -> Tensor:
+    """Leave in the model the sum of the gradients of all parts of all processes; give the sum of their numbers."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients, numbers = TreeSum(), TreeSum()
+    for part in parts:
+        numbers.add(backward(part))
+        gradients.add(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained]))
+        for parameter in trained:
+            parameter.grad = None
+    gradient, total = (
+        sum_over_processes(branch.total(), accelerator.process_index, accelerator.num_processes)
+        for branch in (gradients, numbers)
+    )
+    pieces = torch.split(gradient, [parameter.numel() for parameter in trained])
+    for parameter, piece in zip(trained, pieces, strict=True):
+        parameter.grad = piece.view_as(parameter)
+    return total
 
 
 @dataclass(frozen=True)
@@ -323,11 +365,12 @@ def evaluate(
     return results
 
 
-def _all_reduce(accelerator: Accelerator, values: Sequence[Tensor | float]) -> Tensor:
-    """Sum numbers over all processes, in float64."""
-    device = accelerator.device
-    tensor = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device) for value in values])
-    return accelerator.reduce(tensor, "sum")  # type: ignore[no-any-return]
+def _sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """Sum numbers of the host over all processes; a process by itself does not ask its device."""
+    if accelerator.num_processes == 1:
+        return list(values)
+    numbers = torch.tensor(values, dtype=torch.float64, device=accelerator.device)
+    return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
 
 
 def _dropout_seed(seed: int, step: int, shard: int) -> int:

@@ -20,9 +20,29 @@ class Optimizer(torch.optim.Optimizer):
     Both optimizers keep Adam's two moments of every parameter and the number of updates:
 
         m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+
+    Attributes:
+        found_inf: 1 to leave everything as it is in the next step, 0 or None to update; on the device, which decides it
+            without the host. The name is torch's, whose fused kernel reads it.
     """
 
-    num_updates: int
+    found_inf: Tensor | None = None
+
+    def _begin(self) -> None:
+        """Start with moments of 0 and no update."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
+        device = self.param_groups[0]["params"][0].device
+        self._num_updates = torch.zeros((), dtype=torch.float64, device=device)
+
+    @property
+    def num_updates(self) -> int:
+        """The number of updates, without those left out; reading it waits for the device."""
+        return int(self._num_updates)
+
+    def _count(self) -> None:
+        self._num_updates += 1 if self.found_inf is None else 1 - self.found_inf
 
     def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
         """Give the moments by parameter name, for a checkpoint."""
@@ -34,10 +54,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
         """Take moments by parameter name from a checkpoint."""
-        self.num_updates = num_updates
+        self._num_updates.fill_(num_updates)
         for parameter, name in names.items():
             if f"{name}.exp_avg" in tensors:
-                self.state[parameter] = {moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in MOMENTS}
+                for moment in MOMENTS:
+                    self.state[parameter][moment] = tensors[f"{name}.{moment}"].to(parameter.device)
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -45,9 +66,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
         p = p - rate (m / (sqrt(v) + epsilon) + decay p)
 
-    torch always corrects the bias, dividing m by c1 = 1 - beta1^t and v by c2 = 1 - beta2^t. BERT does not. The same
-    update comes out of torch's fused kernel, four times faster than one in Python, with these numbers in its place:
-    rate * c1 / sqrt(c2), epsilon / sqrt(c2), decay * sqrt(c2) / c1.
+    torch's fused kernel, four times faster than an update in Python, always corrects the bias, dividing m by
+    1 - beta1^t and v by 1 - beta2^t. BERT does not; with t infinite both are 1.
 
     Source: google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
     """
@@ -61,28 +81,24 @@ class AdamW(Optimizer, torch.optim.AdamW):
             fused=True,
         )
         self.bias_correction = config.bias_correction
-        self.num_updates = 0
+        self._begin()
+        self._set_kernel_count(0)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
-        self.num_updates += 1
-        true_numbers = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
-        if not self.bias_correction:
-            for group in self.param_groups:
-                beta1, beta2 = group["betas"]
-                c1, root_c2 = 1 - beta1**self.num_updates, (1 - beta2**self.num_updates) ** 0.5
-                group["lr"] *= c1 / root_c2
-                group["eps"] /= root_c2
-                group["weight_decay"] *= root_c2 / c1
+        self._count()
         super().step(closure)
-        for group, numbers in zip(self.param_groups, true_numbers, strict=True):
-            group["lr"], group["eps"], group["weight_decay"] = numbers
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
-        """Take moments by parameter name from a checkpoint; the kernel counts the updates of each parameter."""
+        """Take moments by parameter name from a checkpoint."""
         super().restore(tensors, names, num_updates)
+        self._set_kernel_count(num_updates)
+
+    def _set_kernel_count(self, num_updates: int) -> None:
+        """Set t, of which the kernel has one for each parameter; it counts on from there."""
+        count = float(num_updates) if self.bias_correction else math.inf
         for parameter, state in self.state.items():
-            state["step"] = torch.tensor(float(num_updates), device=parameter.device)
+            state["step"] = torch.tensor(count, device=parameter.device)
 
 
 class Lamb(Optimizer):
@@ -102,30 +118,33 @@ class Lamb(Optimizer):
         numbers = {"lr": config.peak_learning_rate, "betas": (config.beta1, config.beta2), "eps": config.epsilon}
         super().__init__(groups, numbers)
         self.bias_correction = config.bias_correction
-        self.num_updates = 0
+        self._begin()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
-        self.num_updates += 1
+        self._count()
+        is_left_out = torch.zeros((), device=self._num_updates.device) if self.found_inf is None else self.found_inf
+        is_left_out = is_left_out > 0
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
-            c1, c2 = 1.0, 1.0
-            if self.bias_correction:
-                c1, c2 = 1 - beta1**self.num_updates, 1 - beta2**self.num_updates
+            c1, c2 = (1 - beta**self._num_updates if self.bias_correction else 1.0 for beta in (beta1, beta2))
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                if not self.state[parameter]:
-                    self.state[parameter] = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
-                m, v = (self.state[parameter][moment] for moment in MOMENTS)
-                m.mul_(beta1).add_(parameter.grad, alpha=1 - beta1)
-                v.mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+                state = self.state[parameter]
+                m = beta1 * state["exp_avg"] + (1 - beta1) * parameter.grad
+                v = beta2 * state["exp_avg_sq"] + (1 - beta2) * parameter.grad**2
                 update = (m / c1).div_((v / c2).sqrt_().add_(group["eps"]))
                 update.add_(parameter, alpha=group["weight_decay"])
                 if group["is_decayed"]:
                     update.mul_(_trust_ratio(parameter, update))
-                parameter.add_(update, alpha=-group["lr"])
+                for old, new in (
+                    (state["exp_avg"], m),
+                    (state["exp_avg_sq"], v),
+                    (parameter, parameter - group["lr"] * update),
+                ):
+                    old.copy_(torch.where(is_left_out, old, new))
 
 
 def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
@@ -165,18 +184,18 @@ def parameter_groups(
     ]
 
 
-def clip_global_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale all gradients down together so that their global norm is at most `max_norm`; give the norm before.
+def clip_global_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale all gradients down together so that their global norm is at most `max_norm`; give the norm before, ().
 
-        g = g max_norm / max(norm, max_norm)
+        g = g / max(norm / max_norm, 1)
 
-    Gradients whose norm is not finite are left as they are.
+    All of it happens on the device, which need not wait for the host. With a norm that is not finite the gradients are
+    of no use.
 
     Source: google-research/bert optimization.py, line 74 (`tf.clip_by_global_norm`). torch's own function divides by
     norm + 1e-6 and so makes every clipped update a millionth smaller.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = float(nn.utils.get_total_norm(gradients))
-    if max_norm < norm < math.inf:
-        torch._foreach_mul_(gradients, max_norm / norm)
+    norm = nn.utils.get_total_norm(gradients)
+    torch._foreach_div_(gradients, (norm / max_norm).clamp(min=1.0))
     return norm

@@ -46,13 +46,24 @@ def phase_line(
 def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
     """Say what one logged step measured."""
     parts = [f"step {row['step']}/{steps}"]
-    parts.append(f"loss {row['loss']:.4f}" if "loss" in row else "left out")
+    if "skipped" in row:
+        parts.append(f"skipped: {row['skipped']} (its {len(row['examples'])} examples are in metrics.jsonl)")
+    else:
+        parts.append(f"loss {row['loss']:.4f}" if "loss" in row else "left out")
     if "mlm_loss" in row:
         parts.append(f"mlm {row['mlm_loss']:.4f}")
     if "nsp_accuracy" in row:
         parts.append(f"nsp acc {row['nsp_accuracy']:.2f}")
-    parts += [f"lr {row['learning_rate']:.2e}", f"{row['tokens_per_second']:,.0f} tokens/s"]
+    parts.append(f"lr {row['learning_rate']:.2e}")
+    if "tokens_per_second" in row:
+        parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
     return "  ".join([*parts, f"{time_left} left"])
+
+
+def skips_line(num_skipped: int) -> str:
+    """Say how many steps a run skipped."""
+    steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
+    return f"{steps} skipped for a loss or gradient that is not finite; metrics.jsonl has their examples"
 
 
 def scores_line(metrics: dict[str, float]) -> str:

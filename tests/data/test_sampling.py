@@ -75,6 +75,23 @@ def test_micro_batches_hold_the_same_examples_however_cut(split: Split, kind: st
         assert Counter(rows(*sampler.micro_batches(step, 12, ranges))) == whole
 
 
+def test_the_examples_of_a_step_are_named(split: Split) -> None:
+    """By epoch and number in the order of the epoch, also where a batch reaches into the next one."""
+    sampler = make_sampler(split)
+    length = sampler.epoch_length
+    step = (length - 5) // 12
+    names = sampler.examples(step, 12)
+    assert len(names) == 12
+    assert {epoch for epoch, _ in names} == {0, 1}
+    every = [name for step in range(length // 12) for name in sampler.examples(step, 12)]
+    assert len(set(every)) == len(every) == length // 12 * 12
+    epoch, number = names[0]
+    alone = sampler.in_order(number, number + 1)
+    taken = sampler.take(np.array([step * 12]))
+    assert epoch == 0
+    assert rows(alone)[0][2] == rows(taken)[0][2]
+
+
 def test_sequences_come_shortest_first(split: Split) -> None:
     lengths = make_sampler(split).take(np.arange(31)).sequence_lengths
     assert len(set(lengths.tolist())) > 3
@@ -203,6 +220,16 @@ def test_micro_batches_of_instances_however_cut(instances: Instances, step: int)
     assert whole.total() == 12
     for ranges in ([(0, 5), (5, 7), (7, 12)], [(6, 12), (0, 6)]):
         assert Counter(rows(*sampler.micro_batches(step, 12, ranges))) == whole
+
+
+def test_the_instances_of_a_step_are_named(instances: Instances) -> None:
+    sampler = InstanceSampler(instances, 3)
+    for step in range(4):
+        (batch,) = sampler.micro_batches(step, 12, [(0, 12)])
+        named = sampler.examples(step, 12)
+        assert [epoch for epoch, _ in named] == [(12 * step + n) // 29 for n in range(12)]
+        stored = [names(sampler.in_order(number, number + 1))[0] for _, number in named]
+        assert sorted(stored) == sorted(names(batch))
 
 
 def test_the_share_of_random_pairs_is_that_of_the_first_ones(instances: Instances) -> None:

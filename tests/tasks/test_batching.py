@@ -40,6 +40,28 @@ def test_a_cut(
     assert [len(part) for part in parts] == expected
 
 
+@pytest.mark.parametrize(
+    ("cut", "num_items", "expected"),
+    [
+        (Cut(100, None, 1), 8, 1),
+        (Cut(100, None, 4), 8, 4),
+        (Cut(100, None, 4), 3, 3),
+        (Cut(None, 2, 1), 7, 4),
+        (Cut(None, 4, 3), 7, 3),
+    ],
+)
+def test_the_fewest_parts(cut: Cut, num_items: int, expected: int) -> None:
+    assert cut.fewest_parts(num_items) == expected
+    assert len(cut.parts(np.ones(num_items, np.int64))) == expected
+    assert len(cut.parts(np.arange(num_items) + 19)) >= expected
+
+
+def test_the_fewest_micro_batches_are_those_of_the_last_batch() -> None:
+    order = TrainingOrder(FeatureBatches(features([2] * 11), "sequence"), 8, 0, Cut(None, 2, 1))
+    assert [len(order.micro_batches(step, 0, 1)) for step in range(order.steps_per_epoch)] == [4, 2]
+    assert order.fewest_parts == 2
+
+
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(50, 200), st.integers(1, 5))
 def test_every_cut_is_whole_and_within_its_budget(lengths: list[int], micro_tokens: int, min_parts: int) -> None:
     parts = Cut(micro_tokens, None, min_parts).parts(np.array(sorted(lengths)))

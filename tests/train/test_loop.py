@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import small_model
+from step_worker import LENGTHS, MASKED, part
 from torch import Tensor, nn
 
 from bertkit.batch import PretrainBatch
@@ -28,29 +31,9 @@ from bertkit.train.checkpoint import read_tensors
 from bertkit.train.config import OptimizerConfig
 from bertkit.train.losses import LossTerm, cross_entropy
 from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.step_report import Skips
 
-LENGTHS = (5, 7, 7, 3, 11, 2, 13, 5)
-MASKED = (1, 0, 3, 1, 5, 1, 2, 0)  # uneven, so that a mean of means is wrong
 LAYOUTS = {"1 x 8": 8, "2 x 4": 4, "4 x 2": 2, "8 x 1": 1, "3 + 3 + 2": 3}
-
-
-def part(step: int, first: int, last: int) -> PretrainBatch:
-    """Sequences `first` to `last` of the global batch of a step."""
-    rng = np.random.default_rng(step)
-    ids, types = rng.integers(131, size=sum(LENGTHS)), rng.integers(2, size=sum(LENGTHS))
-    starts = np.cumsum(LENGTHS) - LENGTHS
-    positions = [np.sort(rng.permutation(LENGTHS[n])[: MASKED[n]]) + starts[n] for n in range(8)]
-    labels = [rng.integers(131, size=count) for count in MASKED]
-    nsp = rng.integers(2, size=8)
-    begin, end = starts[first], starts[last - 1] + LENGTHS[last - 1]
-    return PretrainBatch(
-        input_ids=ids[begin:end],
-        token_type_ids=types[begin:end],
-        sequence_lengths=np.array(LENGTHS[first:last]),
-        masked_positions=np.concatenate(positions[first:last]) - begin,
-        masked_labels=np.concatenate(labels[first:last]),
-        next_sentence_labels=nsp[first:last],
-    )
 
 
 def numbered(step: int, micro_sequences: int) -> list[tuple[int, PretrainBatch]]:
@@ -156,24 +139,55 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_before_the_update(value: float) -> None:
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_step_that_is_not_finite_is_skipped(value: float, is_read: bool) -> None:
+    """Nothing changes but the learning rate's place in its schedule; told at once, or one step later."""
     model = small_model()
     optimizer = Recording(model)
+    now = 0
+
+    def batches(step: int) -> list[tuple[int, PretrainBatch]]:
+        nonlocal now
+        now = step + 1
+        return numbered(step, 2)
 
     def losses(model: BertWithHeads, batch: PretrainBatch) -> dict[str, LossTerm]:
         terms = pretraining_losses(model, batch)
-        if batch.num_tokens == 13 + 5 and optimizer.num_updates == 2:
+        if batch.num_tokens == 13 + 5 and now in (3, 4, 6):
             terms["mlm"] = LossTerm(terms["mlm"].sum * value, terms["mlm"].count, terms["mlm"].correct)
         return terms
 
-    reports = steps_of(model, optimizer, 2, steps=5, losses=losses)
-    assert [next(reports).step, next(reports).step] == [1, 2]
-    before, moments = snapshot(model), copy.deepcopy(optimizer.tensors(optimizer.names))
-    with pytest.raises(NumericsError, match=r"step 3: the gradient is not finite .* data\.skip_steps=\[3\]"):
-        next(reports)
-    assert largest_difference(before, model.state_dict()) == 0
-    assert largest_difference(moments, optimizer.tensors(optimizer.names)) == 0
-    assert optimizer.num_updates == 2
+    states, reports = [(snapshot(model), 0)], []
+    for report in steps_of(model, optimizer, steps=7, losses=losses, batches=batches, is_read=lambda step: is_read):
+        states.append((snapshot(model), optimizer.num_updates))
+        reports.append(report)
+    assert [largest_difference(a, b) > 0 for (a, _), (b, _) in itertools.pairwise(states)] == [
+        True, True, False, False, True, False, True,
+    ]  # fmt: skip
+    assert [num_updates for _, num_updates in states] == [0, 1, 2, 2, 2, 3, 3, 4]
+    assert [report.learning_rate for report in reports] == pytest.approx([1e-3 / n for n in range(1, 8)])
+    assert [report.step for report in reports if report.fault] == [3, 4, 6]
+    assert all("mlm_loss" in (report.fault or "") for report in reports if report.step in (3, 4, 6))
+    counted = [(report.skips.total, report.skips.in_a_row) for report in reports]
+    found = [[earlier.step for earlier in report.found] for report in reports]
+    if is_read:
+        assert counted == [(0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 1), (3, 0)]
+        assert found == [[]] * 7
+    else:
+        assert counted == [(0, 0), (0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 0)]  # the last one is read at once
+        assert found == [[], [], [], [3], [4], [], [6]]
+    assert [report.is_read for report in reports] == [is_read] * 6 + [True]
+
+
+@pytest.mark.parametrize(("in_a_row", "is_stopped"), [(0, False), (4, False), (5, True), (6, True)])
+def test_too_many_skips_in_a_row_stop_a_run(in_a_row: int, is_stopped: bool) -> None:
+    (report,) = steps_of(model := small_model(), Recording(model), 8)
+    report = dataclasses.replace(report, skips=Skips(9, in_a_row))
+    expected = (
+        pytest.raises(NumericsError, match=rf"step 1: .* {in_a_row} steps in a row") if is_stopped else nullcontext()
+    )
+    with expected:
+        report.check_skips(5)
 
 
 def test_a_skipped_step_changes_nothing_but_the_count() -> None:

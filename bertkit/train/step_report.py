@@ -1,0 +1,126 @@
+"""What an optimizer step did, to be read without holding up the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bertkit.errors import NumericsError
+
+
+class Numbers:
+    """Numbers on their way from the device; to read them waits for the work before them, not for any after it."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values.to("cpu", non_blocking=True)
+        self._arrival: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrival.record()
+
+    def read(self) -> list[float]:
+        """Give the numbers."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return self._values.tolist()
+
+
+@dataclass(frozen=True)
+class Skips:
+    """How many steps were skipped for a number that is not finite: in all, and in a row until now."""
+
+    total: int = 0
+    in_a_row: int = 0
+
+    def after(self, is_skipped: bool) -> Skips:
+        """Count one more step."""
+        return Skips(self.total + is_skipped, self.in_a_row + 1 if is_skipped else 0)
+
+
+NO_SKIPS = Skips()
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one optimizer step did, over all processes.
+
+    The losses, accuracies, gradient norm and fault are read from the device when they are asked for.
+
+    Attributes:
+        step: optimizer steps finished, this one included.
+        learning_rate: of this step.
+        num_tokens: tokens of the global batch.
+        stop_requested: some process was asked to stop.
+        counts: what each loss was divided by; none where the batch was left out.
+        scored: the losses that count right predictions.
+        numbers: for every loss the sum, then for every loss the right predictions, then the gradient's norm; None where
+            the batch was left out.
+        seconds: wall-clock time of the step.
+        is_read: its numbers are read already: they cost no waiting.
+        skips: the skipped steps among those that are read.
+        found: earlier steps that are now known to have been skipped.
+    """
+
+    step: int
+    learning_rate: float
+    num_tokens: int
+    stop_requested: bool
+    counts: dict[str, float]
+    scored: frozenset[str]
+    numbers: Numbers | None
+    seconds: float = 0.0
+    is_read: bool = False
+    skips: Skips = NO_SKIPS
+    found: tuple[StepReport, ...] = ()
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the step had no batch, by `data.skip_steps`."""
+        return self.numbers is None
+
+    @cached_property
+    def _values(self) -> list[float]:
+        return [0.0] if self.numbers is None else self.numbers.read()
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The mean of each loss over the global batch, before the update; without those that have no prediction in it."""
+        pairs = zip(self.counts.items(), self._values, strict=False)
+        return {name: total / count for (name, count), total in pairs if count}
+
+    @property
+    def accuracies(self) -> dict[str, float]:
+        """The share of right predictions of each loss that has right ones."""
+        pairs = zip(self.counts.items(), self._values[len(self.counts) :], strict=False)
+        return {name: right / count for (name, count), right in pairs if count and name in self.scored}
+
+    @property
+    def grad_norm(self) -> float:
+        """The global norm of the gradient before clipping."""
+        return self._values[-1]
+
+    @property
+    def fault(self) -> str | None:
+        """Why the step was skipped, weights and moments left as they were; None where it was not."""
+        names = [f"{name}_loss" for name in self.counts]
+        named = zip([*names, "grad_norm"], [*self._values[: len(names)], self.grad_norm], strict=True)
+        wrong = [f"{name} {value}" for name, value in named if not math.isfinite(value)]
+        return ", ".join(wrong) or None
+
+    def check_skips(self, max_in_a_row: int) -> None:
+        """Stop a run that does not recover.
+
+        Raises:
+            NumericsError: the last steps were skipped, as many as are allowed in a row.
+        """
+        if self.skips.in_a_row >= max_in_a_row:
+            raise NumericsError(
+                f"step {self.step}: the loss or the gradient was not finite in {self.skips.in_a_row} steps in a row "
+                "(numerics.max_skips_in_a_row), and no weight was changed by them; the last checkpoint is from before "
+                "them or unharmed by them: run again with data.skip_steps= the skipped steps of metrics.jsonl, or "
+                "elsewhere with a lower optimizer.peak_learning_rate"
+            )

@@ -1,0 +1,116 @@
+"""Sums in the order of a binary tree: worked by hand, and the same bits however the parts are shared out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bertkit.errors import InputError
+from bertkit.train import loop
+from bertkit.train.summation import TreeSum, check_processes, num_parts_for, shards_of_parts
+
+
+class Written(torch.Tensor):
+    """Writes down how it was added."""
+
+    text: str
+
+    def __radd__(self, other: object) -> Tensor:
+        raise AssertionError("never the other way round")
+
+    def __add__(self, other: object) -> Written:  # type: ignore[override]
+        assert isinstance(other, Written)
+        return written(f"({self.text}+{other.text})")
+
+
+def written(text: str) -> Written:
+    made = torch.zeros(()).as_subclass(Written)
+    made.text = text
+    return made
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "expected"),
+    [(1, "0"), (2, "(0+1)"), (4, "((0+1)+(2+3))"), (8, "(((0+1)+(2+3))+((4+5)+(6+7)))")],
+)
+def test_the_order(num_parts: int, expected: str) -> None:
+    tree = TreeSum()
+    for part in range(num_parts):
+        tree.add(written(str(part)))
+        assert len(tree._branches) == (part + 1).bit_count()  # no more than that is held
+    assert tree.total().text == expected
+
+
+def test_a_number_of_parts_that_is_no_power_of_two_has_no_total() -> None:
+    tree = TreeSum()
+    for part in range(3):
+        tree.add(torch.tensor(float(part)))
+    with pytest.raises(ValueError, match="unpack"):
+        tree.total()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shares_of_the_tree_add_up_to_the_same_bits(dtype: torch.dtype) -> None:
+    """What processes do by exchanging, here in one; and adding in a row gives other bits."""
+    leaves = torch.from_numpy(np.random.default_rng(0).normal(size=(8, 997))).to(dtype)
+    tree = TreeSum()
+    for leaf in leaves:
+        tree.add(leaf)
+    for world in (1, 2, 4, 8):
+        sums = []
+        for process in range(world):
+            branch = TreeSum()
+            for leaf in leaves[8 * process // world : 8 * (process + 1) // world]:
+                branch.add(leaf)
+            sums.append(branch.total())
+        distance = 1
+        while distance < world:
+            sums = [sums[process] + sums[process ^ distance] for process in range(world)]
+            distance *= 2
+        assert all(torch.equal(total, tree.total()) for total in sums)
+    in_a_row = sum(leaves[1:], start=leaves[0])
+    assert not torch.equal(in_a_row, tree.total())
+    torch.testing.assert_close(in_a_row, tree.total())
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "expected"), [(1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (7, 4), (8, 8), (12, 8), (16, 16), (31, 16)]
+)
+def test_the_number_of_parts(num_shards: int, expected: int) -> None:
+    assert num_parts_for(num_shards) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "num_parts", "num_processes", "expected"),
+    [
+        (4, 4, 1, [[[0], [1], [2], [3]]]),
+        (4, 4, 2, [[[0], [1]], [[2], [3]]]),
+        (5, 4, 2, [[[0], [1]], [[2], [3, 4]]]),
+        (3, 4, 1, [[[], [0], [1], [2]]]),
+        (3, 4, 2, [[[], [0]], [[1], [2]]]),
+        (8, 4, 4, [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]),
+    ],
+)
+def test_the_micro_batches_of_the_parts(
+    num_shards: int, num_parts: int, num_processes: int, expected: list[list[list[int]]]
+) -> None:
+    for process, parts in enumerate(expected):
+        found = [list(part) for part in shards_of_parts(num_shards, num_parts, process, num_processes)]
+        assert found == parts
+        share = loop.shards_of_process(num_shards, process, num_processes)
+        assert [number for part in found for number in part] == list(share)
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "num_processes", "is_refused"),
+    [(4, 1, False), (4, 2, False), (4, 4, False), (4, 3, True), (4, 8, True), (8, 6, True), (8, 8, False)],
+)
+def test_processes_that_do_not_fit_are_refused(num_parts: int, num_processes: int, is_refused: bool) -> None:
+    if not is_refused:
+        check_processes(num_parts, num_processes)
+        return
+    fitting = {4: "1, 2 or 4 processes", 8: "1, 2, 4 or 8 processes"}[num_parts]
+    with pytest.raises(InputError, match=f"{num_processes} processes: reproducibility=strict .* for {fitting}; start"):
+        check_processes(num_parts, num_processes)
