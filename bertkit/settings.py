@@ -21,6 +21,8 @@ from bertkit.train.config import (
     EvaluationConfig,
     LogConfig,
     OptimizerConfig,
+    ResumeConfig,
+    SavingConfig,
     ScheduleConfig,
 )
 
@@ -136,6 +138,7 @@ class PretrainSettings:
     checkpoint: CheckpointConfig
     evaluation: EvaluationConfig
     log: LogConfig
+    resume: ResumeConfig
     data: SkipConfig
     given: tuple[str, ...] = field(metadata={"is_written": False})
 
@@ -198,12 +201,11 @@ class PretrainSettings:
         return problems
 
 
-@dataclass(frozen=True)
-class EpochCheckpointConfig:
-    """When to save, and how many checkpoints to keep."""
+@dataclass(frozen=True, kw_only=True)
+class EpochCheckpointConfig(SavingConfig):
+    """When to save, and how many checkpoints to keep besides the best, which is always kept."""
 
     every_steps: int | Literal["epoch"]
-    keep_last: int
 
     def __post_init__(self) -> None:
         _require_steps("checkpoint", self.every_steps)
@@ -252,6 +254,7 @@ class FinetuneSettings:
     checkpoint: EpochCheckpointConfig
     evaluation: DevEvaluationConfig
     log: LogConfig
+    resume: ResumeConfig
 
     def __post_init__(self) -> None:
         problems = _seed_problems(self.seed)
