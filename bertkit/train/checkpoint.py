@@ -348,25 +348,25 @@ def fault_of(checkpoint_dir: Path) -> str | None:
 
     The manifest follows from the other files, so that a change of it is seen too, wherever it is.
     """
+    file = MANIFEST
     try:
-        text = (checkpoint_dir / MANIFEST).read_text(encoding="utf-8")
         listed = read_json(checkpoint_dir / MANIFEST)["files"]
         present = {path.name for path in checkpoint_dir.iterdir()} - {MANIFEST}
         if present != set(listed):
-            return f"files {', '.join(sorted(present ^ set(listed)))} missing or unexpected"
+            return f"{', '.join(sorted(present ^ set(listed)))}: missing or unexpected"
         found = {}
-        for name, facts in listed.items():
-            if (checkpoint_dir / name).stat().st_size == facts["bytes"]:  # else there is no need to read it
-                found[name] = facts_of(checkpoint_dir / name)
-            if found.get(name) != facts:
-                return f"{name}: size or SHA-256 differs from the manifest"
-        if text != _manifest(found):
+        for file, facts in listed.items():
+            if (checkpoint_dir / file).stat().st_size == facts["bytes"]:  # else there is no need to read it
+                found[file] = facts_of(checkpoint_dir / file)
+            if found.get(file) != facts:
+                return f"{file}: size or SHA-256 differs from the manifest"
+        if (checkpoint_dir / MANIFEST).read_bytes() != _manifest(found).encode():
             return f"{MANIFEST}: not as it was written"
-        step = read_json(checkpoint_dir / STATE)["step"]
+        step = read_state(checkpoint_dir)["step"]
         if checkpoint_dir.name.startswith("step-") and step != step_of(checkpoint_dir):
             return f"{STATE}: of step {step}"
     except Exception as error:
-        return f"unreadable ({error})"
+        return f"{file}: unreadable ({error})"
     return None
 
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,47 +174,3 @@ def test_nothing_that_is_not_finite_is_written(tmp_path: Path, group: str) -> No
         checkpoint.save(tmp_path, bad.part(0, 1), keep_last=1)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert newest_valid(tmp_path) == (path, [])
-
-
-SAVERS = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_checkpoint import contents
-from bertkit.train import checkpoint
-for line in sys.stdin:  # one process after another, each until it is killed
-    pid = os.fork()
-    if pid == 0:
-        for step in range(int(line), int(line) + 100_000):
-            checkpoint.save(Path(sys.argv[1]), contents(step).part(0, 1), keep_last=2)
-            print(step, os.getpid(), flush=True)
-    os.waitpid(pid, 0)
-    print("killed", pid, flush=True)
-"""
-
-
-def test_a_save_killed_at_any_moment_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
-    rng, step, partials = random.Random(0), 1, 0
-    command = [sys.executable, "-c", SAVERS, str(tmp_path), str(Path(__file__).parent)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as savers:
-        assert savers.stdin is not None
-        assert savers.stdout is not None
-        for _ in range(20):
-            savers.stdin.write(f"{step}\n")
-            savers.stdin.flush()
-            done, pid = map(int, savers.stdout.readline().split())
-            assert done == step
-            time.sleep(rng.uniform(0, 0.05))
-            os.kill(pid, signal.SIGKILL)
-            while (line := savers.stdout.readline()) != f"killed {pid}\n":
-                done = int(line.split()[0])
-            newest, faults = newest_valid(tmp_path)
-            assert faults == []
-            assert newest is not None
-            assert int(newest.name[5:]) in (done, done + 1)  # the next may be whole before it is announced
-            assert checkpoint.read_state(newest)["step"] == int(newest.name[5:])
-            assert all(fault_of(path) is None for path in all_checkpoints(tmp_path))
-            partials += any(path.name.endswith((".partial", ".trash")) for path in newest.parent.iterdir())
-            step = int(newest.name[5:]) + 1
-        savers.stdin.close()
-    assert partials > 0  # some kills did hit a save
