@@ -358,9 +358,8 @@ def _quieten_libraries() -> None:
 
 def _report(error: Exception) -> int:
     """Say in a line what went wrong; give the exit code."""
-    import errno
-
     from bertkit.errors import BertkitError, InputError, StoppedError, StorageError
+    from bertkit.files import DISK_ERRORS
     from bertkit.launch import world_from_environment
 
     if isinstance(error, StoppedError):
@@ -370,8 +369,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)
     if isinstance(error, OSError):
-        of_the_disk = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
-        code = StorageError.exit_code if error.errno in of_the_disk else InputError.exit_code
+        code = StorageError.exit_code if error.errno in DISK_ERRORS else InputError.exit_code
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", code)
     message = " ".join(str(error).split())

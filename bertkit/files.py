@@ -8,6 +8,7 @@ between the two renames that replace a directory does nothing stand there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -23,6 +24,7 @@ from bertkit.errors import InputError, LockedError, StorageError
 
 PARTIAL = ".partial"
 TRASH = ".trash"
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)  # a disk is full, read-only or failing
 
 
 def sha256_file(path: Path) -> str:
@@ -59,7 +61,7 @@ def write_durably(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    fsync_dir(path.parent)
+    flush(path.parent)
 
 
 @contextlib.contextmanager
@@ -76,12 +78,12 @@ def writing(path: Path) -> Iterator[TextIO]:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    fsync_dir(path.parent)
+    flush(path.parent)
 
 
-def fsync_dir(directory: Path) -> None:
-    """Flush a directory's own entries (its file names) to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Flush a file's bytes, or a directory's own entries (its file names), to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -91,18 +93,11 @@ def fsync_dir(directory: Path) -> None:
 def publish_dir(partial: Path, final: Path) -> None:
     """Flush every file below `partial` to the disk, then rename it to `final`, replacing what stood there."""
     for path in sorted(partial.rglob("*")):
-        if path.is_dir():
-            fsync_dir(path)
-        else:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-    fsync_dir(partial)
+        flush(path)
+    flush(partial)
     trash = _rename_away(final) if final.exists() else None
     partial.rename(final)
-    fsync_dir(final.parent)
+    flush(final.parent)
     if trash is not None:
         shutil.rmtree(trash)
 
@@ -110,7 +105,7 @@ def publish_dir(partial: Path, final: Path) -> None:
 def remove_dir(path: Path) -> None:
     """Delete a directory so that it is never seen half-deleted: rename it away, then delete."""
     trash = _rename_away(path)
-    fsync_dir(path.parent)
+    flush(path.parent)
     shutil.rmtree(trash)
 
 
@@ -182,8 +177,11 @@ def require_space(directory: Path, num_bytes: int) -> None:
     Raises:
         StorageError: fewer than `num_bytes` bytes are free on the disk of `directory`.
     """
+    if shutil.disk_usage(directory).free < num_bytes:
+        raise StorageError(no_space(directory, num_bytes))
+
+
+def no_space(directory: Path, num_bytes: int) -> str:
+    """Say how much room `num_bytes` bytes lack on the disk of `directory`."""
     free = shutil.disk_usage(directory).free
-    if free < num_bytes:
-        raise StorageError(
-            f"no space left on {directory}: need {num_bytes / 1e6:.0f} MB, have {free / 1e6:.0f} MB; free some space"
-        )
+    return f"no space left on {directory}: need {num_bytes / 1e6:.1f} MB, have {free / 1e6:.1f} MB; free some space"

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit import resume_rules
 from bertkit import run_dir as runs
 from bertkit.answering import answer, mean_loss
 from bertkit.batch import IGNORED
 from bertkit.config import to_mapping
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, StoppedError
-from bertkit.files import building_dir, remove_dir, to_json, write_durably
+from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
 from bertkit.launch import world_from_environment
@@ -43,6 +44,7 @@ from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.survey import Survey
 from bertkit.tasks.task import Feature
 from bertkit.train import loop
+from bertkit.train.checkpoint import rotate
 from bertkit.train.log import MetricsLog
 from bertkit.train.losses import LossTerm
 from bertkit.train.schedule import polynomial
@@ -52,10 +54,8 @@ from bertkit.training_run import TrainingRun, metrics_row
 from bertkit.view import console
 from bertkit.view.report import TASK_CHARTS, write_report
 
-# may differ when a run is resumed; of the files and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "model_dir", "log", "checkpoint", "device", "data", "numerics")
+RULES = resume_rules.FINETUNE
 SCORE = "score"  # the label of a regression
-BEST = "best"  # the weights of the best score so far
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,14 @@ def run(settings: FinetuneSettings) -> None:
     Raises:
         InputError: settings, files or starting weights do not fit together, or the directory holds another run.
         LockedError: the run is live elsewhere.
+        StorageError: a disk is full or fails, or every checkpoint is damaged.
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
     directory = Path(settings.output_dir)
-    identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
+    identity = resume_rules.identity_of(to_mapping(settings), RULES)
     world = world_from_environment()
-    if runs.is_finished(directory, identity) and runs.is_finished(directory, _known(settings)):
+    if runs.is_finished(directory, identity, RULES) and runs.is_finished(directory, _known(settings), RULES):
         if world.is_main:
             print(f"done already: the model is in {directory / 'model'}")
         return
@@ -117,13 +118,22 @@ def run(settings: FinetuneSettings) -> None:
     }
     with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
 
-        def open_run() -> None:
-            stack.enter_context(runs.opened(directory, to_mapping(settings), identity, facts))
+        def open_run() -> list[resume_rules.Change]:
+            opened = runs.opened(directory, to_mapping(settings), identity, facts, RULES, settings.resume.allow)
+            return stack.enter_context(opened)
 
-        loop.on_main_process(accelerator, open_run)
-        _Finetuning(
+        changes = loop.on_main_process(accelerator, open_run)
+        finetuning = _Finetuning(
             settings, batches, dev.source, dev_features, labels, model, tokenizer, accelerator, directory, state
-        ).run()
+        )
+
+        def record() -> list[str]:
+            return runs.record(directory, changes, finetuning.training.first_step, to_mapping(settings), identity)
+
+        for line in loop.on_main_process(accelerator, record):
+            if accelerator.is_main_process:
+                print(f"warning: {line}")
+        finetuning.run()
 
 
 def _known(settings: FinetuneSettings) -> dict[str, Any]:
@@ -265,8 +275,9 @@ class _Finetuning:
             model,
             tokenizer,
             settings.optimizer,
-            keep_last=settings.checkpoint.keep_last,
+            saving=settings.checkpoint,
             state=state,
+            state_depends_on={"batch": dataclasses.asdict(settings.batch)},
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )
@@ -282,7 +293,7 @@ class _Finetuning:
         self._introduce(first_step)
         log = MetricsLog(self.directory / "metrics.jsonl", first_step) if self.main else None
         progress = Progress("fine-tuning", self.steps, done=first_step, silent=not self.main)
-        with runs.stop_on_signal() as stop_requested, progress:
+        with runs.stop_on_signal() as stop_requested, progress, self.training:
             if not self._is_over(first_step):
                 self._train(stop_requested, log, progress)
         if log is not None:
@@ -296,9 +307,11 @@ class _Finetuning:
             step = report.step
             tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
             metrics: dict[str, float] = {}
+            is_best = False
             if self._is_due(step, settings.evaluation.every_steps):
                 metrics, _, loss = self._evaluate()
-                self._remember(step, metrics)
+                is_best = self.training.is_best(step, metrics[settings.task.best_metric])
+                self.state["num_worse"] = 0 if is_best else self.state["num_worse"] + 1
                 metrics |= {"loss": loss}
             if log is not None:
                 for skipped in report.found:
@@ -312,9 +325,9 @@ class _Finetuning:
                     write_report(self.directory, {}, TASK_CHARTS)
             report.check_skips(settings.numerics.max_skips_in_a_row)
             is_over = self._is_over(step)
-            if is_over or report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
+            if is_best or is_over or report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
                 self.state["skips"] = dataclasses.asdict(report.skips)
-                self.training.save(step)
+                self.training.save(step, is_required=report.stop_requested and not is_over)
             progress.advance(step)
             if is_over:
                 return
@@ -401,21 +414,6 @@ class _Finetuning:
         scores = shapes.score(task, examples, predictions, self.labels)
         return scores, predictions, mean_loss(self.accelerator, losses)
 
-    def _remember(self, step: int, metrics: dict[str, float]) -> None:
-        """Keep the weights if their score is the best so far; the earlier one of two equal ones."""
-        name = self.settings.task.best_metric
-        best = self.state["best"]
-        if best is not None and not metrics[name] > best["score"]:
-            self.state["num_worse"] += 1
-            return
-        self.state |= {"best": {"step": step, "score": metrics[name]}, "num_worse": 0}
-
-        def keep() -> None:
-            with building_dir(self.directory / BEST) as partial:
-                write_model(self.packed, self.tokenizer, partial)
-
-        loop.on_main_process(self.accelerator, keep)
-
     def _introduce(self, first_step: int) -> None:
         if not self.main:
             return
@@ -435,17 +433,15 @@ class _Finetuning:
 
     def _finish(self) -> None:
         """Write the best model, its predictions, metrics and the report; the metrics last, they mark the run as done."""
-        best = self.state["best"]
-        weights, _ = huggingface.load(self.directory / BEST)
-        self.packed.load_state_dict(weights.state_dict())
+        best_step = self.training.take_best()
         metrics, predictions, _ = self._evaluate()
         if not self.main:
             return
         settings, examples = self.settings, self.examples
         result: dict[str, Any] = {
             **metrics,
-            "best_step": best["step"],
-            "best_epoch": round(best["step"] / self.order.steps_per_epoch, 4),
+            "best_step": best_step,
+            "best_epoch": round(best_step / self.order.steps_per_epoch, 4),
             "num_examples": len(examples),
         }
         if shapes.is_degenerate(settings.task, examples, predictions):
@@ -457,9 +453,9 @@ class _Finetuning:
         for name, content in shapes.files_of(settings.task, examples, predictions).items():
             write_durably(self.directory / name, content)
         write_report(self.directory, {}, TASK_CHARTS)
+        rotate(self.directory, self.steps, settings.checkpoint.keep_last, best=None)  # model/ has the best weights now
         write_durably(self.directory / runs.RESULT, to_json(result))
-        remove_dir(self.directory / BEST)
-        print(f"dev: {console.scores_line(metrics)} (step {best['step']}, the best by {settings.task.best_metric})")
+        print(f"dev: {console.scores_line(metrics)} (step {best_step}, the best by {settings.task.best_metric})")
         if self.state["skips"]["total"]:
             print(console.skips_line(self.state["skips"]["total"]))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")

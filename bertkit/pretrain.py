@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertkit import resume_rules
 from bertkit import run_dir as runs
 from bertkit.config import to_mapping
 from bertkit.data import prepared
@@ -47,8 +48,7 @@ from bertkit.training_run import TrainingRun, metrics_row
 from bertkit.view import console
 from bertkit.view.report import write_report
 
-# may differ when a run is resumed; of the data and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device", "numerics")
+RULES = resume_rules.PRETRAIN
 EVALUATION_SEQUENCES = 32
 
 
@@ -58,11 +58,12 @@ def run(settings: PretrainSettings) -> None:
     Raises:
         InputError: settings, data or starting weights do not fit together, or the directory holds another run.
         LockedError: the run is live elsewhere.
+        StorageError: a disk is full or fails, or every checkpoint is damaged.
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
     directory = Path(settings.output_dir)
-    identity = {key: value for key, value in to_mapping(settings).items() if key not in FREE_SETTINGS}
+    identity = resume_rules.identity_of(to_mapping(settings), RULES)
     if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint says how they were cut and masked
         identity |= {"segments": {"kind": "google"}, "masking": None}
     if not Path(settings.data_dir).exists() and _is_done(directory, identity):
@@ -98,17 +99,26 @@ def run(settings: PretrainSettings) -> None:
 
     with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
 
-        def open_run() -> None:
-            stack.enter_context(runs.opened(directory, to_mapping(settings), identity, facts))
+        def open_run() -> list[resume_rules.Change]:
+            opened = runs.opened(directory, to_mapping(settings), identity, facts, RULES, settings.resume.allow)
+            return stack.enter_context(opened)
 
-        loop.on_main_process(accelerator, open_run)
         state = {"micro_sequences": micro_sequences, "num_parts": num_parts}
-        _Pretraining(settings, dataset, model, moments, accelerator, directory, state).run()
+        changes = loop.on_main_process(accelerator, open_run)
+        pretraining = _Pretraining(settings, dataset, model, moments, accelerator, directory, state)
+
+        def record() -> list[str]:
+            return runs.record(directory, changes, pretraining.first_step, to_mapping(settings), identity)
+
+        for line in loop.on_main_process(accelerator, record):
+            if accelerator.is_main_process:
+                print(f"warning: {line}")
+        pretraining.run()
 
 
 def _is_done(directory: Path, identity: dict[str, Any]) -> bool:
     """Whether the run is finished, and if so, say it."""
-    finished = runs.is_finished(directory, identity)
+    finished = runs.is_finished(directory, identity, RULES)
     if finished and world_from_environment().is_main:
         print(f"done already: the model is in {directory / 'model'}")
     return finished
@@ -125,8 +135,8 @@ def _known_start(settings: PretrainSettings) -> dict[str, Any]:
 
 def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]:
     hashes = huggingface.hashes_of(source)
-    if settings.init_moments and (source / checkpoint.OPTIMIZER).is_file():
-        hashes[checkpoint.OPTIMIZER] = sha256_file(source / checkpoint.OPTIMIZER)
+    if settings.init_moments:
+        hashes |= {path.name: sha256_file(path) for path in checkpoint.moment_files(source)}
     return hashes
 
 
@@ -173,13 +183,13 @@ def _starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[
     """
     if settings.init_from is None or not settings.init_moments:
         return {}
-    path = resolve_model_dir(settings.init_from, "init_from") / checkpoint.OPTIMIZER
-    if not path.is_file():
+    source = resolve_model_dir(settings.init_from, "init_from")
+    if not checkpoint.moment_files(source):
         raise InputError(
             f"init_from={settings.init_from} has no optimizer state; take a bertkit run or one of its checkpoints, or "
             "set init_moments=false"
         )
-    made_by = runs.run_of(path.parent)
+    made_by = runs.run_of(source)
     if made_by is not None:
         name = read_json(made_by / "manifest.json")["identity"]["optimizer"]["name"]
         if name != settings.optimizer.name:
@@ -187,12 +197,12 @@ def _starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[
                 f"init_from={settings.init_from} was trained with optimizer={name}, whose moments mean something else to "
                 f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
             )
-    moments = checkpoint.read_tensors(path)
+    moments = checkpoint.read_moments(source)
     wanted = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
     others = sorted(wanted.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
     if others:
         raise InputError(
-            f"{path} holds moments of other parameters than this run's (such as {others[0][0]}); train the same heads, "
+            f"{source} holds moments of other parameters than this run's (such as {others[0][0]}); train the same heads, "
             "or set init_moments=false"
         )
     return moments
@@ -219,11 +229,17 @@ class _Pretraining:
             model,
             dataset.tokenizer,
             settings.optimizer,
-            keep_last=settings.checkpoint.keep_last,
+            saving=settings.checkpoint,
             state={**state, "skips": dataclasses.asdict(NO_SKIPS)},
+            state_depends_on={
+                "batch": dataclasses.asdict(settings.batch),
+                "lengths": [segments.max_seq_length for segments in segments_of(settings)],
+            },
             starting_moments=starting_moments,
         )
         self.packed, self.model, self.first_step = model, self.training.model, self.training.first_step
+        if self.first_step > settings.steps:
+            raise InputError(f"steps={settings.steps}: the run in {directory} has done {self.first_step}; ask for more")
         self.state = self.training.state
         self.phases = make_phases(settings, dataset, directory / "cache", self.state["micro_sequences"])
         for phase in self.phases:  # those of a run that is resumed, with perhaps other processes than it began with
@@ -236,7 +252,7 @@ class _Pretraining:
         log = MetricsLog(self.directory / "metrics.jsonl", self.first_step) if main else None
         progress = Progress("pretraining", settings.steps, done=self.first_step, silent=not main)
         tokens, seconds = 0, 0.0
-        with runs.stop_on_signal() as stop_requested, progress:
+        with runs.stop_on_signal() as stop_requested, progress, self.training:
             for report in self._steps(stop_requested):
                 step, phase = report.step, self._phase_of(report.step - 1)
                 tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
@@ -258,7 +274,8 @@ class _Pretraining:
                     write_report(self.directory, baselines)
                 if report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
                     self.state["skips"] = dataclasses.asdict(report.skips)
-                    self.training.save(step)
+                    self._rate(step, phase, metrics)
+                    self.training.save(step, is_required=report.stop_requested and not is_last)
                 progress.advance(step)
                 if report.stop_requested and not is_last:
                     raise StoppedError(
@@ -369,6 +386,15 @@ class _Pretraining:
         limit, precision = self.settings.evaluation.max_sequences, self.settings.precision
         results = evaluate_split(self.accelerator, self.model, phase.held_out, limit, EVALUATION_SEQUENCES, precision)
         return {name: value for name, (value, _) in results.items()}
+
+    def _rate(self, step: int, phase: Phase, metrics: dict[str, float]) -> None:
+        """See whether the checkpoint that is saved now is the best one, by its evaluated loss if it has one."""
+        best = self.training.state["best"]
+        if best is not None and (best["step"] <= phase.first_step or not self.settings.checkpoint.keep_best):
+            self.training.state["best"] = None  # losses over sequences of another length are no measure for these
+        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
+        if losses and self.settings.checkpoint.keep_best:
+            self.training.is_best(step, -sum(losses))
 
     def _baselines(self, phase: Phase) -> dict[str, float]:
         """Give what a model reaches that only counts: words, and which label of next sentence prediction is commoner."""

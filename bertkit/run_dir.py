@@ -1,7 +1,8 @@
 """A run directory: whose it is, whether it is done, and a clean stop.
 
 config.yaml    the resolved configuration
-manifest.json  versions, git revision, hashes, world size, command line, and the settings that identify the run
+manifest.json  versions, git revision, hashes, world size, command line, the settings that identify the run, and the
+               changes of them since it began, each with the step from which it holds
 eval.json      the final metrics; its presence says that the run is done
 """
 
@@ -13,31 +14,33 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import yaml
 
-from bertkit import __version__
-from bertkit.config import differences
+from bertkit import __version__, resume_rules
 from bertkit.errors import InputError
-from bertkit.files import locked, read_json, to_json, write_durably
+from bertkit.files import flush, locked, read_json, remove_leftovers, to_json, write_durably
 from bertkit.launch import world_from_environment
+from bertkit.resume_rules import FIXED, LENGTH, Change, Rules, class_of
 
 RESULT = "eval.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
-MAX_LISTED = 6
 
 
-def is_finished(directory: Path, settings: dict[str, Any]) -> bool:
-    """Tell whether `directory` holds a finished run with these settings."""
+def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
+    """Tell whether `directory` holds a finished run of this identity, or one that leaves nothing to do for it."""
     if not all((directory / name).exists() for name in (RESULT, "model", "manifest.json")):
         return False
     manifest = read_json(directory / "manifest.json")
-    identity = manifest.get("identity") if isinstance(manifest, dict) else None
-    return isinstance(identity, dict) and all(identity.get(key) == value for key, value in settings.items())
+    theirs = manifest.get("identity") if isinstance(manifest, dict) else None
+    if not isinstance(theirs, dict):
+        return False
+    found = resume_rules.changes(theirs, identity)
+    return not any(change.key == LENGTH or class_of(change.key, rules) == FIXED for change in found)
 
 
 def run_of(model_dir: str | Path) -> Path | None:
@@ -77,14 +80,15 @@ def read_settings(run_dir: Path) -> dict[str, Any]:
     return settings
 
 
-def check(directory: Path, identity: dict[str, Any]) -> None:
-    """Refuse a directory that is not free for this run.
+def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequence[str]) -> list[Change]:
+    """Refuse a directory that is not free for this run; give what differs from the run that is there.
 
     Raises:
-        InputError: the directory holds another run, or something that is no run.
+        InputError: the directory holds another run, or something that is no run; or `allow` names nothing.
     """
+    resume_rules.check_allowed(allow, identity)
     if not directory.exists():
-        return
+        return []
     if not directory.is_dir():
         raise InputError(f"output_dir={directory} is a file; choose a directory")
     if not (directory / "manifest.json").is_file():
@@ -94,27 +98,26 @@ def check(directory: Path, identity: dict[str, Any]) -> None:
             raise InputError(
                 f"output_dir={directory} exists and holds no run ({', '.join(others[:3])}); choose another one"
             )
-        return
+        return []
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or "identity" not in manifest:
         raise InputError(f"output_dir={directory} holds something else than a run; choose another one")
-    changed = differences(manifest["identity"], identity)
-    if changed:
-        listed = [f"{key}: {old!r} there, {new!r} here" for key, old, new in changed[:MAX_LISTED]]
-        if len(changed) > MAX_LISTED:
-            listed.append(f"and {len(changed) - MAX_LISTED} more")
+    changes = resume_rules.changes(manifest["identity"], identity)
+    refused = resume_rules.refused(changes, rules, allow)
+    if refused:
         raise InputError(
-            f"output_dir={directory} holds another run ({'; '.join(listed)}); choose another directory (with "
-            f"init_from={directory} to train its model further), or use its settings"
+            f"output_dir={directory} holds another run ({resume_rules.listed(refused)}); choose another directory (with "
+            f"init_from={directory} to train its model further), use its settings, or change them from here on with "
+            f"resume.allow=[{','.join(change.key for change in refused)}]"
         )
+    return changes
 
 
 def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Write what a run is into its directory; what a run started with is never overwritten."""
+    """Write what a run is into its directory, unless it is there."""
     if (directory / "manifest.json").is_file():
         return
-    header = f"# bertkit {__version__}; the settings of this run\n"
-    write_durably(directory / "config.yaml", header + yaml.safe_dump(settings, sort_keys=False))
+    _write_settings(directory, settings)
     manifest = {
         "bertkit": __version__,
         "python": platform.python_version(),
@@ -130,20 +133,53 @@ def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str
 
 @contextlib.contextmanager
 def opened(
-    directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]
-) -> Iterator[None]:
-    """Make or reopen the directory of a run and hold it.
+    directory: Path,
+    settings: dict[str, Any],
+    identity: dict[str, Any],
+    facts: dict[str, Any],
+    rules: Rules,
+    allow: Sequence[str],
+) -> Iterator[list[Change]]:
+    """Make or reopen the directory of a run, hold it, and clean it of what a crash left; give what is to change.
 
     Raises:
         InputError: the directory holds another run, or something that is no run.
         LockedError: the run is live elsewhere.
     """
-    check(directory, identity)
+    check(directory, identity, rules, allow)
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
-        check(directory, identity)  # once more: another start may have come first
+        changes = check(directory, identity, rules, allow)  # once more: another start may have come first
+        remove_leftovers(directory)
         write_identity(directory, settings, identity, facts)
-        yield
+        yield changes
+
+
+def record(
+    directory: Path, changes: Sequence[Change], step: int, settings: dict[str, Any], identity: dict[str, Any]
+) -> list[str]:
+    """Write down what changes when a run goes on from a step; give a line on each change.
+
+    A finished run is one no more. Killed in between, it sees the same changes at the next start.
+    """
+    manifest = read_manifest(directory)
+    earlier = manifest.get("changes", [])
+    # of a change after this step nothing is left, when a damaged checkpoint made the run go back: it holds from here on
+    entries = [{**entry, "step": min(entry["step"], step)} for entry in earlier]
+    entries += [{"step": step, "key": change.key, "old": change.old, "new": change.new} for change in changes]
+    if entries == earlier:
+        return []
+    if (directory / RESULT).is_file():
+        (directory / RESULT).unlink()
+        flush(directory)
+    _write_settings(directory, settings)
+    write_durably(directory / "manifest.json", to_json({**manifest, "identity": identity, "changes": entries}))
+    return [f"{change.key}: {change.old!r} up to step {step}, {change.new!r} from here on" for change in changes]
+
+
+def _write_settings(directory: Path, settings: dict[str, Any]) -> None:
+    header = f"# bertkit {__version__}; the settings of this run\n"
+    write_durably(directory / "config.yaml", header + yaml.safe_dump(settings, sort_keys=False))
 
 
 def _git_revision() -> str | None:

@@ -22,6 +22,8 @@ from bertkit.train.config import (
     LogConfig,
     NumericsConfig,
     OptimizerConfig,
+    ResumeConfig,
+    SavingConfig,
     ScheduleConfig,
 )
 
@@ -139,6 +141,7 @@ class PretrainSettings:
     evaluation: EvaluationConfig
     log: LogConfig
     numerics: NumericsConfig
+    resume: ResumeConfig
     data: SkipConfig
     given: tuple[str, ...] = field(metadata={"is_written": False})
 
@@ -201,12 +204,11 @@ class PretrainSettings:
         return problems
 
 
-@dataclass(frozen=True)
-class EpochCheckpointConfig:
-    """When to save, and how many checkpoints to keep."""
+@dataclass(frozen=True, kw_only=True)
+class EpochCheckpointConfig(SavingConfig):
+    """When to save, and how many checkpoints to keep besides the best, which is always kept."""
 
     every_steps: int | Literal["epoch"]
-    keep_last: int
 
     def __post_init__(self) -> None:
         _require_steps("checkpoint", self.every_steps)
@@ -258,6 +260,7 @@ class FinetuneSettings:
     log: LogConfig
     numerics: NumericsConfig
     data: SkipConfig
+    resume: ResumeConfig
 
     def __post_init__(self) -> None:
         problems = _seed_problems(self.seed)

@@ -5,31 +5,41 @@ Everything that a run chose for itself is in its checkpoints, and chosen again o
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError, NumericsError
+from bertkit.errors import BertkitError, InputError, StorageError
+from bertkit.files import remove_leftovers
 from bertkit.interop import huggingface
 from bertkit.interop.load import text_files
 from bertkit.model.heads import BertWithHeads
 from bertkit.train import checkpoint, loop
-from bertkit.train.config import OptimizerConfig
-from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.config import OptimizerConfig, SavingConfig
+from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
+
+KEPT = ("best", "skips", "num_threads", "torch", "num_processes")  # of the state, whatever settings it was chosen for
 
 
 class TrainingRun:
     """A model and its optimizer, at the newest valid checkpoint of a directory if it has one.
 
+    As a context it sees to it that a save in the background is over before the run is.
+
     Attributes:
         first_step: steps done before.
-        state: plain values that every checkpoint keeps: what the run chose for itself.
+        state: plain values that every checkpoint keeps: what the run chose for itself, and under "best" the step and the
+            score of the best weights so far, or None.
         packed: the model itself.
         model: the model as the accelerator prepared it.
+        num_failed_saves: since this start, with `on_save_error=continue`.
     """
 
     def __init__(
@@ -40,8 +50,9 @@ class TrainingRun:
         tokenizer: Tokenizer,
         optimizer: OptimizerConfig,
         *,
-        keep_last: int,
+        saving: SavingConfig,
         state: dict[str, Any],
+        state_depends_on: dict[str, Any],
         starting_moments: dict[str, Tensor] | None = None,
         freeze: Callable[[BertWithHeads], None] = lambda model: None,
         rate_scale_of: Callable[[str], float] = lambda name: 1.0,
@@ -54,27 +65,47 @@ class TrainingRun:
             model: with the weights to start from.
             tokenizer: goes into every checkpoint.
             optimizer: its settings.
-            keep_last: checkpoints to keep.
-            state: of a run that starts.
+            saving: how checkpoints are saved.
+            state: of a run that starts; of one that resumes with other settings, what it chooses anew.
+            state_depends_on: the settings that `state` was chosen for.
             starting_moments: of the optimizer of a run that starts.
             freeze: takes parts of the model, in training mode, out of training.
             rate_scale_of: a parameter's name -> what its learning rate is multiplied with.
+
+        Raises:
+            InputError: a process does not see the files of the first one, or the model is another one than the checkpoint's.
+            StorageError: there are checkpoints, and every one of them is damaged.
         """
         self.accelerator, self.directory, self.packed, self.tokenizer = accelerator, directory, model, tokenizer
-        self.keep_last = keep_last
         here = {
             "num_threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "num_processes": accelerator.num_processes,
         }
-        self.first_step, self.state = 0, {**state, **here}
-        moments, num_updates = self._resume() or (starting_moments or {}, 0)
+        self.saving, self.ranks, self.num_failed_saves = saving, loop.ranks_of(accelerator), 0
+        self._writer: threading.Thread | None = None
+        self._failure: Exception | None = None
+        self._failed_step: int | None = None
+        self._best_before: dict[str, Any] | None = None
+        self.ranks.check_shared(directory)
+        self.first_step = 0
+        self.last_good: int | None = None
+        self.state = {"best": None, **state, "chosen_for": state_depends_on, **here}
+        newest = self._newest()
+        moments, num_updates = starting_moments or {}, 0
+        if newest is not None:
+            num_updates = self._take_state(newest)
+            self._take_weights(newest)
+            moments = checkpoint.read_moments(newest)
         self._go_on(here)
         freeze(model.train())
         self.model = accelerator.prepare_model(model)
         groups = parameter_groups(model, optimizer.weight_decay, rate_scale_of)
         self.optimizer = OPTIMIZERS[optimizer.name](groups, optimizer)
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters() if p.requires_grad}
+        if newest is not None and num_updates:
+            wanted = {f"{name}.{moment}": p for p, name in self.names.items() for moment in MOMENTS}
+            _require_same_tensors(newest, moments, wanted)
         self.optimizer.restore(moments, self.names, num_updates)
 
     def _go_on(self, here: dict[str, Any]) -> None:
@@ -106,43 +137,172 @@ class TrainingRun:
         torch.set_num_threads(here["num_threads"])
         self.state |= here
 
-    def _resume(self) -> tuple[dict[str, Tensor], int] | None:
-        """Load the newest valid checkpoint, if any, into the model; give the moments and the number of updates."""
-        newest, faults = checkpoint.newest_valid(self.directory)
-        if self.accelerator.is_main_process:
-            for fault in faults:
-                print(f"warning: {fault}")
-        if newest is None:
-            return None
-        weights, _ = huggingface.load(newest)
-        self.packed.load_state_dict(weights.state_dict())
-        moments, state = checkpoint.load_training_state(newest)
-        self.first_step, num_updates = state.pop("step"), state.pop("num_updates")
-        self.state = state
-        return moments, num_updates
+    def _newest(self) -> Path | None:
+        """Find the newest valid checkpoint; the first process looks, and says what is wrong with newer ones."""
 
-    def save(self, step: int) -> None:
+        def look() -> tuple[Path | None, list[str]]:
+            remove_leftovers(checkpoint.checkpoints_dir(self.directory))
+            return checkpoint.newest_valid(self.directory)
+
+        newest, faults = self.ranks.first(look)
+        for fault in faults:
+            self._warn(fault)
+        if newest is None and faults:
+            raise StorageError(
+                f"{checkpoint.checkpoints_dir(self.directory)}: {len(faults)} checkpoint(s), and none is whole; restore one "
+                "from a copy, or remove the directory to begin anew"
+            )
+        return newest
+
+    def _take_state(self, newest: Path) -> int:
+        """Choose again what the run chose before, unless the settings that it depends on changed; give its updates."""
+        before = checkpoint.read_state(newest)
+        self.first_step = self.last_good = before.pop("step")
+        num_updates: int = before.pop("num_updates")
+        device = self.accelerator.device.type
+        there = before.pop("device", device)
+        if there != device:
+            self._warn(f"resumed with device {device}, begun with {there}: the results differ by rounding")
+        if before.get("chosen_for", self.state["chosen_for"]) != self.state["chosen_for"]:
+            before |= {name: self.state[name] for name in self.state if name not in KEPT}
+        self.state |= before
+        best = self.state["best"]
+        if best is not None and self.best_dir() is None:
+            self._warn(
+                f"the best checkpoint, of step {best['step']}, is not there; the best is looked for from here on"
+            )
+            self.state["best"] = None
+        return num_updates
+
+    def _take_weights(self, newest: Path) -> None:
+        tensors, wanted = checkpoint.read_tensors(newest / checkpoint.WEIGHTS), huggingface.tensors_of(self.packed)
+        _require_same_tensors(newest, tensors, wanted)
+        for name, tensor in wanted.items():
+            tensor.copy_(tensors[name])
+
+    def best_dir(self) -> Path | None:
+        """Where the best weights are: their checkpoint, or the model of a run that was finished before; None: nowhere."""
+        places = (checkpoint.step_dir(self.directory, self.state["best"]["step"]), self.directory / "model")
+        return next((place for place in places if place.is_dir()), None)
+
+    def is_best(self, step: int, score: float) -> bool:
+        """Tell whether a score, the larger the better, is the best so far, and remember it if so; the earlier of two equal ones stays."""
+        self._settle()  # a best whose save failed is none
+        best = self.state["best"]
+        if best is not None and not score > best["score"]:
+            return False
+        self.state["best"], self._best_before = {"step": step, "score": score}, best
+        return True
+
+    def take_best(self) -> int:
+        """Load the best weights into the model, those of the last step where no better ones are known; give their step.
+
+        Raises:
+            StorageError: their checkpoint is damaged.
+        """
+        directory = None if self.state["best"] is None else self.best_dir()
+        if directory is None:
+            return self.first_step  # a run that trains on evaluates its last step
+        if directory.parent == checkpoint.checkpoints_dir(self.directory):
+            fault = self.ranks.first(lambda: checkpoint.fault_of(directory))
+            if fault is not None:
+                raise StorageError(
+                    f"{directory}, the best checkpoint, is damaged: {fault}; restore it from a copy, or remove it to take the "
+                    "weights of the last step"
+                )
+        self._take_weights(directory)
+        step: int = self.state["best"]["step"]
+        return step
+
+    def save(self, step: int, *, is_required: bool = False) -> None:
         """Write a checkpoint; every process takes part.
+
+        With `saving.background` a thread writes it, one at a time, and what goes wrong is said by the next call.
+
+        Args:
+            step: optimizer steps done.
+            is_required: wait for the end, and fail on any error, as a run that stops now must.
 
         Raises:
             NumericsError: a weight or a moment is not finite.
+            StorageError: the disk is full or fails.
         """
+        self._settle()
+        state = {**self.state, "num_updates": self.optimizer.num_updates}
+        contents = checkpoint.Checkpoint(
+            step=step,
+            model=huggingface.tensors_of(self.packed),
+            optimizer=self.optimizer.tensors(self.names),
+            state={**state, "device": self.accelerator.device.type},
+            files=text_files(self.packed, self.tokenizer),
+        )
+        part = contents.part(self.ranks.rank, self.ranks.size)
+        in_background = self.saving.background and not is_required
+        best = self.state["best"] and self.state["best"]["step"]
+        write = functools.partial(self._write, part.copy() if in_background else part, best)
+        if in_background:
+            self._writer = threading.Thread(target=write, name=f"save of step {step}")
+            self._writer.start()
+        else:
+            write()
+            self._settle(is_required)
 
-        def save() -> None:
-            tensors = huggingface.tensors_of(self.packed)
-            moments = self.optimizer.tensors(self.names)
-            if not (checkpoint.all_finite(tensors) and checkpoint.all_finite(moments)):
-                raise NumericsError(f"step {step}: a weight or a moment is not finite; nothing was saved")
-            contents = checkpoint.Checkpoint(
-                step=step,
-                model=tensors,
-                optimizer=moments,
-                state={**self.state, "num_updates": self.optimizer.num_updates},
-                files=text_files(self.packed, self.tokenizer),
+    def _write(self, part: checkpoint.Part, best: int | None) -> None:
+        try:
+            keep_last, last_good = self.saving.keep_last, self.last_good
+            checkpoint.save(self.directory, part, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
+            self.last_good = part.step
+        except Exception as error:
+            self._failure, self._failed_step = error, part.step
+
+    def _settle(self, is_required: bool = False) -> None:
+        """Wait for a save in the background; raise what went wrong with the last save, or say it and go on."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        failure, self._failure = self._failure, None
+        if isinstance(failure, StorageError) and self.saving.on_save_error == "continue" and not is_required:
+            self.num_failed_saves += 1
+            if self.state["best"] is not None and self.state["best"]["step"] == self._failed_step:
+                self.state["best"] = self._best_before  # whose checkpoint is still there
+            self._warn(f"{failure}; training goes on ({self.num_failed_saves} failed save(s) since this start)")
+        elif failure is not None:
+            raise failure
+
+    def _warn(self, text: str) -> None:
+        if self.ranks.rank == 0:
+            print(f"warning: {text}", flush=True)
+
+    def __enter__(self) -> TrainingRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._settle()
+        except BertkitError as failure:
+            if error is None:
+                raise
+            self._warn(str(failure))  # the error that ends the run is said by its own line
+
+
+def _require_same_tensors(directory: Path, there: dict[str, Tensor], here: dict[str, Tensor]) -> None:
+    """Load strictly: every name, shape and type must be as it is here.
+
+    Raises:
+        InputError: naming the first one that is not.
+    """
+    facts = [
+        {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()} for tensors in (there, here)
+    ]
+    for name in sorted({*there, *here}):
+        if facts[0].get(name) != facts[1].get(name):
+            shapes = [str(list(known[name][0])) if name in known else "missing" for known in facts]
+            raise InputError(
+                f"{directory} is of another model: {name} is {shapes[0]} there, {shapes[1]} here; a run cannot change its "
+                "model: start another one from its weights"
             )
-            checkpoint.save(self.directory, contents, self.keep_last)
-
-        loop.on_main_process(self.accelerator, save)
 
 
 def metrics_row(

@@ -169,7 +169,7 @@ def test_remove_dir(tmp_path: Path) -> None:
 
 def test_require_space(tmp_path: Path) -> None:
     files.require_space(tmp_path, 1)
-    with pytest.raises(StorageError, match=r"no space left on .*: need 1000000000000 MB, have \d+ MB"):
+    with pytest.raises(StorageError, match=r"no space left on .*: need 1000000000000.0 MB, have \d+.\d MB"):
         files.require_space(tmp_path, 10**18)
 
 

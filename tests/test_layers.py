@@ -17,7 +17,17 @@ BASE = ("config", "files", "errors", "batch", "progress")  # imported from every
 # first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
 BELOW = ("data", "model", "train", *BASE, "")
 ABOVE = ("interop", "view", "tasks")
-HELPERS = ("run_dir", "task_model", "training_run", "answering", "objective", "phases", "launch", "settings")
+HELPERS = (
+    "run_dir",
+    "resume_rules",
+    "task_model",
+    "training_run",
+    "answering",
+    "objective",
+    "phases",
+    "launch",
+    "settings",
+)
 ALLOWED = {
     "": ("interop",),  # on first use
     "__main__": ("cli",),
@@ -27,8 +37,9 @@ ALLOWED = {
     "phases": ("data", "train", "settings", "evaluate"),
     "answering": ("data", "objective", "tasks", "train"),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
-    "training_run": ("data", "interop", "model", "train", "errors"),
-    "run_dir": ("config", "errors", "files", "launch", ""),
+    "training_run": ("data", "files", "interop", "model", "train", "errors"),
+    "run_dir": ("errors", "files", "launch", "resume_rules", ""),
+    "resume_rules": ("config", "errors"),
     "launch": ("errors",),
     "settings": ("config", "data", "model", "tasks", "train", "errors"),  # their config.py only
     "interop": BELOW,

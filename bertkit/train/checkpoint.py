@@ -1,34 +1,135 @@
-"""Checkpoints: durable saves, strict loads, rotation.
+"""Checkpoints: durable saves by any number of processes, strict loads, rotation.
 
     checkpoints/step-00001000/
         model.safetensors       the weights; with config.json and the tokenizer, a model directory by itself
-        optimizer.safetensors   the optimizer's moments
+        optimizer.safetensors   the optimizer's moments; N processes write optimizer-00001-of-0000N.safetensors, ...
         state.json              the step, and what the run chose for itself
-        manifest.json           size and SHA-256 of every file; written last
+        manifest.json           size and SHA-256 of every file, and nothing else; written last
 
-A checkpoint is written under a partial name, flushed to the disk, and renamed, so a directory with the final name is
-whole. Order, masks and dropout are functions of the step: no generator state is needed.
+A checkpoint is written in these steps, and a process may be killed, or the power cut, between any two of them:
+
+1. The first process deletes what a crash left behind, checks the free space, and makes `step-00001000.partial`.
+2. Every process writes its part there, flushes it to the disk and hashes it.
+3. The first process writes the manifest, flushes it and the directory, renames the directory, and flushes its parent:
+   what stands under the final name is whole.
+4. Only then are older checkpoints deleted, each renamed away first.
+
+A failure of any process in step 2 fails the save on all of them, and the checkpoints before it stay. A checkpoint loads
+into any number of processes. Order, masks and dropout are functions of the step: no generator state is needed.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 import os
-from collections.abc import Mapping
+import re
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.errors import InputError
-from bertkit.files import publish_dir, read_json, remove_dir, remove_leftovers, require_space, sha256_file, to_json
+from bertkit.errors import InputError, NumericsError, StorageError
+from bertkit.files import (
+    DISK_ERRORS,
+    PARTIAL,
+    flush,
+    no_space,
+    publish_dir,
+    read_json,
+    remove_dir,
+    remove_leftovers,
+    require_space,
+    sha256_file,
+    to_json,
+)
+
+T = TypeVar("T")
 
 MANIFEST = "manifest.json"
+WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
+SECONDS_TO_SHOW_A_FILE = 10.0
+SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that write a checkpoint together, over connections that nothing else uses.
+
+    Attributes:
+        rank: of this process.
+        size: how many they are.
+        group: a process group for objects on the CPU; None for a process by itself.
+    """
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None
+
+    def each(self, work: Callable[[], T]) -> list[T]:
+        """Do a piece of work on every process; each gets the results of all, or raises the first one's error."""
+        outcome: list[Any] = [None, None]
+        try:
+            outcome[0] = work()
+        except Exception as error:
+            outcome[1] = error
+        outcomes = [outcome]
+        if self.size > 1:
+            outcomes = [[]] * self.size
+            torch.distributed.all_gather_object(outcomes, outcome, group=self.group)
+        for _, failure in outcomes:
+            if failure is not None:
+                raise failure
+        return [result for result, _ in outcomes]
+
+    def first(self, work: Callable[[], T]) -> T:
+        """Do a piece of work on the first process only; every process gets its result, or raises its error."""
+        return self.each(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+
+    def check_shared(self, directory: Path) -> None:
+        """Refuse a directory that is not the same one for every process.
+
+        Raises:
+            InputError: a process, named with its host, does not find what the first one wrote.
+        """
+        if self.size == 1:
+            return
+        place = directory / ".shared"
+
+        def write() -> tuple[str, str]:
+            token = secrets.token_hex(8)
+            place.write_text(token)
+            return token, socket.gethostname()
+
+        token, host = self.first(write)
+
+        def look() -> None:
+            # a network file system may show a new file only after a while
+            give_up_at = time.monotonic() + SECONDS_TO_SHOW_A_FILE
+            while not (place.is_file() and place.read_text() == token):
+                if time.monotonic() > give_up_at:
+                    raise InputError(
+                        f"output_dir={directory}: process {self.rank} on {socket.gethostname()} does not see what process 0 on "
+                        f"{host} wrote there; choose a directory on a disk that all hosts share"
+                    )
+                time.sleep(0.1)
+
+        try:
+            self.each(look)
+        finally:
+            if self.rank == 0:
+                place.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -49,48 +150,161 @@ class Checkpoint:
     state: dict[str, Any]
     files: Mapping[str, str]
 
+    def part(self, rank: int, size: int) -> Part:
+        """Give what one process writes: a share of the moments; the first one also the weights and the texts."""
+        total, before, moments = sum(tensor.nbytes for tensor in self.optimizer.values()), 0, {}
+        for name in sorted(self.optimizer):
+            tensor = self.optimizer[name]
+            # a tensor belongs to the process in whose share of the bytes its middle lies
+            if (2 * before + tensor.nbytes) * size // (2 * total) == rank:
+                moments[name] = tensor
+            before += tensor.nbytes
+        file = OPTIMIZER if size == 1 else f"optimizer-{rank + 1:05d}-of-{size:05d}.safetensors"
+        if rank > 0:
+            return Part(self.step, {file: moments}, {})
+        state = to_json({"step": self.step, **self.state})
+        return Part(self.step, {WEIGHTS: self.model, file: moments}, {STATE: state, **self.files})
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process writes of a checkpoint.
+
+    Attributes:
+        step: optimizer steps done.
+        tensors: safetensors files, by name.
+        texts: other files, by name.
+    """
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    texts: dict[str, str]
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its tensors and texts."""
+        tensors = sum(tensor.nbytes for group in self.tensors.values() for tensor in group.values())
+        return tensors + sum(len(text.encode()) for text in self.texts.values())
+
+    def copy(self) -> Part:
+        """Give the same values in memory of their own, so that training can go on while they are written."""
+        copies = {
+            file: {name: tensor.detach().to("cpu", copy=True) for name, tensor in group.items()}
+            for file, group in self.tensors.items()
+        }
+        return Part(self.step, copies, self.texts)
+
+    def write(self, directory: Path) -> dict[str, dict[str, Any]]:
+        """Write the files into a directory, flushed to the disk; give the size and the SHA-256 of each.
+
+        Raises:
+            NumericsError: a tensor is not finite.
+        """
+        for group in self.tensors.values():
+            for name, tensor in group.items():
+                if not is_finite(tensor):
+                    raise NumericsError(f"step {self.step}: {name} is not finite; nothing was saved")
+        for file, group in self.tensors.items():
+            write_tensors(directory / file, group)
+        for file, text in self.texts.items():
+            (directory / file).write_text(text, encoding="utf-8")
+        for file in (*self.tensors, *self.texts):
+            flush(directory / file)
+        return {file: facts_of(directory / file) for file in (*self.tensors, *self.texts)}
+
 
 def checkpoints_dir(run_dir: Path) -> Path:
     """Where a run keeps its checkpoints."""
     return run_dir / "checkpoints"
 
 
-def save(run_dir: Path, checkpoint: Checkpoint, keep_last: int) -> Path:
-    """Write a checkpoint and, once it is safe on the disk, delete all but the newest `keep_last`.
+def step_dir(run_dir: Path, step: int) -> Path:
+    """Where a run keeps the checkpoint of a step."""
+    return checkpoints_dir(run_dir) / f"step-{step:08d}"
+
+
+def save(
+    run_dir: Path,
+    part: Part,
+    ranks: Ranks = Ranks(),
+    *,
+    keep_last: int,
+    best: int | None = None,
+    last_good: int | None = None,
+) -> Path:
+    """Write a checkpoint and, once it is safe on the disk, delete all but the newest `keep_last` and the best.
 
     Damaged checkpoints of later steps, left aside on resume, are neither counted nor deleted.
 
+    Args:
+        run_dir: of the run; every process sees the same one.
+        part: what this process writes.
+        ranks: the processes, all of which call this.
+        keep_last: how many to keep.
+        best: the step of another one to keep.
+        last_good: the step of the newest valid one before this, for the message of an error.
+
     Raises:
-        StorageError: the disk has no room for it; nothing was written or deleted.
+        StorageError: the disk has no room for it, or failed; nothing was deleted.
+        NumericsError: a tensor is not finite; nothing was deleted.
     """
-    directory = checkpoints_dir(run_dir)
-    directory.mkdir(exist_ok=True)
-    tensors = [*checkpoint.model.values(), *checkpoint.optimizer.values()]
-    require_space(directory, int(1.05 * sum(tensor.nbytes for tensor in tensors)) + (4 << 20))
-    final = directory / f"step-{checkpoint.step:08d}"
-    remove_leftovers(directory)
-    partial = directory / f"{final.name}.partial"
-    partial.mkdir()
-    write_tensors(partial / "model.safetensors", checkpoint.model)
-    write_tensors(partial / OPTIMIZER, checkpoint.optimizer)
-    (partial / STATE).write_text(to_json({"step": checkpoint.step, **checkpoint.state}), encoding="utf-8")
-    for name, content in checkpoint.files.items():
-        (partial / name).write_text(content, encoding="utf-8")
-    hashes = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256_file(path)} for path in sorted(partial.iterdir())
-    }
-    (partial / MANIFEST).write_text(to_json({"files": hashes}), encoding="utf-8")
-    publish_dir(partial, final)
-    saved = all_checkpoints(run_dir)
-    for old in saved[saved.index(final) + keep_last :]:
-        remove_dir(old)
+    directory, final = checkpoints_dir(run_dir), step_dir(run_dir, part.step)
+    partial = final.with_name(final.name + PARTIAL)
+    need = int(SPACE_FACTOR * sum(ranks.each(lambda: part.num_bytes))) + (1 << 20)
+    kept = "no checkpoint yet" if last_good is None else f"last good step {last_good}"
+
+    def prepare() -> None:
+        directory.mkdir(exist_ok=True)
+        remove_leftovers(directory)
+        require_space(directory, need)
+        partial.mkdir()
+
+    def commit() -> None:
+        (partial / MANIFEST).write_text(_manifest(facts), encoding="utf-8")
+        publish_dir(partial, final)
+
+    try:
+        ranks.first(prepare)
+        facts = {file: one for written in ranks.each(lambda: part.write(partial)) for file, one in written.items()}
+        ranks.first(commit)
+    except Exception as error:
+        if ranks.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, StorageError):  # of the check before writing
+            reason = str(error)
+        elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            reason = no_space(directory, need)
+        elif isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            reason = f"{error.filename or directory}: {error.strerror} (need {need / 1e6:.1f} MB)"
+        else:
+            raise
+        raise StorageError(f"step {part.step} is not saved: {reason}; {kept}") from None
+    ranks.first(lambda: rotate(run_dir, part.step, keep_last, best))
     return final
 
 
+def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
+    """Delete the checkpoints before the newest `keep_last` up to `step`, but for the one of step `best`."""
+    up_to = [path for path in all_checkpoints(run_dir) if step_of(path) <= step]
+    for path in up_to[keep_last:]:
+        if step_of(path) != best:
+            remove_dir(path)
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file that depends on nothing but the tensors."""
+    """Write a safetensors file that depends on nothing but the tensors.
+
+    Raises:
+        OSError: of the disk; the library has a class of its own for it, with the number in the text.
+    """
     ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
-    save_file(ordered, path, metadata={"format": "pt"})
+    try:
+        save_file(ordered, path, metadata={"format": "pt"})
+    except safetensors.SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)  # the library makes files that nobody else can read
@@ -109,25 +323,50 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path}: damaged ({error}); restore it from a copy") from None
 
 
+def step_of(checkpoint_dir: Path) -> int:
+    """The step that the name of a checkpoint says."""
+    return int(checkpoint_dir.name[5:])
+
+
 def all_checkpoints(run_dir: Path) -> list[Path]:
     """List the checkpoints of a run, newest first."""
     found = [path for path in checkpoints_dir(run_dir).glob("step-*") if path.name[5:].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
+    return sorted(found, key=step_of, reverse=True)
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """What the manifest says of a file."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+
+def _manifest(facts: Mapping[str, dict[str, Any]]) -> str:
+    return to_json({"files": {file: facts[file] for file in sorted(facts)}})
 
 
 def fault_of(checkpoint_dir: Path) -> str | None:
-    """Say what is wrong with a checkpoint on disk; None when every byte is as it was written."""
+    """Say what is wrong with a checkpoint on disk; None when every byte is as it was written.
+
+    The manifest follows from the other files, so that a change of it is seen too, wherever it is.
+    """
+    file = MANIFEST
     try:
         listed = read_json(checkpoint_dir / MANIFEST)["files"]
         present = {path.name for path in checkpoint_dir.iterdir()} - {MANIFEST}
         if present != set(listed):
-            return f"files {', '.join(sorted(present ^ set(listed)))} missing or unexpected"
-        for name, facts in listed.items():
-            path = checkpoint_dir / name
-            if path.stat().st_size != facts["bytes"] or sha256_file(path) != facts["sha256"]:
-                return f"{name}: SHA-256 differs from the manifest"
+            return f"{', '.join(sorted(present ^ set(listed)))}: missing or unexpected"
+        found = {}
+        for file, facts in listed.items():
+            if (checkpoint_dir / file).stat().st_size == facts["bytes"]:  # else there is no need to read it
+                found[file] = facts_of(checkpoint_dir / file)
+            if found.get(file) != facts:
+                return f"{file}: size or SHA-256 differs from the manifest"
+        if (checkpoint_dir / MANIFEST).read_bytes() != _manifest(found).encode():
+            return f"{MANIFEST}: not as it was written"
+        step = read_state(checkpoint_dir)["step"]
+        if checkpoint_dir.name.startswith("step-") and step != step_of(checkpoint_dir):
+            return f"{STATE}: of step {step}"
     except Exception as error:
-        return f"manifest unreadable ({error})"
+        return f"{file}: unreadable ({error})"
     return None
 
 
@@ -142,11 +381,23 @@ def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
     return None, faults
 
 
-def load_training_state(checkpoint_dir: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the optimizer's moments and the plain state of a checkpoint."""
-    return read_tensors(checkpoint_dir / OPTIMIZER), read_json(checkpoint_dir / STATE)
+def moment_files(checkpoint_dir: Path) -> list[Path]:
+    """The files with the optimizer's moments, one for each process that wrote the checkpoint; none in other models."""
+    return sorted(path for path in checkpoint_dir.glob("optimizer*.safetensors"))
 
 
-def all_finite(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether no tensor holds a NaN or an infinity."""
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
+    """Read the optimizer's moments, by whatever number of processes they were written."""
+    return {name: tensor for path in moment_files(checkpoint_dir) for name, tensor in read_tensors(path).items()}
+
+
+def read_state(checkpoint_dir: Path) -> dict[str, Any]:
+    """Read the plain values of a checkpoint, among them its step."""
+    state: dict[str, Any] = read_json(checkpoint_dir / STATE)
+    return state
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither a NaN nor an infinity."""
+    # the extremes are NaN if any number is; 25 times faster than looking at each of them by itself
+    return tensor.numel() == 0 or all(math.isfinite(extreme) for extreme in tensor.aminmax())

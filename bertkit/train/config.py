@@ -108,15 +108,37 @@ class NumericsConfig:
         _require_positive("numerics", self, "max_skips_in_a_row")
 
 
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When to save, and how many checkpoints to keep."""
+@dataclass(frozen=True, kw_only=True)
+class SavingConfig:
+    """How checkpoints are saved.
+
+    Attributes:
+        keep_last: how many are kept, besides the best.
+        background: a thread writes a copy of the tensors while training goes on.
+        on_save_error: what to do when the disk is full or fails.
+    """
+
+    keep_last: int
+    background: bool
+    on_save_error: Literal["stop", "continue"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(SavingConfig):
+    """When to save, and what to keep."""
 
     every_steps: int
-    keep_last: int
+    keep_best: bool
 
     def __post_init__(self) -> None:
         _require_positive("checkpoint", self, "every_steps", "keep_last")
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Which fixed settings may change when a run is resumed, by name."""
+
+    allow: tuple[str, ...]
 
 
 @dataclass(frozen=True)

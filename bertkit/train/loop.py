@@ -28,6 +28,7 @@ from accelerate import Accelerator as Accelerator  # also for the annotations of
 from torch import Tensor, nn
 
 from bertkit.errors import InputError
+from bertkit.train.checkpoint import Ranks
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.schedule import Schedule
@@ -109,6 +110,14 @@ def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]  # type: ignore[no-any-return]
+
+
+def ranks_of(accelerator: Accelerator) -> Ranks:
+    """Connect the processes for saving, apart from training, so that both can go on at a time; all of them call this."""
+    if accelerator.num_processes == 1:
+        return Ranks()
+    group = torch.distributed.new_group(backend="gloo")
+    return Ranks(accelerator.process_index, accelerator.num_processes, group)
 
 
 def micro_shards(num_sequences: int, micro_sequences: int) -> list[tuple[int, int]]:

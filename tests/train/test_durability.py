@@ -1,0 +1,360 @@
+"""Checkpoints through kills, power cuts, full disks and damaged files: real processes, real file systems.
+
+A short part of each runs by default. The whole, with figures:
+
+    pytest -m slow -s tests/train/test_durability.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from saver import contents
+
+from bertkit.errors import StorageError
+from bertkit.train import checkpoint
+from bertkit.train.checkpoint import all_checkpoints, fault_of, newest_valid
+
+SAVER = Path(__file__).with_name("saver.py")
+SMALL = 9_000  # numbers of a state: 36 kB
+LARGE = 78_000_000  # 312 MB
+
+
+class Savers:
+    """One saver after another, as `saver.py` starts them."""
+
+    def __init__(self, run_dir: Path, num_numbers: int, keep_last: int) -> None:
+        command = [sys.executable, str(SAVER), str(run_dir), str(num_numbers), str(keep_last)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.acknowledged = 0
+
+    def start(self) -> int:
+        """Start the next saver; give the step that it resumed from."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        word, step, self.pid = self.read()
+        assert word == "resumed"
+        return step
+
+    def read(self) -> tuple[str, int, int]:
+        assert self.process.stdout is not None
+        word, first, second = self.process.stdout.readline().split()
+        if word == "saved":
+            self.acknowledged = int(first)
+        return word, int(first), int(second)
+
+    def kill(self) -> None:
+        """Kill the saver, unless it ended, and read all that it said."""
+        os.kill(self.pid, signal.SIGKILL)
+        while self.read()[0] != "ended":
+            pass
+
+    def __enter__(self) -> Savers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int) -> Counter[str]:
+    """Kill a saver at a random moment after a save, again and again; count what was found."""
+    rng, found = random.Random(0), Counter[str]()
+    with Savers(run_dir, num_numbers, keep_last) as savers:
+        for _ in range(num_trials):
+            resumed = savers.start()
+            found["lost"] += resumed < savers.acknowledged
+            found["resumed by itself"] += 1
+            started_at = time.monotonic()
+            savers.read()
+            time.sleep(rng.uniform(0, 1.2 * (time.monotonic() - started_at)))
+            savers.kill()
+            kinds = {path.name.rpartition(".")[2] for path in checkpoint.checkpoints_dir(run_dir).iterdir()}
+            found["hit a save"] += "partial" in kinds
+            found["hit a deletion"] += "trash" in kinds
+        found["lost"] += savers.start() < savers.acknowledged
+        savers.kill()
+    return found
+
+
+def test_saves_killed_at_any_moment(tmp_path: Path) -> None:
+    found = kill_saves(tmp_path, 20, SMALL, keep_last=2)
+    assert found["lost"] == 0
+    assert found["resumed by itself"] == 20
+    assert found["hit a save"] + found["hit a deletion"] > 0
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_of_large_saves(tmp_path: Path) -> None:
+    found = kill_saves(tmp_path, 200, LARGE, keep_last=2)
+    print(f"\n200 kills, saves of {4 * LARGE / 1e6:.0f} MB: {dict(found)}")
+    assert found["lost"] == 0
+    assert found["resumed by itself"] == 200
+    assert found["hit a save"] > 50
+
+
+EXT4_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32) of linux/ext4.h
+WITHOUT_FLUSHING = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
+
+
+@contextlib.contextmanager
+def mounted(place: Path, *what: str) -> Iterator[Path]:
+    """Mount a file system; the test is skipped where that is not allowed."""
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *what, str(place)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no mounting here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int) -> Counter[str]:
+    """Shut a file system down under a saver without flushing anything, mount it again, and look; count what was found."""
+    if shutil.which("mkfs.ext4") is None or os.geteuid() != 0:
+        pytest.skip("needs root and mkfs.ext4")
+    image, rng, found = tmp_path / "disk", random.Random(0), Counter[str]()
+    with image.open("wb") as file:
+        file.truncate(64 * 4 * num_numbers + (64 << 20))
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    with Savers(tmp_path / "mounted" / "run", num_numbers, keep_last) as savers:
+        for trial in range(num_trials + 1):
+            with mounted(tmp_path / "mounted", "-o", "loop", str(image)) as disk:
+                (disk / "run").mkdir(exist_ok=True)
+                newest, faults = newest_valid(disk / "run")
+                found["visible but damaged"] += len(faults)
+                found["lost"] += (0 if newest is None else checkpoint.step_of(newest)) < savers.acknowledged
+                if trial == num_trials:
+                    break
+                savers.start()
+                savers.read()
+                # some cuts come soon after the first save, some after a second of saving
+                until = time.monotonic() + rng.choice([0.05, 1.0]) * rng.random()
+                while time.monotonic() < until:
+                    savers.read()
+                descriptor = os.open(disk, os.O_RDONLY)
+                fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, WITHOUT_FLUSHING)
+                os.close(descriptor)
+                while savers.read()[0] != "ended":  # what it said before the cut counts; then its writes fail
+                    pass
+                found["cuts"] += 1
+    return found
+
+
+def test_power_cuts(tmp_path: Path) -> None:
+    found = cut_power(tmp_path, 2, SMALL, keep_last=1)
+    assert +found == {"cuts": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_last", [1, 2])
+def test_twenty_power_cuts(tmp_path: Path, keep_last: int) -> None:
+    found = cut_power(tmp_path, 20, 500_000, keep_last)
+    print(f"\n20 power cuts, keep_last={keep_last}: {dict(found)}")
+    assert +found == {"cuts": 20}
+
+
+def cut_short(rng: random.Random, path: Path, _: Path) -> None:
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def flip(rng: random.Random, path: Path, _: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+def zero(rng: random.Random, path: Path, _: Path) -> None:
+    data = bytearray(path.read_bytes())
+    first = rng.randrange(len(data))
+    data[first : first + 4096] = bytes(len(data[first : first + 4096]))
+    path.write_bytes(data)
+
+
+def swap(_: random.Random, path: Path, older: Path) -> None:
+    shutil.copy(older / path.name, path)
+
+
+def append(rng: random.Random, path: Path, _: Path) -> None:
+    with path.open("ab") as file:
+        file.write(rng.randbytes(1 + rng.randrange(9)))
+
+
+def edit_manifest(rng: random.Random, path: Path, _: Path) -> None:
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    files, name = manifest["files"], rng.choice(sorted(manifest["files"]))
+    edit = rng.randrange(6)
+    if edit == 0:
+        del files[name]
+    elif edit == 1:
+        files[name]["bytes"] += 1
+    elif edit == 2:
+        files[name]["sha256"] = files[name]["sha256"][::-1]
+    elif edit == 3:
+        files[name]["note"] = "mine"
+    elif edit == 4:
+        manifest["files"] = dict(reversed(files.items()))
+    else:
+        manifest["version"] = 2
+    (path.parent / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def add_file(rng: random.Random, path: Path, _: Path) -> None:
+    (path.parent / f"extra{rng.randrange(9)}.safetensors").write_bytes(path.read_bytes())
+
+
+CORRUPTIONS: dict[str, Callable[[random.Random, Path, Path], object]] = {
+    "deleted": lambda rng, path, older: path.unlink(),
+    "cut short": cut_short,
+    "a bit flipped": flip,
+    "4 KB of zeros": zero,
+    "taken from another step": swap,
+    "longer": append,
+    "manifest edited": edit_manifest,
+    "a file too many": add_file,
+    "replaced by a folder": lambda rng, path, older: (path.unlink(), path.mkdir()),
+}
+
+
+def test_five_hundred_corruptions(tmp_path: Path) -> None:
+    """Each is found, the message names a file, and the checkpoint before it is taken instead."""
+    numbers, rng, found, unchanged = torch.randn(SMALL), random.Random(0), Counter[str](), 0
+    (tmp_path / "whole").mkdir()
+    for step in (10, 20):
+        part, other = (contents(step, numbers).part(rank, 2) for rank in (0, 1))  # as two processes write it
+        both = checkpoint.Part(step, part.tensors | other.tensors, part.texts)
+        checkpoint.save(tmp_path / "whole", both, keep_last=2)
+    names = sorted(path.name for path in all_checkpoints(tmp_path / "whole")[0].iterdir())
+    assert len(names) == 7
+    while sum(found.values()) < 500:
+        shutil.copytree(tmp_path / "whole", tmp_path / "run")
+        newest, older = all_checkpoints(tmp_path / "run")
+        kind, name = rng.choice(sorted(CORRUPTIONS)), rng.choice(names)
+        before = {path.name: path.read_bytes() for path in newest.iterdir()}
+        CORRUPTIONS[kind](rng, newest / name, older)
+        after = {path.name: path.read_bytes() if path.is_file() else None for path in newest.iterdir()}
+        chosen, faults = newest_valid(tmp_path / "run")
+        if before == after:  # a file that is the same in both steps, zeros over zeros
+            unchanged += 1
+            assert chosen == newest
+        else:
+            found[kind] += 1
+            assert chosen == older, (kind, name)
+            assert len(faults) == 1
+            wrong = {file for file in {*before, *after} if before.get(file) != after.get(file)}
+            # a manifest that was edited contradicts some other file
+            named = {*before, *after} if "manifest.json" in wrong else wrong
+            assert any(file in faults[0].rpartition("left aside")[2] for file in named), (kind, name, faults)
+        shutil.rmtree(tmp_path / "run")
+    print(f"\n500 corruptions found: {dict(found)}; {unchanged} tries changed nothing")
+    assert min(found.values()) > 20
+    assert set(found) == set(CORRUPTIONS)
+
+
+def expect_failed_save(run_dir: Path, number: int) -> str:
+    """A save that the disk refuses leaves the one before as it was, and nothing of itself; give the message."""
+    (good,) = all_checkpoints(run_dir)
+    with pytest.raises(StorageError) as error:
+        checkpoint.save(run_dir, contents(20, torch.randn(number)).part(0, 1), keep_last=1, last_good=10)
+    assert [path.name for path in good.parent.iterdir()] == [good.name]
+    assert newest_valid(run_dir) == (good, [])
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith("step 20 is not saved: ")
+    assert "; last good step 10" in str(error.value)
+    return str(error.value)
+
+
+def save_first(run_dir: Path, number: int) -> None:
+    checkpoint.save(run_dir, contents(10, torch.randn(number)).part(0, 1), keep_last=1)
+
+
+def test_a_disk_without_room_is_refused_before_writing(tmp_path: Path) -> None:
+    """Room for one and a half: seen at once, and nothing is touched."""
+    with mounted(tmp_path / "mounted", "-t", "tmpfs", "-o", "size=8m", "tmpfs") as disk:
+        save_first(disk, 1_000_000)
+        started_at = time.monotonic()
+        message = expect_failed_save(disk, 1_000_000)
+        assert time.monotonic() - started_at < 0.5
+    assert re.search(r"no space left on \S+/checkpoints: need 5\.2 MB, have 4\.\d MB; free some space; last", message)
+
+
+@pytest.mark.parametrize("num_free", range(7))
+def test_a_disk_that_fills_up_while_writing(tmp_path: Path, num_free: int) -> None:
+    """Real ENOSPC after the check: room for the bytes, but not for one more file after `num_free`."""
+    with mounted(tmp_path / "mounted", "-t", "tmpfs", "-o", "size=99m,nr_inodes=32", "tmpfs") as disk:
+        save_first(disk, SMALL)
+        count = 0
+        while os.statvfs(disk).f_ffree > num_free:
+            (disk / f"filler{count}").write_text("")
+            count += 1
+        assert f"no space left on {disk / 'checkpoints'}" in expect_failed_save(disk, SMALL)
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+def test_a_file_that_may_not_grow(tmp_path: Path, share: float) -> None:
+    """Real EFBIG, in the middle of a file, wherever that is."""
+    save_first(tmp_path, 90_000)
+    largest = max(path.stat().st_size for path in all_checkpoints(tmp_path)[0].iterdir())
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * largest), hard))
+    try:
+        message = expect_failed_save(tmp_path, 90_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert os.strerror(errno.EFBIG) in message
+
+
+def test_a_disk_that_may_not_be_written(tmp_path: Path) -> None:
+    with mounted(tmp_path / "mounted", "-t", "tmpfs", "-o", "size=9m", "tmpfs") as disk:
+        save_first(disk, SMALL)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert os.strerror(errno.EROFS) in expect_failed_save(disk, SMALL)
+
+
+@pytest.mark.slow
+def test_two_hundred_and_fifty_points_of_failure(tmp_path: Path) -> None:
+    """Files may not grow beyond a limit, at 150 limits; a disk is too small, at 100 sizes."""
+    save_first(tmp_path, 90_000)
+    largest = max(path.stat().st_size for path in all_checkpoints(tmp_path)[0].iterdir())
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in range(0, largest, largest // 150 + 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            expect_failed_save(tmp_path, 90_000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    refused = 0
+    for kilobytes in range(1_400, 2_400, 10):
+        with mounted(tmp_path / "mounted", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs") as disk:
+            save_first(disk, SMALL)
+            (disk / "filler").write_bytes(bytes(300_000))
+            try:
+                checkpoint.save(disk, contents(20, torch.randn(SMALL * 9)).part(0, 1), keep_last=1, last_good=10)
+            except StorageError:
+                refused += 1
+                assert checkpoint.step_of(newest_valid(disk)[0]) == 10
+            assert [fault_of(path) for path in all_checkpoints(disk)] == [None]
+    print(
+        f"\n150 limits of file sizes: 150 failed saves; 100 disks: {refused} refused; the last good one kept every time"
+    )
+    assert 0 < refused < 100
