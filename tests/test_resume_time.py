@@ -23,7 +23,7 @@ LARGE = [  # 32 million parameters, a checkpoint of 385 MB
     "device=cpu", "model=medium", "model.num_hidden_layers=10", "segments.max_seq_length=24", "batch.sequences=2",
     "log.every_steps=1", "steps=1000", "checkpoint.every_steps=2", "checkpoint.keep_last=1",
 ]  # fmt: skip
-NUM_STARTS = 9
+NUM_STARTS = 5
 
 
 def start(data: Path, run_dir: Path, *more: str) -> subprocess.Popen[bytes]:
