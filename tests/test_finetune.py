@@ -25,8 +25,9 @@ from bertkit.interop import huggingface
 from bertkit.interop.load import load_packed
 from bertkit.model.depth import freeze_below
 from bertkit.train import loop
-from bertkit.train.checkpoint import all_checkpoints, read_tensors
+from bertkit.train.checkpoint import all_checkpoints, read_tensors, step_dir, step_of
 from bertkit.train.log import read_metrics
+from bertkit.training_run import TrainingRun
 
 WORDS = {"good": ("kan", "lon", "min"), "bad": ("kar", "lor", "mir")}  # of two topics of the shared made-up text
 SMALL = ["task=sequence", "task.max_seq_length=24", "device=cpu", "batch.sequences=8", "log.every_steps=1", "num_epochs=2",
@@ -139,6 +140,59 @@ def test_the_last_checkpoint_is_not_the_model_when_an_earlier_one_scores_better(
     chosen = load_model(tmp_path / "run").state_dict()
     kept = load_model(tmp_path / "run" / "model").state_dict()
     assert all(torch.equal(chosen[name], kept[name]) for name in kept)
+
+
+def test_the_best_is_one_of_the_checkpoints_until_the_end(
+    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state names it, so that no kill can part the two; the finished run keeps it as its model, and goes on with it."""
+    more = ["evaluation.patience=2", "checkpoint.every_steps=5"]
+    kept: list[tuple[int, list[int]]] = []
+    before = TrainingRun.save
+
+    def save(self: TrainingRun, step: int, **others: bool) -> None:
+        before(self, step, **others)
+        kept.append(
+            (
+                (self.state["best"] or {"step": step})["step"],
+                [step_of(path) for path in all_checkpoints(tmp_path / "run")],
+            )
+        )
+
+    monkeypatch.setattr(TrainingRun, "save", save)
+    assert finetune(data, start, tmp_path / "run", "num_epochs=20", *more) == 0
+    assert len(kept) > 4
+    for best, steps in kept:
+        assert best in steps
+        assert len(steps) == (1 if best == max(steps) else 2)
+    result = json.loads((tmp_path / "run" / "eval.json").read_text())
+    best, (last, *_) = kept[-1]
+    assert result["best_step"] == best < last
+    assert [step_of(path) for path in all_checkpoints(tmp_path / "run")] == [last]
+    weights = final_weights(tmp_path / "run")
+    capsys.readouterr()
+    more += ["num_epochs=21", "resume.allow=[num_epochs]"]
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    assert f"num_epochs: 20.0 up to step {last}, 21.0 from here on" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["best_step"] == best
+    assert final_weights(tmp_path / "run") == weights
+
+
+def test_a_damaged_best_is_not_taken(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is over but for its end: the best checkpoint was damaged; removed, the last one is taken."""
+    more = ["num_epochs=20", "evaluation.patience=2"]
+    assert finetune(data, start, tmp_path / "run", *more, "checkpoint.keep_last=9") == 0
+    best = step_dir(tmp_path / "run", json.loads((tmp_path / "run" / "eval.json").read_text())["best_step"])
+    assert best.is_dir()
+    shutil.rmtree(tmp_path / "run" / "model")
+    (best / "model.safetensors").write_bytes(b"?")
+    assert finetune(data, start, tmp_path / "run", *more) == 4
+    assert f"{best}, the best checkpoint, is damaged: model.safetensors: size or" in capsys.readouterr().err
+    shutil.rmtree(best)
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    assert "the best checkpoint, of step " in capsys.readouterr().out
 
 
 def test_stopped_and_resumed_is_bit_for_bit_the_same(data: Path, start: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def main() -> None:
     ranks.first(lambda: None)  # which the first process enters after it has cleaned up
     found["left"] = sorted(path.name for path in checkpoint.checkpoints_dir(run_dir).iterdir())
 
-    bad = contents(3, numbers)
+    bad = contents(3, numbers.clone())
     if rank == 1:
         bad.optimizer["pooler.exp_avg_sq"][0] = float("inf")
     found["a number of one"] = error_of(lambda: checkpoint.save(run_dir, bad.part(rank, 2), ranks, keep_last=1))

@@ -25,18 +25,15 @@ NAMES = ("embeddings", "layer", "pooler")
 
 
 def contents(step: int, numbers: Tensor) -> Checkpoint:
-    """Weights and two moments of each; every tensor ends in the step."""
-
-    def marked(place: int) -> Tensor:
-        tensor = numbers[place :: 3 * len(NAMES)].clone()
+    """Weights and two moments of each, which are parts of `numbers`; every tensor ends in the step."""
+    tensors = numbers.chunk(3 * len(NAMES))
+    for tensor in tensors:
         tensor[-1] = step
-        return tensor
-
     moments = [f"{name}.{moment}" for name in NAMES for moment in ("exp_avg", "exp_avg_sq")]
     return Checkpoint(
         step=step,
-        model={name: marked(place) for place, name in enumerate(NAMES)},
-        optimizer={name: marked(len(NAMES) + place) for place, name in enumerate(moments)},
+        model=dict(zip(NAMES, tensors, strict=False)),
+        optimizer=dict(zip(moments, tensors[len(NAMES) :], strict=True)),
         state={"num_updates": step},
         files={"config.json": '{"x": 1}\n', "vocab.txt": "a\nb\n"},
     )

@@ -77,29 +77,33 @@ class Savers:
 
 
 def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int) -> Counter[str]:
-    """Kill a saver at a random moment after a save, again and again; count what was found."""
-    rng, found = random.Random(0), Counter[str]()
+    """Kill a saver at a random moment within about two saves, again and again; count what was found."""
+    rng, found, seconds = random.Random(0), Counter[str](), 0.0
     with Savers(run_dir, num_numbers, keep_last) as savers:
-        for _ in range(num_trials):
+        for trial in range(num_trials):
             resumed = savers.start()
             found["lost"] += resumed < savers.acknowledged
             found["resumed by itself"] += 1
-            started_at = time.monotonic()
-            savers.read()
-            time.sleep(rng.uniform(0, 1.2 * (time.monotonic() - started_at)))
+            if trial % 4 == 0:  # else many a kill would come before the first save is done
+                started_at = time.monotonic()
+                savers.read()
+                seconds = time.monotonic() - started_at
+            time.sleep(rng.uniform(0, 2 * seconds))
             savers.kill()
             kinds = {path.name.rpartition(".")[2] for path in checkpoint.checkpoints_dir(run_dir).iterdir()}
             found["hit a save"] += "partial" in kinds
             found["hit a deletion"] += "trash" in kinds
+            if trial % 20 == 19:
+                print(f"{trial + 1} kills, {savers.acknowledged} saves acknowledged: {dict(found)}", flush=True)
         found["lost"] += savers.start() < savers.acknowledged
         savers.kill()
     return found
 
 
 def test_saves_killed_at_any_moment(tmp_path: Path) -> None:
-    found = kill_saves(tmp_path, 20, SMALL, keep_last=2)
+    found = kill_saves(tmp_path, 12, SMALL, keep_last=2)
     assert found["lost"] == 0
-    assert found["resumed by itself"] == 20
+    assert found["resumed by itself"] == 12
     assert found["hit a save"] + found["hit a deletion"] > 0
 
 
@@ -236,7 +240,8 @@ CORRUPTIONS: dict[str, Callable[[random.Random, Path, Path], object]] = {
 }
 
 
-def test_five_hundred_corruptions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_trials", [60, pytest.param(500, marks=pytest.mark.slow)])
+def test_corruptions(tmp_path: Path, num_trials: int) -> None:
     """Each is found, the message names a file, and the checkpoint before it is taken instead."""
     numbers, rng, found, unchanged = torch.randn(SMALL), random.Random(0), Counter[str](), 0
     (tmp_path / "whole").mkdir()
@@ -246,7 +251,7 @@ def test_five_hundred_corruptions(tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "whole", both, keep_last=2)
     names = sorted(path.name for path in all_checkpoints(tmp_path / "whole")[0].iterdir())
     assert len(names) == 7
-    while sum(found.values()) < 500:
+    while sum(found.values()) < num_trials:
         shutil.copytree(tmp_path / "whole", tmp_path / "run")
         newest, older = all_checkpoints(tmp_path / "run")
         kind, name = rng.choice(sorted(CORRUPTIONS)), rng.choice(names)
@@ -266,8 +271,8 @@ def test_five_hundred_corruptions(tmp_path: Path) -> None:
             named = {*before, *after} if "manifest.json" in wrong else wrong
             assert any(file in faults[0].rpartition("left aside")[2] for file in named), (kind, name, faults)
         shutil.rmtree(tmp_path / "run")
-    print(f"\n500 corruptions found: {dict(found)}; {unchanged} tries changed nothing")
-    assert min(found.values()) > 20
+    print(f"\n{num_trials} corruptions found: {dict(found)}; {unchanged} tries changed nothing")
+    assert min(found.values()) > num_trials / 25
     assert set(found) == set(CORRUPTIONS)
 
 
