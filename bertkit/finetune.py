@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertkit import heartbeat
 from bertkit import run_dir as runs
 from bertkit.answering import answer
 from bertkit.config import to_mapping
@@ -46,7 +47,7 @@ from bertkit.view import console
 from bertkit.view.report import TASK_CHARTS, write_report
 
 # may differ when a run is resumed; of the files and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "model_dir", "log", "checkpoint", "device")
+FREE_SETTINGS = ("output_dir", "data_dir", "model_dir", "log", "checkpoint", "device", "launch")
 SCORE = "score"  # the label of a regression
 BEST = "best"  # the weights of the best score so far
 
@@ -273,6 +274,7 @@ class _Finetuning:
         settings = self.settings
         tokens, seconds = 0, 0.0
         for report in self._steps(stop_requested):
+            heartbeat.beat(report.step)
             step, is_last = report.step, report.step == self.steps
             tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
             metrics: dict[str, float] = {}

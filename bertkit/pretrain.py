@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertkit import heartbeat
 from bertkit import run_dir as runs
 from bertkit.config import to_mapping
 from bertkit.data import prepared
@@ -46,7 +47,7 @@ from bertkit.view import console
 from bertkit.view.report import write_report
 
 # may differ when a run is resumed; of the data and the starting weights the content counts, not the place
-FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device")
+FREE_SETTINGS = ("output_dir", "data_dir", "data", "init_from", "log", "checkpoint", "evaluation", "device", "launch")
 EVALUATION_SEQUENCES = 32
 
 
@@ -233,6 +234,7 @@ class _Pretraining:
         tokens, seconds = 0, 0.0
         with runs.stop_on_signal() as stop_requested, progress:
             for report in self._steps(stop_requested):
+                heartbeat.beat(report.step)
                 step, phase = report.step, self._phase_of(report.step - 1)
                 tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
                 is_last = step == settings.steps

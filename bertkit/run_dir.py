@@ -24,7 +24,7 @@ from bertkit import __version__
 from bertkit.config import differences
 from bertkit.errors import InputError
 from bertkit.files import locked, read_json, to_json, write_durably
-from bertkit.launch import world_from_environment
+from bertkit.launch import STOP_SIGNALS, world_from_environment
 
 RESULT = "eval.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
@@ -161,12 +161,12 @@ def _git_revision() -> str | None:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first SIGINT or SIGTERM into a request; the second one ends the process at once.
+    """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; the second one ends the process at once.
 
     Gives a function that tells whether a stop was requested.
     """
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def remember(number: int, _: FrameType | None) -> None:
         received.append(number)

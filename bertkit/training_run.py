@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertkit import heartbeat
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import NumericsError
 from bertkit.interop import huggingface
@@ -85,6 +86,7 @@ class TrainingRun:
         moments, state = checkpoint.load_training_state(newest)
         self.first_step, num_updates = state.pop("step"), state.pop("num_updates")
         self.state = state
+        heartbeat.saved(self.first_step)
         return moments, num_updates
 
     def save(self, step: int) -> None:
@@ -108,6 +110,7 @@ class TrainingRun:
             checkpoint.save(self.directory, contents, self.keep_last)
 
         loop.on_main_process(self.accelerator, save)
+        heartbeat.saved(step)
 
 
 def metrics_row(report: loop.StepReport, tokens_per_second: float, evaluated: dict[str, float]) -> dict[str, Any]:
