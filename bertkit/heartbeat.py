@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 STACKS_SIGNAL = signal.SIGUSR2
 TICK_SECONDS = 0.2
 SUSPENDED_SECONDS = 3.0  # a watcher that was not run for so long knows nothing of the others
@@ -99,6 +100,14 @@ class _Watch:
         )
 
 
+class _Imports:
+    """Finds no module, but says that one is looked for."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Give a sign of life."""
+        beat()
+
+
 _listener: _Silence | _Pipe | _Watch = _Silence()
 
 
@@ -139,6 +148,7 @@ def attach(progress_fd: int, lifeline_fd: int, stacks_fd: int, launcher_pid: int
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=follow, daemon=True, name="lifeline").start()
+    sys.meta_path.insert(0, _Imports())  # to import torch from a slow file system may take minutes
     _listener.send("attached", None)
 
 
@@ -160,6 +170,6 @@ def where(stacks: str) -> tuple[str, bool]:
     file, line, function = frames[0]
     code = linecache.getline(file, int(line))
     waits = any(part in file for part in WAITING_FILES) or WAITING_CALL.search(code) is not None
-    own = next((frame for frame in frames if "/site-packages/" not in frame[0]), frames[0])
-    place = f"{own[0]}:{own[1]} in {own[2]}"
+    own = next((frame for frame in frames if frame[0].startswith(PACKAGE)), frames[0])
+    place = f"{own[0].removeprefix(PACKAGE)}:{own[1]} in {own[2]}"
     return place if own == frames[0] else f"{place} ({function})", waits

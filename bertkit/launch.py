@@ -260,7 +260,10 @@ class _Launcher:
         if interface is None:
             raise InputError(f"no network interface with the address {own} found; set launch.interface=")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        variables = {"OMP_NUM_THREADS": str(max(1, cores // launch.num_processes))} | os.environ
+        variables = {
+            "OMP_NUM_THREADS": str(max(1, cores // launch.num_processes)),
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # no warnings of addresses without a name
+        } | os.environ
         variables |= {
             "WORLD_SIZE": str(launch.num_processes * launch.num_hosts), "LOCAL_WORLD_SIZE": str(launch.num_processes),
             "MASTER_ADDR": host, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": interface,
@@ -355,8 +358,8 @@ class _Launcher:
 
     def _state(self) -> str:
         step = max(worker.step for worker in self.workers)
-        saved = "no checkpoint was saved" if self.saved_step is None else f"checkpoint {self.saved_step} is saved"
-        return f"last step {step}, {saved}; all processes here were ended, and the same command starts from there"
+        how = "starts again" if self.saved_step is None else f"resumes from checkpoint {self.saved_step}"
+        return f"last step {step}; all processes were ended, and the same command {how}"
 
     def _judge_failures(self, others: hosts.Hosts, is_last_word: bool) -> None:
         """Raise the failure that explains the others, as soon as it is known which one that is.
