@@ -111,6 +111,11 @@ class _Imports:
 _listener: _Silence | _Pipe | _Watch = _Silence()
 
 
+def is_watched() -> bool:
+    """Whether a launcher watches this process, and decides on a second request to stop."""
+    return isinstance(_listener, _Pipe)
+
+
 def beat(step: int | None = None) -> None:
     """Say that this process is at work, and with `step` how many steps are done."""
     _listener.send("beat", step)

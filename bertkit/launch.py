@@ -370,7 +370,10 @@ class _Launcher:
         for worker in self.workers:
             if self.stop_signal is not None and worker.code in (-self.stop_signal, INTERRUPTED_CODE):
                 self._stopped_early()
+            comes_to_all = worker.code in [-number for number in STOP_SIGNALS]  # and perhaps to this process next
             if worker.code is not None and worker.code < 0 and worker.code != -signal.SIGABRT:
+                if comes_to_all and not is_last_word:
+                    return
                 name = signal.Signals(-worker.code).name
                 raise PeerError(f"{worker} was killed by {name}; {self._state()}")
         has_ended = all(worker.code is not None for worker in self.workers)

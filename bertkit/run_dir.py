@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from bertkit import __version__
+from bertkit import __version__, heartbeat
 from bertkit.config import differences
 from bertkit.errors import InputError
 from bertkit.files import locked, read_json, to_json, write_durably
@@ -163,6 +163,9 @@ def _git_revision() -> str | None:
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; the second one ends the process at once.
 
+    Under a launcher the second one is the launcher's to judge: Slurm and systemd send every signal to all processes, and
+    the launcher passes its own on.
+
     Gives a function that tells whether a stop was requested.
     """
     received: list[int] = []
@@ -170,6 +173,8 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
     def remember(number: int, _: FrameType | None) -> None:
         received.append(number)
+        if heartbeat.is_watched():
+            return
         for known, handler in before.items():
             signal.signal(known, handler)
 

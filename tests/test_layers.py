@@ -29,7 +29,7 @@ ALLOWED = {
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "interop", "model", "train", "errors", "heartbeat"),
     "hosts": ("config", "errors"),
-    "run_dir": ("config", "errors", "files", "launch", ""),
+    "run_dir": ("config", "errors", "files", "launch", "heartbeat", ""),
     "launch": ("errors", "heartbeat", "hosts", "settings"),
     "settings": ("config", "data", "model", "tasks", "train", "errors"),  # their config.py only
     "interop": BELOW,

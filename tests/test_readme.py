@@ -65,6 +65,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "quickstart": ((), FEWER_STEPS, 3, PARITY),
     "pretrain_base": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
     "pretrain_large_lamb": (("CORPUS",), [*TINY, "model=tiny"], 4, PARITY),
+    "multi_host": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
     "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3, PARITY),
     "glue": (("DATA_DIR", "MODEL_DIR"), ["tasks=[rte]", "seeds=[0,1]", *SHORT], 2, "glue.md"),
     "squad": (("DATA_DIR", "MODEL_DIR"), [*WINDOWS, *SHORT], 2, PARITY),
@@ -78,7 +79,8 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
-        assert sorted(path.name for path in (ROOT / "recipes" / name).iterdir()) == ["README.md", "run.sh"]
+        more = ["slurm.sh"] if name == "multi_host" else []
+        assert sorted(path.name for path in (ROOT / "recipes" / name).iterdir()) == ["README.md", "run.sh", *more]
 
 
 @pytest.fixture
