@@ -169,6 +169,8 @@ def _work() -> int:
 
             traceback.print_exc()
         return _report(error)
+    except KeyboardInterrupt:
+        return _fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)
 
 
 @contextlib.contextmanager

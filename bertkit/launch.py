@@ -23,11 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from bertkit import errors, heartbeat, hosts
 from bertkit.errors import BertkitError, InputError, PeerError, StoppedError
-from bertkit.settings import LaunchConfig
+
+if TYPE_CHECKING:
+    from bertkit.settings import LaunchConfig
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED = "interrupted before there was anything to save"
@@ -364,11 +366,13 @@ class _Launcher:
     def _judge_failures(self, others: hosts.Hosts, is_last_word: bool) -> None:
         """Raise the failure that explains the others, as soon as it is known which one that is.
 
-        A signal from outside explains everything; then errors that a process names; a lost connection explains
-        nothing while there may be another reason for it.
+        A signal from outside explains everything, and so does an error that nobody foresaw; of errors that bertkit names
+        the others may have the same; a lost connection explains nothing while there may be another reason for it.
         """
         for worker in self.workers:
-            if self.stop_signal is not None and worker.code in (-self.stop_signal, INTERRUPTED_CODE):
+            if self.stop_signal is not None and (
+                worker.code == -self.stop_signal or worker.failure == (INTERRUPTED_CODE, INTERRUPTED)
+            ):
                 self._stopped_early()
             comes_to_all = worker.code in [-number for number in STOP_SIGNALS]  # and perhaps to this process next
             if worker.code is not None and worker.code < 0 and worker.code != -signal.SIGABRT:
@@ -376,6 +380,12 @@ class _Launcher:
                     return
                 name = signal.Signals(-worker.code).name
                 raise PeerError(f"{worker} was killed by {name}; {self._state()}")
+            if (
+                worker.failure is not None
+                and worker.failure[0] not in PASSED_ON
+                and not LOST_PEER.search(worker.failure[1])
+            ):
+                raise PeerError(f"{worker} failed: {worker.failure[1]}; {self._state()}")
         has_ended = all(worker.code is not None for worker in self.workers)
         if not has_ended and not is_last_word:
             return
@@ -392,7 +402,6 @@ class _Launcher:
             raise PASSED_ON.get(code, PeerError)(message)
         if others.peers and not is_last_word:
             return
-        failed.sort(key=lambda worker: LOST_PEER.search(worker.failure[1] if worker.failure else "") is not None)
         for worker in failed:
             assert worker.failure is not None
             raise PeerError(f"{worker} failed: {worker.failure[1]}; {self._state()}")

@@ -144,6 +144,42 @@ def test_a_recipe_without_its_input_says_what_to_set(recipe: str, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+FAKE_SRUN = """\
+#!/usr/bin/env bash
+for node in 0 1; do
+  SLURM_NODEID=$node SLURM_PROCID=$node SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_LOCALID=0 "$@" &
+done
+code=0
+for job in $(jobs -p); do wait "$job" || code=$?; done
+exit $code
+"""
+
+
+@pytest.mark.slow
+def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
+    """With two tasks on this machine in place of two hosts, and an srun and scontrol that are made here."""
+    if not any((ROOT / ".venv").glob(".bertkit-installed*")):
+        pytest.skip("recipes install into .venv, which is not there; run tests/run.sh")
+    for name, text in (("srun", FAKE_SRUN), ("scontrol", "#!/usr/bin/env bash\necho 127.0.0.1\necho other\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    slurm = {
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SLURM_JOB_NODELIST": "x",
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_NNODES": "2",
+    }
+    ours = {"RUN_DIR": str(tmp_path / "run"), "NPROC": "1", "CORPUS": inputs["CORPUS"]}
+    environment = {**os.environ, **slurm, **ours, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = ROOT / "recipes" / "multi_host" / "slurm.sh"
+    arguments = RECIPES["multi_host"][1]
+    done = subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 process(es)" in done.stdout
+    assert done.stdout.count("== prepare") == done.stdout.count("== export") == 1
+    assert len(list((tmp_path / "run").glob(PARITY))) == 1
+
+
 def test_the_final_phase_and_the_second_run_are_what_the_recipes_say() -> None:
     """The numbers of the paper and of NVIDIA, as the experiments compose them."""
 
