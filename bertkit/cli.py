@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit import heartbeat, launch
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -32,7 +34,7 @@ COMMANDS = {
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
 PARALLEL_COMMANDS = ("pretrain", "finetune", "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
-INTERRUPTED = "interrupted before there was anything to save"
+PIPE_CLOSED = 141  # as a shell says of a command whose reader left, such as head
 
 USAGE = """\
 usage: bertkit <command> [group=option] [key=value] ...
@@ -56,7 +58,13 @@ first steps:
 
 def main() -> None:
     """Run one command and exit with its code."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = _work() if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed at the end
+        code = PIPE_CLOSED
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -100,16 +108,20 @@ def run(arguments: list[str]) -> int:
         print(_command_help(command))
         return 0
     try:
-        return _run_command(command, rest[1:], config_dir, print_config, sweep=options["-m"])
+        return _run_command(command, rest[1:], config_dir, print_config, options["-m"], options["--debug"])
+    except BrokenPipeError:
+        raise
     except Exception as error:
         if options["--debug"]:
             raise
         return _report(error)
     except KeyboardInterrupt:
-        return _fail(INTERRUPTED, 130)
+        return _fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)
 
 
-def _run_command(command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool) -> int:
+def _run_command(
+    command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool, debug: bool
+) -> int:
     if sweep:
         return _sweep(command, overrides, config_dir)
     composed = compose(command, overrides, config_dir)
@@ -123,22 +135,48 @@ def _run_command(command: str, overrides: list[str], config_dir: str | None, pri
     from bertkit.settings import SCHEMAS
 
     settings: Any = build(SCHEMAS[command], composed)
-    _quieten_libraries()
+    if command in PARALLEL_COMMANDS:
+        if launch.starts_workers(settings.launch):
+            launch.start(command, settings, debug)
+            return 0
+        launch.enter(settings.launch)
+    elif not launch.world_from_environment().is_main:
+        return 0  # one process is enough
+    return _run_stage(command, settings)
+
+
+def _run_stage(command: str, settings: Any) -> int:
     import importlib
 
-    from bertkit.launch import world_from_environment
-
-    if command not in PARALLEL_COMMANDS and not world_from_environment().is_main:
-        return 0  # one process is enough
+    _quieten_libraries()
     with _no_interrupt_within():
         stage = importlib.import_module(f"bertkit.{command}")
+    heartbeat.beat()
     return int(stage.run(settings) or 0)
+
+
+def _work() -> int:
+    """Do, as one of several processes, what the launcher says; tell it how that ended."""
+    from bertkit.config import build
+    from bertkit.settings import SCHEMAS
+
+    job = launch.take_job()
+    try:
+        return _run_stage(job["command"], build(SCHEMAS[job["command"]], job["settings"]))
+    except Exception as error:
+        if job["debug"]:
+            import traceback
+
+            traceback.print_exc()
+        return _report(error)
+    except KeyboardInterrupt:
+        return _fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)
 
 
 @contextlib.contextmanager
 def _no_interrupt_within() -> Iterator[None]:
     """End the process at once on Ctrl-C: raised inside an import, it leaves a library half loaded."""
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(_fail(INTERRUPTED, 130)))
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(_fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)))
     try:
         yield
     finally:
@@ -211,6 +249,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             reason = " ".join(str(error.__cause__ or error).split())
             required = re.match(r"You must specify '(\w+)'", reason)
             if required:
+                _refuse_unknown_option(required.group(1), overrides, groups)
                 options = ", ".join(groups[required.group(1)])
                 raise InputError(f"missing value: set {required.group(1)}= (one of {options})") from None
             raise InputError(f"cannot compose the configuration: {reason}") from None
@@ -219,6 +258,18 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     if command in KNOW_WHAT_IS_GIVEN:
         plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
     return plain
+
+
+def _refuse_unknown_option(group: str, overrides: list[str], groups: Mapping[str, list[str]]) -> None:
+    """Refuse an option of a required group, which is missing because there is no such option."""
+    from bertkit.config import nearest
+    from bertkit.errors import InputError
+
+    for text in overrides:
+        name, _, value = text.partition("=")
+        if name == group:
+            hint = nearest(value, groups[group])
+            raise InputError(f"unknown option {text}{hint} (one of {', '.join(groups[group])})")
 
 
 def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: Mapping[str, list[str]]) -> list[str]:
@@ -358,12 +409,11 @@ def _quieten_libraries() -> None:
 
 def _report(error: Exception) -> int:
     """Say in a line what went wrong; give the exit code."""
-    from bertkit.errors import BertkitError, InputError, StoppedError, StorageError
+    from bertkit.errors import BertkitError, InputError, PeerError, StoppedError, StorageError
     from bertkit.files import DISK_ERRORS
-    from bertkit.launch import world_from_environment
 
     if isinstance(error, StoppedError):
-        if world_from_environment().is_main:
+        if not heartbeat.fail(error.exit_code, str(error)) and _is_main():
             print(error)
         return error.exit_code
     if isinstance(error, BertkitError):
@@ -372,17 +422,28 @@ def _report(error: Exception) -> int:
         code = StorageError.exit_code if error.errno in DISK_ERRORS else InputError.exit_code
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", code)
-    message = " ".join(str(error).split())
-    return _fail(f"{type(error).__name__}: {message}; this is a fault of bertkit, --debug shows where", INTERNAL_FAULT)
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if heartbeat.fail(INTERNAL_FAULT, message):
+        return INTERNAL_FAULT
+    if launch.is_lost_peer(error) and launch.world_from_environment().size > 1:
+        return _fail(f"another process of the run was lost ({message})", PeerError.exit_code)
+    return _fail(f"{message}; this is a fault of bertkit, --debug shows where", INTERNAL_FAULT)
 
 
 def _fail(message: str, code: int = 2) -> int:
-    from bertkit.launch import world_from_environment
-
-    if world_from_environment().is_main:
+    if not heartbeat.fail(code, message) and _is_main():
         for line in message.split("\n"):
             print(f"error: {line}", file=sys.stderr)
     return code
+
+
+def _is_main() -> bool:
+    from bertkit.errors import InputError
+
+    try:
+        return launch.world_from_environment().is_main
+    except InputError:
+        return True
 
 
 def _usage() -> str:

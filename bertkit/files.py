@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from bertkit import heartbeat
 from bertkit.errors import InputError, LockedError, StorageError
 
 PARTIAL = ".partial"
@@ -29,6 +30,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS) 
 
 def sha256_file(path: Path) -> str:
     """Hash a file's bytes, as 64 hexadecimal digits."""
+    heartbeat.beat()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

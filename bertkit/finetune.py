@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import resume_rules
+from bertkit import heartbeat, resume_rules
 from bertkit import run_dir as runs
 from bertkit.answering import answer, mean_loss
 from bertkit.batch import IGNORED
@@ -304,6 +304,7 @@ class _Finetuning:
         settings = self.settings
         tokens, seconds = 0, 0.0
         for report in self._steps(stop_requested):
+            heartbeat.beat(report.step)
             step = report.step
             tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
             metrics: dict[str, float] = {}

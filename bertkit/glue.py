@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit import finetune
+from bertkit import finetune, launch
 from bertkit import run_dir as runs
 from bertkit.answering import answer
 from bertkit.errors import InputError, NumericsError
 from bertkit.files import read_json, to_json, write_durably
 from bertkit.interop import huggingface
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
-from bertkit.launch import world_from_environment
 from bertkit.phases import TOKENS_AT_ONCE
 from bertkit.settings import FinetuneSettings, GlueSettings
 from bertkit.tasks import readers, shapes, submission
@@ -70,8 +69,11 @@ def run(settings: GlueSettings) -> None:
         counts = submission.check_archive(Path(settings.check), _test_indices(settings))
         print(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
         return
-    if world_from_environment().size > 1:
-        raise InputError("glue runs in one process; start it without torchrun, or run finetune on each task")
+    if launch.world_from_environment().size > 1 or any(each.launch.num_hosts > 1 for each in settings.runs):
+        raise InputError(
+            "glue runs on one host, each of its runs in processes of its own: set launch.num_processes=, and start it "
+            "without torchrun or srun; or run finetune on each task"
+        )
     assert settings.model_dir is not None
     assert settings.output_dir is not None
     directory = Path(settings.output_dir)
@@ -104,7 +106,10 @@ def _finetuned(settings: FinetuneSettings, run_dir: Path, start: Mapping[str, st
         if began != start:
             raise InputError(f"{run_dir} holds a run of another model; choose another output_dir")
     try:
-        finetune.run(settings)
+        if launch.starts_workers(settings.launch):
+            launch.start("finetune", settings)
+        else:
+            finetune.run(settings)
     except NumericsError as error:
         print(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
         return Run(settings.seed, run_dir, {}, str(error))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from bertkit import heartbeat
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.model.layout import Layout
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, squared_error
@@ -41,6 +42,7 @@ def best_tokens(
 
 
 def _pretraining_logits(model: nn.Module, batch: PretrainBatch, precision: str) -> dict[str, Tensor]:
+    heartbeat.beat()  # a step, or an evaluation, may be many forward passes long
     device = next(model.parameters()).device
     layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
@@ -101,6 +103,7 @@ def task_logits(
 
 
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
+    heartbeat.beat()  # a step, or an evaluation, may be many forward passes long
     device = next(model.parameters()).device
     layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
     ids, types = (

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit import resume_rules
+from bertkit import heartbeat, resume_rules
 from bertkit import run_dir as runs
 from bertkit.config import to_mapping
 from bertkit.data import prepared
@@ -254,6 +254,7 @@ class _Pretraining:
         tokens, seconds = 0, 0.0
         with runs.stop_on_signal() as stop_requested, progress, self.training:
             for report in self._steps(stop_requested):
+                heartbeat.beat(report.step)
                 step, phase = report.step, self._phase_of(report.step - 1)
                 tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
                 is_last = step == settings.steps

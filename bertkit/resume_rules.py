@@ -38,6 +38,7 @@ BOTH = {
     "data.skip_steps": FREE,
     "checkpoint": FREE,
     "log": FREE,
+    "launch": FREE,
     "resume": FREE,
 }
 PRETRAIN: Rules = {

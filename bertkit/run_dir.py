@@ -21,10 +21,10 @@ from typing import Any
 
 import yaml
 
-from bertkit import __version__, resume_rules
+from bertkit import __version__, heartbeat, resume_rules
 from bertkit.errors import InputError
 from bertkit.files import flush, locked, read_json, remove_leftovers, to_json, write_durably
-from bertkit.launch import world_from_environment
+from bertkit.launch import STOP_SIGNALS, world_from_environment
 from bertkit.resume_rules import FIXED, LENGTH, Change, Rules, class_of
 
 RESULT = "eval.json"
@@ -197,15 +197,20 @@ def _git_revision() -> str | None:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first SIGINT or SIGTERM into a request; the second one ends the process at once.
+    """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; the second one ends the process at once.
+
+    Under a launcher the second one is the launcher's to judge: Slurm and systemd send every signal to all processes, and
+    the launcher passes its own on.
 
     Gives a function that tells whether a stop was requested.
     """
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def remember(number: int, _: FrameType | None) -> None:
         received.append(number)
+        if heartbeat.is_watched():
+            return
         for known, handler in before.items():
             signal.signal(known, handler)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertkit import heartbeat
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import BertkitError, InputError, StorageError
 from bertkit.files import remove_leftovers
@@ -97,6 +98,7 @@ class TrainingRun:
             num_updates = self._take_state(newest)
             self._take_weights(newest)
             moments = checkpoint.read_moments(newest)
+            heartbeat.saved(self.first_step)
         self._go_on(here)
         freeze(model.train())
         self.model = accelerator.prepare_model(model)
@@ -252,6 +254,7 @@ class TrainingRun:
             keep_last, last_good = self.saving.keep_last, self.last_good
             checkpoint.save(self.directory, part, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
             self.last_good = part.step
+            heartbeat.saved(part.step)
         except Exception as error:
             self._failure, self._failed_step = error, part.step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,15 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 8
 
 
+def test_help_may_be_cut_short() -> None:
+    """As by `head -1`: no traceback, and the code that a shell gives for it."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "bertkit", "pretrain", "--help"], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["prepare", "--help"]) == 0
     said = capsys.readouterr().out
@@ -67,6 +77,11 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
         (["pretrain", "steps"], "'steps': expected key=value"),
         (["pretrain", "seed=1,2"], "write key=[a,b] for a list, or add -m to run each of them"),
         (["pretrain", "model=[tiny,mini]"], "unknown option model=['tiny', 'mini'] (one of base"),
+        (
+            ["finetune", "task=mprc", "model_dir=x", "output_dir=y"],
+            "unknown option task=mprc; did you mean 'mrpc'? (one of ax",
+        ),
+        (["finetune", "model_dir=x", "output_dir=y"], "missing value: set task= (one of ax"),
         (["pretrain", "model=null"], "unknown option model=None (one of base"),
         (["pretrain", "hydra.run.dir=x"], "unknown key 'hydra.run.dir'"),
         (["verify", "model_dir=x", "sequences=0"], "sequences=0: expected at least 1"),
@@ -275,7 +290,7 @@ def test_every_configuration_composes_and_builds() -> None:
             arguments = [*arguments, "segments=google"]  # else it has no effect, and is refused
         build(SCHEMAS[command], compose(command, [*arguments, *([choice] if choice else [])]))
         composed += 1
-    assert composed == 8 + 94  # a change of conf/ changes this number
+    assert composed == 8 + 97  # a change of conf/ changes this number
 
 
 def test_cfg_prints_the_composed_configuration() -> None:

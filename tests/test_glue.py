@@ -159,6 +159,21 @@ def test_two_tasks_killed_half_way(
     assert "num_epochs: 1.0 there, 2.0 here" in capsys.readouterr().err
 
 
+def test_every_run_has_processes_of_its_own(
+    glue_dir: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "glue"
+    command = arguments(glue_dir, start, output, "tasks=[mrpc,rte]", "seeds=[0]", "launch.num_processes=2")
+    assert run([text for text in command if text != "seeds=[0,1]"]) == 0
+    for task in ("mrpc", "rte"):
+        assert json.loads((output / task / "seed-0" / "manifest.json").read_text())["world_size"] == 2
+    assert set(json.loads((output / "glue.json").read_text())["tasks"]) == {"mrpc", "rte"}
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(command) == 2
+    assert "set launch.num_processes=, and start it without torchrun or srun" in capsys.readouterr().err
+
+
 def test_another_model_is_refused(
     glue_dir: Path, start: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from bertkit.cli import COMMANDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "bertkit"
 STAGES = ("prepare", "pretrain", "finetune", "glue", "predict", "evaluate", "export", "verify")
-BASE = ("config", "files", "errors", "batch", "progress")  # imported from everywhere
+BASE = ("config", "files", "errors", "batch", "progress", "heartbeat")  # imported from everywhere
 # first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
 BELOW = ("data", "model", "train", *BASE, "")
 ABOVE = ("interop", "view", "tasks")
@@ -31,16 +31,17 @@ HELPERS = (
 ALLOWED = {
     "": ("interop",),  # on first use
     "__main__": ("cli",),
-    "cli": ("config", "settings", "errors", "launch", "progress", "files", "", *STAGES),
+    "cli": ("config", "settings", "errors", "launch", "heartbeat", "progress", "files", "", *STAGES),
     **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
-    "objective": ("batch", "model", "train"),
+    "objective": ("batch", "model", "train", "heartbeat"),
     "phases": ("data", "train", "settings", "evaluate"),
     "answering": ("data", "objective", "tasks", "train"),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
-    "training_run": ("data", "files", "interop", "model", "train", "errors"),
-    "run_dir": ("errors", "files", "launch", "resume_rules", ""),
+    "training_run": ("data", "files", "interop", "model", "train", "errors", "heartbeat"),
+    "hosts": ("config", "errors"),
+    "run_dir": ("errors", "files", "launch", "resume_rules", "heartbeat", ""),
     "resume_rules": ("config", "errors"),
-    "launch": ("errors",),
+    "launch": ("errors", "heartbeat", "hosts", "settings"),
     "settings": ("config", "data", "model", "tasks", "train", "errors"),  # their config.py only
     "interop": BELOW,
     "view": BELOW,
@@ -49,10 +50,11 @@ ALLOWED = {
     "model": BASE,
     "train": BASE,
     "config": ("errors",),
-    "files": ("errors",),
+    "files": ("errors", "heartbeat"),
     "errors": (),
     "batch": (),
     "progress": (),
+    "heartbeat": (),
 }
 HOMES = {
     "hydra": ("cli",),

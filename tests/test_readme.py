@@ -65,6 +65,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "quickstart": ((), FEWER_STEPS, 3, PARITY),
     "pretrain_base": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
     "pretrain_large_lamb": (("CORPUS",), [*TINY, "model=tiny"], 4, PARITY),
+    "multi_host": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
     "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3, PARITY),
     "glue": (("DATA_DIR", "MODEL_DIR"), ["tasks=[rte]", "seeds=[0,1]", *SHORT], 2, "glue.md"),
     "squad": (("DATA_DIR", "MODEL_DIR"), [*WINDOWS, *SHORT], 2, PARITY),
@@ -78,7 +79,8 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
-        assert sorted(path.name for path in (ROOT / "recipes" / name).iterdir()) == ["README.md", "run.sh"]
+        more = ["slurm.sh"] if name == "multi_host" else []
+        assert sorted(path.name for path in (ROOT / "recipes" / name).iterdir()) == ["README.md", "run.sh", *more]
 
 
 @pytest.fixture
@@ -140,6 +142,42 @@ def test_a_recipe_without_its_input_says_what_to_set(recipe: str, tmp_path: Path
     assert done.returncode != 0
     assert f": set {RECIPES[recipe][0][-1]}= to " in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+FAKE_SRUN = """\
+#!/usr/bin/env bash
+for node in 0 1; do
+  SLURM_NODEID=$node SLURM_PROCID=$node SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_LOCALID=0 "$@" &
+done
+code=0
+for job in $(jobs -p); do wait "$job" || code=$?; done
+exit $code
+"""
+
+
+@pytest.mark.slow
+def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
+    """With two tasks on this machine in place of two hosts, and an srun and scontrol that are made here."""
+    if not any((ROOT / ".venv").glob(".bertkit-installed*")):
+        pytest.skip("recipes install into .venv, which is not there; run tests/run.sh")
+    for name, text in (("srun", FAKE_SRUN), ("scontrol", "#!/usr/bin/env bash\necho 127.0.0.1\necho other\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    slurm = {
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SLURM_JOB_NODELIST": "x",
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_NNODES": "2",
+    }
+    ours = {"RUN_DIR": str(tmp_path / "run"), "NPROC": "1", "CORPUS": inputs["CORPUS"]}
+    environment = {**os.environ, **slurm, **ours, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = ROOT / "recipes" / "multi_host" / "slurm.sh"
+    arguments = RECIPES["multi_host"][1]
+    done = subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 process(es)" in done.stdout
+    assert done.stdout.count("== prepare") == done.stdout.count("== export") == 1
+    assert len(list((tmp_path / "run").glob(PARITY))) == 1
 
 
 def test_the_final_phase_and_the_second_run_are_what_the_recipes_say() -> None:

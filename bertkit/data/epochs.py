@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
 
+from bertkit import heartbeat
 from bertkit.config import to_mapping
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.prepared import Split, fingerprint
@@ -27,7 +29,7 @@ class EpochCache:
         """Give the examples of an epoch; whichever process comes first writes them."""
         final = self._path(epoch)
         if not final.is_dir():
-            partial = self.directory / f"{final.name}.{os.getpid()}.partial"
+            partial = self.directory / f"{final.name}.{socket.gethostname()}-{os.getpid()}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             self._write(partial, epoch)
@@ -50,6 +52,7 @@ class EpochCache:
         files = {name: (directory / name).open("wb") for name in COLUMNS}
         parts = examples_of_epoch(self.split.sentences, self.split.documents, self.segments, self.seed, epoch)
         for part in parts:
+            heartbeat.beat()
             files["first_piece"].write((part.first_piece[:-1] + num_pieces).tobytes())
             files["piece_start"].write(part.piece_start.astype(np.int64).tobytes())
             files["piece_length"].write(part.piece_length.astype(np.int64).tobytes())

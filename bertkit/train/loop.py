@@ -28,6 +28,7 @@ from accelerate import Accelerator as Accelerator  # also for the annotations of
 from torch import Tensor, nn
 
 from bertkit.errors import InputError
+from bertkit.train import rendezvous
 from bertkit.train.checkpoint import Ranks
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import Optimizer, clip_global_norm
@@ -77,11 +78,13 @@ def make_accelerator(device: str, num_processes: int) -> Accelerator:
     Raises:
         InputError: a CUDA device is asked for and there is none, or the world is another one.
     """
-    accelerator = Accelerator(cpu=choose_device(device).type == "cpu", gradient_accumulation_steps=1)
+    chosen = choose_device(device).type
+    rendezvous.join(chosen)
+    accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
             f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "
-            "torchrun"
+            f"launch.num_processes={num_processes}, or with torchrun"
         )
     return accelerator
 

@@ -10,15 +10,13 @@ export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing 
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
-train=("$bertkit")
-[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
 
 echo "== prepare: text -> token shards, in the model's vocabulary; 5 % of the documents held out"
 $bertkit prepare corpus.path="$CORPUS" tokenizer.path="$MODEL_DIR" held_out_prob=0.05 output_dir="$run/data"
 echo "== evaluate: the model before, on the held-out documents"
 $bertkit evaluate model_dir="$MODEL_DIR" data_dir="$run/data" split=held_out
 echo "== pretrain: the model goes on, at a lower learning rate"
-"${train[@]}" pretrain experiment=continue_pretraining init_from="$MODEL_DIR" data_dir="$run/data" output_dir="$run/model" "$@"
+$bertkit pretrain experiment=continue_pretraining init_from="$MODEL_DIR" data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
 echo "== evaluate: the model after, on the same documents"
 $bertkit evaluate model_dir="$run/model" data_dir="$run/data" split=held_out
 echo "== export: a model for transformers, compared with it"

@@ -10,10 +10,8 @@ export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing 
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
-train=("$bertkit")
-[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
 
 echo "== finetune: the best checkpoint on the dev split, its scores and its predictions"
-"${train[@]}" finetune task="${TASK:-conll2003}" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" output_dir="$run/model" "$@"
+$bertkit finetune task="${TASK:-conll2003}" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
 echo "== export: a model for transformers, compared with it"
 $bertkit export checkpoint="$run/model" head=task output_dir="$run/exported"

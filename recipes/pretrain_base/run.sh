@@ -10,12 +10,10 @@ export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing 
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
-train=("$bertkit")
-[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
 
 echo "== prepare: text -> tokenizer and token shards"
 $bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run/data"
 echo "== pretrain: 90 % of the steps at 128 tokens, 10 % at 512"
-"${train[@]}" pretrain experiment=bert_base data_dir="$run/data" output_dir="$run/model" "$@"
+$bertkit pretrain experiment=bert_base data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
 echo "== export: a model for transformers, compared with it"
 $bertkit export checkpoint="$run/model" head=pretraining output_dir="$run/exported"

@@ -10,15 +10,13 @@ export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing 
 
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
-train=("$bertkit")
-[ "${NPROC:-1}" = 1 ] || train=(.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node "$NPROC" -m bertkit)
 
 echo "== prepare: text -> tokenizer and token shards"
 $bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run/data"
 echo "== pretrain, phase 1: 128 tokens"
-"${train[@]}" pretrain experiment=bert_large_lamb_phase1 data_dir="$run/data" output_dir="$run/phase1" "$@"
+$bertkit pretrain experiment=bert_large_lamb_phase1 data_dir="$run/data" output_dir="$run/phase1" launch.num_processes="${NPROC:-1}" "$@"
 echo "== pretrain, phase 2: 512 tokens, from the weights and the moments of phase 1"
-"${train[@]}" pretrain experiment=bert_large_lamb_phase2 data_dir="$run/data" output_dir="$run/phase2" \
+$bertkit pretrain experiment=bert_large_lamb_phase2 data_dir="$run/data" output_dir="$run/phase2" launch.num_processes="${NPROC:-1}" \
   init_from="$run/phase1" init_moments=true "$@"
 echo "== export: a model for transformers, compared with it"
 $bertkit export checkpoint="$run/phase2" head=pretraining output_dir="$run/exported"

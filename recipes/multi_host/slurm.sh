@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The same as a Slurm job: CORPUS=/shared/wiki RUN_DIR=/shared/run sbatch recipes/multi_host/slurm.sh precision=bf16
+#SBATCH --job-name=bertkit
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=32
+#SBATCH --time=24:00:00
+#SBATCH --signal=USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+# One task on each host, bertkit's launcher, starts the processes there. Five minutes before the time is over SIGUSR1 asks for a
+# checkpoint; exit code 75 says that it is saved, and the job goes back into the queue to resume from it.
+set -uo pipefail
+cd "$SLURM_SUBMIT_DIR" || exit 2
+ADDRESS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 10000))
+export ADDRESS NUM_HOSTS=$SLURM_NNODES NPROC=${NPROC:-8}
+# shellcheck disable=SC2016
+srun bash -c 'HOST_RANK=$SLURM_NODEID exec recipes/multi_host/run.sh "$@"' run "$@"
+code=$?
+[ "$code" != 75 ] || scontrol requeue "$SLURM_JOB_ID"
+exit "$code"
