@@ -29,6 +29,7 @@ COMMANDS = {
     "evaluate": "model and a task's labelled split, or a prepared dataset -> metrics",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
+    "bench": "bertkit beside the Hugging Face way on the same work -> tokens per second, ratio, memory",
 }
 
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names

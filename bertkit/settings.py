@@ -501,6 +501,37 @@ class GlueSettings:
             raise InputError("\n".join(problems))
 
 
+@dataclass(frozen=True)
+class BenchSettings:
+    """`bertkit bench`."""
+
+    what: Literal["pretrain", "finetune", "predict", "prepare", "startup"]
+    model: BertShape
+    data_dir: str | None
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal["fp32", "bf16"]
+    vocab_size: int
+    max_seq_length: int
+    batch_sequences: int
+    num_texts: int
+    text_megabytes: int
+    rounds: int
+    steps_per_round: int
+    num_threads: int
+    tricks: bool
+    output: str | None
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "max_seq_length", "batch_sequences", "num_texts", "text_megabytes", "rounds")
+        problems = [
+            f"{name}={getattr(self, name)}: expected 1 or more"
+            for name in (*sizes, "steps_per_round", "num_threads")
+            if getattr(self, name) < 1
+        ]
+        if problems:
+            raise InputError("\n".join(problems))
+
+
 SCHEMAS = {
     "prepare": PrepareSettings,
     "pretrain": PretrainSettings,
@@ -510,4 +541,5 @@ SCHEMAS = {
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "verify": VerifySettings,
+    "bench": BenchSettings,
 }

@@ -8,10 +8,11 @@ Axes: S packed tokens, B sequences of T tokens, D hidden_size, N heads, H head s
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.model import kernels
 from bertkit.model.config import BertConfig
+from bertkit.model.kernels import Linear
 from bertkit.model.layout import Layout
 
 
@@ -41,7 +42,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
             packed[first:last].view(count, length, *packed.shape[1:]).transpose(1, 2)  # (B, N, T, H)
             for packed in (query, key, value)
         )
-        context = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_prob)
+        context = kernels.attention(q, k, v, dropout_prob)
         contexts.append(context.transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
     return torch.cat(contexts)
 
@@ -55,10 +56,10 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, config.hidden_size)
+        self.value = Linear(config.hidden_size, config.hidden_size)
+        self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout_prob = config.attention_probs_dropout_prob
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bertkit.model.config import BertConfig
 from bertkit.model.embeddings import Embeddings
 from bertkit.model.encoder import Encoder
+from bertkit.model.kernels import Linear
 from bertkit.model.layout import Layout
 
 
@@ -19,7 +20,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, cls: Tensor) -> Tensor:
         """(B, D) -> (B, D)."""

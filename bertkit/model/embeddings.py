@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from bertkit.model.config import BertConfig
+from bertkit.model.kernels import Dropout
 from bertkit.model.layout import Layout
 
 
@@ -20,7 +21,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.segment = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> Tensor:
         """Embed packed tokens: (S,) -> (S, D)."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bertkit.model.activations import ACTIVATIONS
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.config import BertConfig
+from bertkit.model.kernels import Dropout, Linear
 from bertkit.model.layout import Layout
 
 
@@ -18,9 +19,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate = Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(S, D) -> (S, F) -> (S, D)."""
@@ -36,7 +37,7 @@ class EncoderLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(S, D) -> (S, D)."""

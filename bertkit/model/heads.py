@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.model.activations import ACTIVATIONS
 from bertkit.model.bert import Bert
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig
+from bertkit.model.kernels import Dropout, Linear, linear
 from bertkit.model.layout import Layout, pad, unpad
 
 
@@ -26,14 +26,14 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        return F.linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)
+        return linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)
 
 
 class LinearHead(nn.Module):
@@ -41,8 +41,8 @@ class LinearHead(nn.Module):
 
     def __init__(self, config: BertConfig, num_outputs: int, dropout_prob: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout_prob)
-        self.dense = nn.Linear(config.hidden_size, num_outputs)
+        self.dropout = Dropout(dropout_prob)
+        self.dense = Linear(config.hidden_size, num_outputs)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(n, D) -> (n, num_outputs)."""

@@ -1,0 +1,314 @@
+"""What `bench` measures: each contestant does one kind of work, in a process of its own.
+
+A contestant is asked for a round and says how many tokens it got through; it can also say its first result without
+dropout, so that the work is known to be the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+BERTKIT, HUGGING_FACE = "bertkit", "Hugging Face"
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of a bench, the same for all contestants.
+
+    Attributes:
+        what: "pretrain", "finetune", "predict" or "prepare".
+        data_dir: a prepared dataset.
+        model_dir: where all models start; a Hugging Face directory.
+        texts: of predict.
+        files: of prepare.
+    """
+
+    what: str
+    data_dir: Path
+    model_dir: Path
+    device: str
+    max_seq_length: int
+    batch_sequences: int
+    steps_per_round: int
+    num_threads: int
+    texts: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to do the work.
+
+    Attributes:
+        name: in the table.
+        system: `BERTKIT` or `HUGGING_FACE`.
+        precision: "fp32" or "bf16".
+        padding: Hugging Face's: "max", "longest" or "grouped" by length.
+        kernels: bertkit's; None for those that it would choose.
+    """
+
+    name: str
+    system: str
+    precision: str = "fp32"
+    padding: str = "max"
+    kernels: tuple[str, ...] | None = None
+
+
+class Work(Protocol):
+    """A contestant that is ready."""
+
+    def first_result(self) -> Any:
+        """What can be compared: the loss of the first batch without dropout, or the answers."""
+
+    def round(self, number: int) -> int:
+        """Do the work of a round; give the number of tokens, or of bytes."""
+
+
+def serve(connection: Connection, job: Job, contestant: Contestant) -> None:
+    """Do what is asked over a connection: None for the first result, a number for a round; ends when it closes."""
+    import torch
+
+    torch.set_num_threads(job.num_threads)
+    work = _make(job, contestant)
+    with connection:
+        while True:
+            try:
+                asked = connection.recv()
+            except EOFError:
+                return
+            if asked is None:
+                connection.send(work.first_result())
+                continue
+            started_at = time.perf_counter()
+            amount = work.round(asked)
+            if job.device == "cuda":
+                torch.cuda.synchronize()
+            connection.send((amount, time.perf_counter() - started_at, _peak_megabytes(job.device)))
+
+
+def _peak_megabytes(device: str) -> float:
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 1e6
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1e3
+
+
+def _make(job: Job, contestant: Contestant) -> Work:
+    works: dict[tuple[str, str], Callable[[Job, Contestant], Work]] = {
+        ("pretrain", BERTKIT): _Training,
+        ("pretrain", HUGGING_FACE): _TrainingBeside,
+        ("finetune", BERTKIT): _Training,
+        ("finetune", HUGGING_FACE): _TrainingBeside,
+        ("predict", BERTKIT): _Predicting,
+        ("predict", HUGGING_FACE): _PredictingBeside,
+        ("prepare", BERTKIT): _Preparing,
+        ("prepare", HUGGING_FACE): _PreparingBeside,
+    }
+    return works[job.what, contestant.system](job, contestant)
+
+
+class _Batches:
+    """The batches of every step: pairs of the prepared text, masked; or with their labels as classes and their own words."""
+
+    def __init__(self, job: Job) -> None:
+        from bertkit.data.config import MaskingConfig, SegmentsConfig
+        from bertkit.data.prepared import open_prepared
+        from bertkit.data.sampling import Sampler
+
+        dataset = open_prepared(job.data_dir)
+        # pairs of all lengths to fine-tune on, half of them on average; long ones, a tenth shortened, to pretrain
+        shape = SegmentsConfig("pairs", job.max_seq_length, 1.0 if job.what == "finetune" else 0.1)
+        masking = MaskingConfig(0.15, False, 0.8, 0.1)
+        self.sampler = Sampler(dataset.splits["train"], dataset.tokenizer.facts, shape, masking, seed=0)
+        self.job = job
+
+    def of_step(self, step: int) -> Any:
+        """Give the batch of a step, packed."""
+        from bertkit.batch import TaskBatch
+
+        size = self.job.batch_sequences
+        (batch,) = self.sampler.micro_batches(step, size, [(0, size)])
+        if self.job.what == "pretrain":
+            return batch
+        ids = batch.input_ids.copy()
+        ids[batch.masked_positions] = batch.masked_labels
+        return TaskBatch(
+            "sequence", ids, batch.token_type_ids, batch.sequence_lengths, batch.next_sentence_labels, 1, None
+        )
+
+    def of_round(self, number: int) -> list[Any]:
+        """Give the batches of a round."""
+        first = number * self.job.steps_per_round
+        return [self.of_step(step) for step in range(first, first + self.job.steps_per_round)]
+
+
+class _Training:
+    """Training by bertkit's loop."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        from bertkit.interop.load import load_packed
+        from bertkit.model import kernels
+        from bertkit.objective import pretraining_losses, task_losses
+        from bertkit.train import loop
+        from bertkit.train.config import OptimizerConfig
+        from bertkit.train.optimizer import AdamW, parameter_groups
+
+        kernels.use(kernels.fastest() if contestant.kernels is None else contestant.kernels)
+        self.batches = _Batches(job)
+        self.loop, self.accelerator = loop, loop.make_accelerator(job.device, 1)
+        model, _ = load_packed(job.model_dir)
+        self.model = self.accelerator.prepare(model.train())
+        config = OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
+        self.optimizer = AdamW(parameter_groups(model, config.weight_decay), config)
+        losses = pretraining_losses if job.what == "pretrain" else task_losses
+        self.losses = functools.partial(losses, precision=contestant.precision)
+
+    def first_result(self) -> float:
+        self.model.eval()
+        terms = self.losses(self.model, self.batches.of_step(0))
+        self.model.train()
+        return float(sum(term.sum.detach() / term.count for term in terms.values()))
+
+    def round(self, number: int) -> int:
+        batches = self.batches.of_round(number)
+        reports = self.loop.train(
+            self.accelerator, self.model, self.optimizer, self.losses, lambda step: [(0, batches[step])],
+            first_step=0, steps=len(batches), peak_learning_rate=1e-4, schedule=lambda step: 1.0, max_grad_norm=1.0, seed=0,
+        )  # fmt: skip
+        return sum(report.num_tokens for report in reports)
+
+
+class _TrainingBeside:
+    """The same batches through transformers."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        import torch
+
+        from bertkit.interop import baseline
+
+        self.job, self.padding, self.baseline = job, contestant.padding, baseline
+        self.batches = _Batches(job)
+        architecture = "BertForPreTraining" if job.what == "pretrain" else "BertForSequenceClassification"
+        self.training = baseline.TrainingBaseline(
+            job.model_dir, architecture, contestant.precision, torch.device(job.device)
+        )
+
+    def first_result(self) -> float:
+        self.training.model.eval()
+        loss = float(self.training.loss(self._inputs(self.batches.of_step(0))).detach())
+        self.training.model.train()
+        return loss
+
+    def _inputs(self, batch: Any) -> Any:
+        width = self.job.max_seq_length if self.padding == "max" else None
+        return self.baseline.padded(batch, width, self.training.device)
+
+    def round(self, number: int) -> int:
+        batches = self.batches.of_round(number)
+        inputs = [self._inputs(batch) for batch in batches]
+        for each in self.baseline.grouped(inputs) if self.padding == "grouped" else inputs:
+            self.training.step(each)
+        return sum(batch.num_tokens for batch in batches)
+
+
+class _Predicting:
+    """Texts to probabilities, as `bertkit predict` answers them."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        from bertkit.model import kernels
+        from bertkit.task_model import open_task_model
+
+        kernels.use(kernels.fastest() if contestant.kernels is None else contestant.kernels)
+        self.opened, self.texts, self.precision = (
+            open_task_model(str(job.model_dir), None),
+            job.texts,
+            contestant.precision,
+        )
+        self.micro_tokens = 4096
+
+    def first_result(self) -> list[dict[str, float]]:
+        from bertkit.answering import answer_here
+        from bertkit.tasks import shapes
+        from bertkit.tasks.task import SequenceExample
+
+        opened = self.opened
+        examples = [SequenceExample(str(number), text, None, None) for number, text in enumerate(self.texts)]
+        features = shapes.make_features(opened.task, examples, opened.tokenizer, ())
+        self.num_tokens = sum(len(feature.input_ids) for feature in features)
+        predictions = answer_here(
+            opened.model, opened.task, examples, features, opened.labels,
+            precision=self.precision, micro_tokens=self.micro_tokens,
+        )  # fmt: skip
+        return [prediction.probabilities for prediction in predictions]
+
+    def round(self, number: int) -> int:
+        self.first_result()
+        return self.num_tokens
+
+
+class _PredictingBeside:
+    """The same through transformers' pipeline."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        from bertkit.data.tokenizer import load_tokenizer
+        from bertkit.interop import baseline
+
+        best = contestant.padding == "grouped"
+        self.answers = baseline.classify(job.model_dir, job.texts, 32 if best else 1, contestant.precision, best)
+        ids = load_tokenizer(job.model_dir)(list(job.texts))["input_ids"]
+        self.num_tokens = sum(map(len, ids))
+
+    def first_result(self) -> Any:
+        return next(self.answers)
+
+    def round(self, number: int) -> int:
+        next(self.answers)
+        return self.num_tokens
+
+
+class _Preparing:
+    """Text to token shards by the command; its start-up is part of the time."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        self.job = job
+
+    def first_result(self) -> None:
+        return None
+
+    def round(self, number: int) -> int:
+        with tempfile.TemporaryDirectory() as target:
+            paths = ",".join(map(str, self.job.files))
+            command = [sys.executable, "-m", "bertkit", "prepare", f"corpus.path=[{paths}]"]
+            command += [f"tokenizer.path={self.job.data_dir / 'tokenizer'}", f"output_dir={target}/prepared"]
+            subprocess.run(command, check=True, capture_output=True)
+        return sum(path.stat().st_size for path in self.job.files)
+
+
+class _PreparingBeside:
+    """Text to tokens as transformers' example script does it."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        self.job = job
+
+    def first_result(self) -> None:
+        return None
+
+    def round(self, number: int) -> int:
+        from bertkit.interop import baseline
+
+        with tempfile.TemporaryDirectory() as cache:
+            baseline.prepare_as_examples(
+                self.job.files, self.job.data_dir / "tokenizer", self.job.max_seq_length, Path(cache)
+            )
+        return sum(path.stat().st_size for path in self.job.files)

@@ -1,0 +1,136 @@
+"""The Hugging Face way of the same work, to measure beside: as its examples do it, and at its best.
+
+Axes: B sequences, T tokens per sequence with padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
+
+Inputs = dict[str, Tensor]
+
+
+def padded(batch: PretrainBatch | TaskBatch, width: int | None, device: torch.device) -> Inputs:
+    """Lay out a packed batch as Hugging Face's classes take it: (B, T) with padding to `width`, or to the longest."""
+    lengths = batch.sequence_lengths
+    shape = (len(lengths), width or int(lengths.max()))
+    is_token = np.arange(shape[1]) < lengths[:, None]
+    inputs = {name: np.zeros(shape, np.int64) for name in ("input_ids", "token_type_ids")}
+    inputs["input_ids"][is_token], inputs["token_type_ids"][is_token] = batch.input_ids, batch.token_type_ids
+    inputs["attention_mask"] = is_token.astype(np.int64)
+    if isinstance(batch, TaskBatch):
+        inputs["labels"] = np.asarray(batch.labels)
+    else:
+        flat = np.full(batch.num_tokens, IGNORED)
+        flat[batch.masked_positions] = batch.masked_labels
+        inputs["labels"] = np.full(shape, IGNORED)
+        inputs["labels"][is_token] = flat
+        if batch.next_sentence_labels is not None:
+            inputs["next_sentence_label"] = batch.next_sentence_labels
+    return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
+
+
+def grouped(batches: Sequence[Inputs]) -> list[Inputs]:
+    """Put the sequences of padded batches of one width into as many batches by length, each as wide as its longest."""
+    widest = max(each["input_ids"].shape[1] for each in batches)
+    together: Inputs = {}
+    for name in batches[0]:
+        fill = IGNORED if name == "labels" else 0
+        rows = [each[name] for each in batches]
+        if rows[0].dim() == 2:
+            rows = [torch.nn.functional.pad(each, (0, widest - each.shape[1]), value=fill) for each in rows]
+        together[name] = torch.cat(rows)
+    lengths = together["attention_mask"].sum(1)
+    return [
+        {
+            name: values[part] if values.dim() == 1 else values[part][:, : int(lengths[part].max())]
+            for name, values in together.items()
+        }
+        for part in lengths.argsort().chunk(len(batches))
+    ]
+
+
+class TrainingBaseline:
+    """A class of transformers with a plain loop: fused AdamW, clipping, autocast in bf16."""
+
+    def __init__(self, directory: Path, architecture: str, precision: str, device: torch.device) -> None:
+        """Load the model of a directory, in training mode."""
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        model = getattr(transformers, architecture).from_pretrained(directory, attn_implementation="sdpa")
+        self.model = model.to(device).train()
+        self.precision, self.device = precision, device
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+
+    def loss(self, inputs: Inputs) -> Tensor:
+        """The loss of a batch, with the dropout of the model's mode."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            return self.model(**inputs).loss  # type: ignore[no-any-return]
+
+    def step(self, inputs: Inputs) -> None:
+        """Take one optimizer step."""
+        self.loss(inputs).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def classify(directory: Path, texts: Sequence[str], batch_size: int, precision: str, is_sorted: bool) -> Iterator[Any]:
+    """Make the pipeline for text classification once; then give the probabilities of all texts each time it is asked.
+
+    Args:
+        directory: a model with a sequence head.
+        texts: what to classify.
+        batch_size: texts of a forward pass; 1 is the pipeline's default.
+        precision: "bf16" loads the weights in bfloat16.
+        is_sorted: whether the texts are put in the order of their lengths, so that little is padded.
+    """
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    pipeline = transformers.pipeline("text-classification", str(directory), dtype=dtype, top_k=None)
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place])) if is_sorted else range(len(texts))
+    while True:
+        answers = pipeline([texts[place] for place in order], batch_size=batch_size, truncation=True)
+        found: list[dict[str, float]] = [{} for _ in texts]
+        for place, answer in zip(order, answers, strict=True):
+            found[place] = {row["label"]: row["score"] for row in answer}
+        yield found
+
+
+def prepare_as_examples(files: Sequence[Path], tokenizer_dir: Path, max_seq_length: int, cache_dir: Path) -> int:
+    """Prepare text as transformers' run_mlm.py does: a line dataset, tokenized, and grouped; give the number of tokens."""
+    import datasets
+    import transformers
+
+    datasets.disable_progress_bars()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_dir)
+    text = datasets.load_dataset(
+        "text", data_files=[str(file) for file in files], split="train", cache_dir=str(cache_dir)
+    )
+
+    def tokenize(rows: dict[str, list[str]]) -> Any:
+        return tokenizer(rows["text"], return_special_tokens_mask=True)
+
+    def group(rows: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+        joined = {name: [value for row in column for value in row] for name, column in rows.items()}
+        total = len(joined["input_ids"]) // max_seq_length * max_seq_length
+        return {
+            name: [column[first : first + max_seq_length] for first in range(0, total, max_seq_length)]
+            for name, column in joined.items()
+        }
+
+    tokenized = text.map(tokenize, batched=True, remove_columns=["text"])
+    return len(tokenized.map(group, batched=True)) * max_seq_length

@@ -1,0 +1,163 @@
+"""Other ways to compute the same on a CPU, faster; each has a name here and can be switched off.
+
+    onednn_linear   float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate of
+                    some processors: taken where a measurement at the start finds it faster (`fastest`)
+    short_dropout   dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536
+    own_attention   attention with dropout as matrix products and `short_dropout`; torch's own then leaves its fast path
+
+The plain way is `torch.nn.functional`'s. It is taken wherever a kernel does not apply: on other devices, in other dtypes,
+under autocast, while a graph is traced. Results differ from it by rounding, those of dropout by the elements that are drawn.
+
+Axes: S packed tokens, n, m: any number of rows and columns.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NAMES = ("onednn_linear", "short_dropout", "own_attention")
+ALWAYS_FASTER = ("short_dropout", "own_attention")
+_in_use: frozenset[str] = frozenset(ALWAYS_FASTER)
+
+
+def use(names: Iterable[str]) -> None:
+    """Choose the kernels of this process; those not named are computed the plain way."""
+    global _in_use
+    chosen = frozenset(names)
+    assert chosen <= set(NAMES), f"unknown kernels among {sorted(chosen)}"
+    _in_use = chosen
+
+
+def in_use() -> tuple[str, ...]:
+    """Give the kernels of this process, in the order of `NAMES`."""
+    return tuple(name for name in NAMES if name in _in_use)
+
+
+def fastest() -> tuple[str, ...]:
+    """Measure which kernels are worth it on this processor: some 20 ms."""
+    return NAMES if _has_onednn() and _onednn_gain() > 1.15 else ALWAYS_FASTER
+
+
+def _has_onednn() -> bool:
+    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _onednn_gain() -> float:
+    """How many times faster oneDNN is for a linear map of a BERT layer, forwards and back: the best of several each."""
+    inputs, weight, bias = torch.ones(512, 256), torch.ones(1024, 256), torch.ones(1024)
+
+    def seconds(function: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(6):
+            started_at = time.perf_counter()
+            function()
+            times.append(time.perf_counter() - started_at)
+        return min(times)
+
+    return seconds(lambda: F.linear(inputs, weight, bias)) / seconds(lambda: product(inputs, weight, bias))
+
+
+def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Inputs (n, k) times weight (m, k) transposed, plus bias: (n, m)."""
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+class _OnednnLinear(torch.autograd.Function):
+    """A linear map and its three gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        ctx.has_bias = bias is not None
+        return product(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        inputs, weight = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        of_inputs = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
+        of_weight = product(gradient.t(), inputs.t()) if ctx.needs_input_grad[1] else None
+        of_bias = gradient.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        return of_inputs, of_weight, of_bias
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
+    if "onednn_linear" in _in_use and inputs.dtype == weight.dtype == torch.float32 and _applies(inputs):
+        return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+    return F.linear(inputs, weight, bias)
+
+
+class _ShortDropout(torch.autograd.Function):
+    """Dropout with a mask of one byte an element."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, prob: float) -> Tensor:
+        below = round(prob * 65536)  # of 65536 numbers, this many drop
+        words = torch.empty(math.ceil(inputs.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
+        is_kept = words.view(torch.int16)[: inputs.numel()].view(inputs.shape) >= below - 32768
+        ctx.save_for_backward(is_kept)
+        ctx.scale = 65536 / (65536 - below)
+        return _kept(inputs, is_kept, ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (is_kept,) = ctx.saved_tensors
+        return _kept(gradient, is_kept, ctx.scale), None
+
+
+def _kept(values: Tensor, is_kept: Tensor, scale: float) -> Tensor:
+    return torch.where(is_kept, values, values.new_zeros(())).mul_(scale)
+
+
+def dropout(inputs: Tensor, prob: float) -> Tensor:
+    """Set each element to 0 with probability `prob`, and scale the others by 1 / (1 - prob).
+
+    Source: Srivastava et al. 2014, in the scaling of google-research/bert modeling.py `dropout`.
+    """
+    if "short_dropout" in _in_use and 0 < prob < 1 and inputs.device.type == "cpu" and not _is_traced():
+        return _ShortDropout.apply(inputs, prob)  # type: ignore[no-any-return, no-untyped-call]
+    return F.dropout(inputs, prob)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, dropout_prob: float) -> Tensor:
+    """softmax(query key^T / sqrt(H)) value, with dropout of the softmax: each (B, N, T, H) -> (B, N, T, H)."""
+    if dropout_prob > 0 and "own_attention" in _in_use and query.device.type == "cpu" and not _is_traced():
+        scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)  # (B, N, T, T)
+        return dropout(torch.softmax(scores, -1), dropout_prob) @ value
+    return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_prob)
+
+
+def _applies(inputs: Tensor) -> bool:
+    return inputs.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and not _is_traced()
+
+
+def _is_traced() -> bool:
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
+class Linear(nn.Linear):
+    """torch's linear map, computed by `linear`."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, k) -> (n, m)."""
+        return linear(inputs, self.weight, self.bias)
+
+
+class Dropout(nn.Module):
+    """`dropout` while training."""
+
+    def __init__(self, prob: float) -> None:
+        super().__init__()
+        self.prob = prob
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Drop elements of a tensor of any shape."""
+        return dropout(inputs, self.prob) if self.training else inputs
