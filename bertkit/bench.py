@@ -144,7 +144,7 @@ def contestants_of(settings: BenchSettings) -> list[Contestant]:
         found.append(Contestant("Hugging Face bf16, grouped by length", HUGGING_FACE, "bf16", "grouped"))
     found.append(Contestant(f"bertkit {precision}", BERTKIT, precision))
     if settings.tricks:
-        chosen = kernels.fastest()
+        chosen = kernels.choose("auto")
         found += [
             Contestant(f"bertkit {precision}, without {name}", BERTKIT, precision, kernels=tuple(set(chosen) - {name}))
             for name in chosen

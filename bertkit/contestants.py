@@ -164,7 +164,7 @@ class _Training:
         from bertkit.train.config import OptimizerConfig
         from bertkit.train.optimizer import AdamW, parameter_groups
 
-        kernels.use(kernels.fastest() if contestant.kernels is None else contestant.kernels)
+        kernels.use(kernels.choose("auto") if contestant.kernels is None else contestant.kernels)
         self.batches = _Batches(job)
         self.loop, self.accelerator = loop, loop.make_accelerator(job.device, 1)
         model, _ = load_packed(job.model_dir)
@@ -229,7 +229,7 @@ class _Predicting:
         from bertkit.model import kernels
         from bertkit.task_model import open_task_model
 
-        kernels.use(kernels.fastest() if contestant.kernels is None else contestant.kernels)
+        kernels.use(kernels.choose("auto") if contestant.kernels is None else contestant.kernels)
         self.opened, self.texts, self.precision = (
             open_task_model(str(job.model_dir), None),
             job.texts,
@@ -244,10 +244,11 @@ class _Predicting:
 
         opened = self.opened
         examples = [SequenceExample(str(number), text, None, None) for number, text in enumerate(self.texts)]
-        features = shapes.make_features(opened.task, examples, opened.tokenizer, ())
+        features = list(shapes.make_features(opened.task, examples, opened.tokenizer, ()))
         self.num_tokens = sum(len(feature.input_ids) for feature in features)
         predictions = answer_here(
             opened.model, opened.task, examples, features, opened.labels,
+            opened.tokenizer,
             precision=self.precision, micro_tokens=self.micro_tokens,
         )  # fmt: skip
         return [prediction.probabilities for prediction in predictions]

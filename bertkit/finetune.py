@@ -32,6 +32,7 @@ from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
 from bertkit.launch import world_from_environment
+from bertkit.model import kernels
 from bertkit.model.config import POOLED_HEADS
 from bertkit.model.depth import depth_of, freeze_below, reinitialise_top
 from bertkit.model.heads import BertWithHeads
@@ -277,7 +278,7 @@ class _Finetuning:
             settings.optimizer,
             saving=settings.checkpoint,
             state=state,
-            state_depends_on={"batch": dataclasses.asdict(settings.batch)},
+            state_depends_on={"batch": dataclasses.asdict(settings.batch), "kernels": settings.kernels},
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )
@@ -481,4 +482,5 @@ def _state_at_start(settings: FinetuneSettings, accelerator: loop.Accelerator) -
         "skips": dataclasses.asdict(NO_SKIPS),
         "best": None,
         "num_worse": 0,
+        "kernels": kernels.choose(settings.kernels),
     }

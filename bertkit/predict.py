@@ -20,6 +20,7 @@ from torch import nn
 from bertkit.answering import answer_here
 from bertkit.errors import InputError
 from bertkit.files import PARTIAL, writing
+from bertkit.model import kernels
 from bertkit.objective import best_tokens
 from bertkit.phases import TOKENS_AT_ONCE
 from bertkit.progress import Progress
@@ -45,6 +46,7 @@ def run(settings: PredictSettings) -> None:
             before are whole, and stay under the partial name of an output file.
     """
     device = loop.choose_device(settings.device)
+    kernels.use(kernels.choose(settings.kernels))
     opened = open_task_model(settings.model_dir, settings.task)
     model = opened.model.to(device)
     tokens_at_once = TOKENS_AT_ONCE[device.type]

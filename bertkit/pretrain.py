@@ -31,6 +31,7 @@ from bertkit.files import building_dir, read_json, sha256_file, to_json, write_d
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, write_model
 from bertkit.launch import world_from_environment
+from bertkit.model import kernels
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -103,7 +104,11 @@ def run(settings: PretrainSettings) -> None:
             opened = runs.opened(directory, to_mapping(settings), identity, facts, RULES, settings.resume.allow)
             return stack.enter_context(opened)
 
-        state = {"micro_sequences": micro_sequences, "num_parts": num_parts}
+        state = {
+            "micro_sequences": micro_sequences,
+            "num_parts": num_parts,
+            "kernels": kernels.choose(settings.kernels),
+        }
         changes = loop.on_main_process(accelerator, open_run)
         pretraining = _Pretraining(settings, dataset, model, moments, accelerator, directory, state)
 
@@ -233,6 +238,7 @@ class _Pretraining:
             state={**state, "skips": dataclasses.asdict(NO_SKIPS)},
             state_depends_on={
                 "batch": dataclasses.asdict(settings.batch),
+                "kernels": settings.kernels,
                 "lengths": [segments.max_seq_length for segments in segments_of(settings)],
             },
             starting_moments=starting_moments,

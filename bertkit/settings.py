@@ -169,6 +169,7 @@ class PretrainSettings:
     steps: int
     seed: int
     precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
     device: Literal["auto", "cpu", "cuda"]
     reproducibility: Literal["default", "strict"]
     model: BertShape
@@ -287,6 +288,7 @@ class FinetuneSettings:
     num_epochs: float
     seed: int
     precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
     device: Literal["auto", "cpu", "cuda"]
     reproducibility: Literal["default", "strict"]
     freeze: str | None
@@ -407,6 +409,7 @@ class PredictSettings:
     format: PredictFormat | None
     top_k: int
     precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
     device: Literal["auto", "cpu", "cuda"]
 
     def __post_init__(self) -> None:

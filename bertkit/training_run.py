@@ -21,6 +21,7 @@ from bertkit.errors import BertkitError, InputError, StorageError
 from bertkit.files import remove_leftovers
 from bertkit.interop import huggingface
 from bertkit.interop.load import text_files
+from bertkit.model import kernels
 from bertkit.model.heads import BertWithHeads
 from bertkit.train import checkpoint, loop
 from bertkit.train.config import OptimizerConfig, SavingConfig
@@ -100,6 +101,7 @@ class TrainingRun:
             moments = checkpoint.read_moments(newest)
             heartbeat.saved(self.first_step)
         self._go_on(here)
+        kernels.use(self.state["kernels"])
         freeze(model.train())
         self.model = accelerator.prepare_model(model)
         groups = parameter_groups(model, optimizer.weight_decay, rate_scale_of)

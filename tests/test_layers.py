@@ -12,7 +12,7 @@ import pytest
 from bertkit.cli import COMMANDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "bertkit"
-STAGES = ("prepare", "pretrain", "finetune", "glue", "predict", "evaluate", "export", "verify")
+STAGES = ("prepare", "pretrain", "finetune", "glue", "predict", "evaluate", "export", "verify", "bench")
 BASE = ("config", "files", "errors", "batch", "progress", "heartbeat")  # imported from everywhere
 # first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
 BELOW = ("data", "model", "train", *BASE, "")
@@ -27,6 +27,7 @@ HELPERS = (
     "phases",
     "launch",
     "settings",
+    "contestants",
 )
 ALLOWED = {
     "": ("interop",),  # on first use
@@ -35,6 +36,7 @@ ALLOWED = {
     **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
     "objective": ("batch", "model", "train", "heartbeat"),
     "phases": ("data", "train", "settings", "evaluate"),
+    "contestants": (*ABOVE, *BELOW, "answering", "objective", "task_model"),
     "answering": ("data", "objective", "tasks", "train"),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "files", "interop", "model", "train", "errors", "heartbeat"),
@@ -64,7 +66,7 @@ HOMES = {
     "huggingface_hub": ("interop",),
     "google_crc32c": ("interop",),
     "tokenizers": ("data",),
-    "datasets": ("data", "tasks"),
+    "datasets": ("data", "tasks", "interop"),
     "evaluate": ("tasks",),
     "sklearn": ("tasks",),
     "scipy": ("tasks",),
@@ -162,7 +164,7 @@ def test_the_model_imports_only_torch() -> None:
     found = {m: imports(p) for m, p in modules().items() if m.startswith("bertkit.model")}
     assert len(found) >= 7
     outside = {name.split(".")[0] for names in found.values() for name in names}
-    assert outside <= {"__future__", "bertkit", "collections", "dataclasses", "math", "torch", "typing"}
+    assert outside <= {"__future__", "bertkit", "collections", "dataclasses", "math", "pathlib", "torch", "typing"}
 
 
 def python(code: str) -> str:

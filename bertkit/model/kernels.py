@@ -1,7 +1,7 @@
 """Other ways to compute the same on a CPU, faster; each has a name here and can be switched off.
 
     onednn_linear   float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate of
-                    some processors: taken where a measurement at the start finds it faster (`fastest`)
+                    processors of other makers than its own: taken on those (`choose`)
     short_dropout   dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536
     own_attention   attention with dropout as matrix products and `short_dropout`; torch's own then leaves its fast path
 
@@ -14,9 +14,9 @@ Axes: S packed tokens, n, m: any number of rows and columns.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -40,28 +40,23 @@ def in_use() -> tuple[str, ...]:
     return tuple(name for name in NAMES if name in _in_use)
 
 
-def fastest() -> tuple[str, ...]:
-    """Measure which kernels are worth it on this processor: some 20 ms."""
-    return NAMES if _has_onednn() and _onednn_gain() > 1.15 else ALWAYS_FASTER
+def choose(kernels: Literal["auto", "plain"]) -> tuple[str, ...]:
+    """Give the kernels that suit this processor, or none: by what it is, so that every start on it chooses alike."""
+    if kernels == "plain":
+        return ()
+    return NAMES if _has_onednn() and not _is_intel() else ALWAYS_FASTER
 
 
 def _has_onednn() -> bool:
     return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def _onednn_gain() -> float:
-    """How many times faster oneDNN is for a linear map of a BERT layer, forwards and back: the best of several each."""
-    inputs, weight, bias = torch.ones(512, 256), torch.ones(1024, 256), torch.ones(1024)
-
-    def seconds(function: Callable[[], Any]) -> float:
-        times = []
-        for _ in range(6):
-            started_at = time.perf_counter()
-            function()
-            times.append(time.perf_counter() - started_at)
-        return min(times)
-
-    return seconds(lambda: F.linear(inputs, weight, bias)) / seconds(lambda: product(inputs, weight, bias))
+def _is_intel() -> bool:
+    """Whether MKL runs at the full rate of the processor."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True  # unknown: the plain way
 
 
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,0 +1,96 @@
+"""Every kernel beside the plain way: the same values and gradients, and dropout with exactly its probability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertkit.model import kernels
+
+
+@pytest.fixture(autouse=True)
+def every_kernel() -> Iterator[None]:
+    before = kernels.in_use()
+    kernels.use(kernels.NAMES)
+    yield
+    kernels.use(before)
+
+
+@pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 7, 13), (17, 64, 31), (131, 96, 257)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_linear_and_its_gradients(rows: int, inner: int, outer: int, has_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    values = [torch.randn(*shape, generator=generator) for shape in ((rows, inner), (outer, inner), (outer,))]
+    weights = torch.randn(rows, outer, generator=generator)
+    found = []
+    for function in (kernels.linear, F.linear):
+        inputs, weight, bias = (value.clone().requires_grad_() for value in values)
+        output = function(inputs, weight, bias if has_bias else None)
+        (output * weights).sum().backward()
+        found.append([output.detach(), inputs.grad, weight.grad, *([bias.grad] if has_bias else [])])
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
+
+
+def test_linear_of_parameters_that_are_frozen_and_of_a_gradient_that_is_not_contiguous() -> None:
+    inputs, weight, bias = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3), torch.randn(4)
+    kernels.linear(inputs, weight, bias).t().sum(0).sum().backward()
+    torch.testing.assert_close(inputs.grad, weight.sum(0).expand(5, 3))
+    assert weight.grad is None
+
+
+@pytest.mark.parametrize("prob", [0.1, 0.5, 0.9])
+def test_dropout_has_its_probability(prob: float) -> None:
+    torch.manual_seed(1)
+    dropped = kernels.dropout(torch.ones(10_000_001), prob)
+    share = float((dropped == 0).double().mean())
+    assert abs(share - prob) < 1e-3
+    kept = dropped[dropped != 0]
+    assert kept.min() == kept.max()
+    assert abs(float(kept[0]) * (1 - round(prob * 65536) / 65536) - 1) < 1e-6  # the mean stays exactly
+    neighbours = (dropped[1:] == 0) & (dropped[:-1] == 0)
+    assert abs(float(neighbours.double().mean()) - prob**2) < 1e-3  # no two elements fall together
+
+
+def test_dropout_sends_back_what_it_kept_and_follows_the_seed() -> None:
+    inputs = torch.randn(101, 7, requires_grad=True)
+    outputs = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        outputs.append(kernels.dropout(inputs, 0.3))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+    (gradient,) = torch.autograd.grad(outputs[0].sum(), inputs)
+    scale = 65536 / (65536 - round(0.3 * 65536))
+    assert torch.equal(gradient, torch.where(outputs[0] == 0, 0.0, torch.tensor(scale)))
+    torch.testing.assert_close(outputs[0].detach(), inputs.detach() * gradient)
+
+
+def test_attention_drops_in_the_mean_nothing() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 11, 8) for _ in range(3))
+    plain = F.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(kernels.attention(query, key, value, 0.0), plain)
+    mean = sum(kernels.attention(query, key, value, 0.2) for _ in range(4000)) / 4000
+    assert float((mean - plain).abs().max()) < 0.1
+    assert float((kernels.attention(query, key, value, 0.2) - plain).abs().max()) > 0.1
+
+
+def test_other_types_and_autocast_take_the_plain_way() -> None:
+    inputs, weight = torch.randn(5, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    assert torch.equal(kernels.linear(inputs, weight), F.linear(inputs, weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert kernels.linear(inputs.float(), weight.float()).dtype == torch.bfloat16
+
+
+def test_none_can_be_chosen() -> None:
+    assert kernels.choose("plain") == ()
+    assert set(kernels.ALWAYS_FASTER) <= set(kernels.choose("auto")) <= set(kernels.NAMES)
+    kernels.use(())
+    torch.manual_seed(5)
+    ours = kernels.dropout(torch.ones(100), 0.5)
+    torch.manual_seed(5)
+    assert torch.equal(ours, F.dropout(torch.ones(100), 0.5))
