@@ -63,6 +63,7 @@ def test_a_resume_costs_at_most_a_second(prepared_dir: Path, tmp_path: Path) -> 
         resumed.append(seconds_to_a_step(prepared_dir, tmp_path / "saved", saved + 1))
         (tmp_path / "saved" / "metrics.jsonl").write_text("")
         shutil.rmtree(tmp_path / f"cold{trial}")
+        print(f"wall-clock and processor seconds: cold {cold[-1]}, resumed {resumed[-1]}", flush=True)
     for place, name in enumerate(("wall-clock", "processor")):
         medians = [statistics.median(times[place] for times in runs) for runs in (cold, resumed)]
         print(f"\n{name} seconds to the first step: cold {medians[0]:.2f}, resumed {medians[1]:.2f}")

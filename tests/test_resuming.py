@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bertkit.cli import run
 from bertkit.files import sha256_file
 from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
 from bertkit.train.log import read_metrics
+from bertkit.training_run import TrainingRun
 
 SMALL = [
     "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
@@ -166,7 +168,17 @@ def test_the_best_is_kept_besides_the_last(prepared_dir: Path, tmp_path: Path) -
     assert names(tmp_path / "other") == [6]
 
 
-def test_saving_in_the_background_changes_nothing(prepared_dir: Path, finished: Path, tmp_path: Path) -> None:
+def test_saving_in_the_background_changes_nothing(
+    prepared_dir: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even when the thread comes to write only after the next step has changed the weights."""
+    before = TrainingRun._write
+
+    def late(self: TrainingRun, *contents: Any) -> None:
+        time.sleep(0.2)
+        before(self, *contents)
+
+    monkeypatch.setattr(TrainingRun, "_write", late)
     assert pretrain(prepared_dir, tmp_path / "other", "checkpoint.background=true") == 0
     assert names(tmp_path / "other") == names(finished)
     for ours, theirs in zip(all_checkpoints(tmp_path / "other"), all_checkpoints(finished), strict=True):
