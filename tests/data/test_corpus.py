@@ -176,13 +176,15 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path, name: str) -> None:
 
 
 def test_the_line_of_a_truncated_gzip_is_the_first_that_is_missing(tmp_path: Path) -> None:
-    bad_gzip(tmp_path / "a.txt.gz")
-    lines = Corpus(config(tmp_path / "a.txt.gz"))._lines(tmp_path / "a.txt.gz")
-    numbers: list[int] = []
+    """Every second line is blank, so that each line that was read is a document."""
+    content = gzip.compress("".join(f"line {n} {n * n}\n\n" for n in range(9_999)).encode())
+    (tmp_path / "a.txt.gz").write_bytes(content[: len(content) // 2])
+    read_lines: list[str] = []
     with pytest.raises(InputError) as caught:
-        numbers.extend(number for number, _ in lines)
-    assert len(numbers) > 100
-    assert f"a.txt.gz:{len(numbers) + 1}: damaged" in str(caught.value)
+        read_lines.extend(line for (line,) in Corpus(config(tmp_path / "a.txt.gz")))
+    assert 1_000 < len(read_lines) < 9_000
+    named = int(str(caught.value).split("a.txt.gz:")[1].split(":")[0])
+    assert 2 * len(read_lines) <= named <= 2 * len(read_lines) + 2
 
 
 @pytest.mark.parametrize(
@@ -204,8 +206,6 @@ def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"path": None}, "missing value: set corpus.path="),
-        ({"path": ""}, "missing value: set corpus.path="),
         ({"encoding": "utf-9"}, "corpus.encoding='utf-9': unknown encoding; try utf-8 or latin-1"),
         (
             {"encoding": "utf-16"},
