@@ -35,6 +35,12 @@ class NumericsError(BertkitError):
     exit_code = 5
 
 
+class PeerError(BertkitError):
+    """Another process of the run died or hangs; all of them were ended."""
+
+    exit_code = 6
+
+
 class StoppedError(BertkitError):
     """The run was asked to stop; its checkpoint is saved and the same command resumes it."""
 
