@@ -26,6 +26,7 @@ from bertkit.errors import InputError, LockedError, StorageError
 PARTIAL = ".partial"
 TRASH = ".trash"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)  # a disk is full, read-only or failing
+UNFINISHED = ".unfinished"
 
 
 def sha256_file(path: Path) -> str:
@@ -128,8 +129,14 @@ def remove_leftovers(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def building_dir(final: Path) -> Iterator[Path]:
+def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
     """Give a partial directory to fill; published as `final` at the end, deleted on any error.
+
+    Args:
+        final: the directory to make.
+        made_from: names everything that the result depends on; then work that can be continued goes to the folder
+            `UNFINISHED` in the partial directory. It is there again for the same `made_from` after the build was
+            killed, or failed by no fault of its input, and is no part of the result.
 
     Raises:
         LockedError: another live process is building the same directory.
@@ -138,15 +145,23 @@ def building_dir(final: Path) -> Iterator[Path]:
     partial = final.with_name(final.name + PARTIAL)
     partial.mkdir(exist_ok=True)
     with locked(partial):
+        unfinished = partial / UNFINISHED
+        key = unfinished / "made_from"
         try:
+            continued = made_from is not None and key.is_file() and key.read_text() == made_from
             for leftover in partial.iterdir():
-                if leftover.name != ".lock":
+                if leftover.name != ".lock" and not (continued and leftover == unfinished):
                     shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            if made_from is not None and not continued:
+                unfinished.mkdir()
+                write_durably(key, made_from)
             yield partial
+            shutil.rmtree(unfinished, ignore_errors=True)
             publish_dir(partial, final)  # the lock goes along, so that nobody else builds meanwhile
             (final / ".lock").unlink()
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+        except BaseException as error:
+            if made_from is None or isinstance(error, InputError):
+                shutil.rmtree(partial, ignore_errors=True)
             raise
 
 

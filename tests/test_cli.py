@@ -129,6 +129,28 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
             "'segments.dupe_factor': prepare stores tokens only; add segments=google",
         ),
         (["prepare", "segments=null", "output_dir=y"], "missing value: set corpus.path="),
+        (["prepare", "corpus.path=", "output_dir=y"], "missing value: set corpus.path="),
+        (["prepare", "corpus.path=x", "output_dir=y", "num_workers=0"], "num_workers=0: expected auto or at least 1"),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "num_cached_words=-1"],
+            "num_cached_words=-1: expected 0 (no cache)",
+        ),
+        (["prepare", "corpus.path=x", "output_dir=y", "part_bytes=0"], "part_bytes=0: expected at least 1"),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "shard=5/4", "tokenizer.path=z"],
+            "shard=5/4: expected i/n with i from 1",
+        ),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "shard=one", "tokenizer.path=z"],
+            "shard=one: expected i/n with i from 1",
+        ),
+        (["prepare", "corpus.path=x", "output_dir=y", "shard=1/4"], "shard=1/4: all shards need the same vocabulary"),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "shard=1/4", "tokenizer.path=z", "segments=google"],
+            "shard=1/4: segments=google draws from the whole text",
+        ),
+        (["prepare", "merge=[]", "output_dir=y"], "merge=[]: expected the directories of all shards"),
+        (["prepare", "merge=[a,b]", "output_dir=y", "shard_tokens=5"], "shard_tokens: has no effect with merge="),
         (["prepare", "output_dir=y"], "missing value: set corpus.path="),
         (["prepare", "corpus.path=no/such.txt", "output_dir=y"], "corpus.path=no/such.txt: no such file"),
         (["export", "checkpoint=no/such", "output_dir=y"], "no/such: no such directory"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +281,177 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "16" / "manifest.json").read_text())
     assert manifest["splits"]["train"]["tokens"] > 5_000_000
     assert peaks[16] - peaks[1] < 20, peaks  # megabytes; holding the documents costs 32
+
+
+# ---- workers, kills and shards
+
+
+def command(corpus: Path, output: Path, *more: str) -> list[str]:
+    given = [f"corpus.path={corpus}", f"output_dir={output}", "tokenizer.vocab_size=131", "held_out_prob=0.2", *more]
+    return [sys.executable, "-m", "bertkit", "prepare", *given]
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Two files of 211 documents and about 140,000 bytes each, with an empty document and repeats among them."""
+    (tmp_path / "text").mkdir()
+    for number in (1, 2):
+        write_text(tmp_path / "text" / f"{number}.txt", [*make_text(199, number), ["\u200b"], *make_text(12)])
+    return tmp_path / "text"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["num_workers=2", "part_bytes=30000"],
+        ["num_workers=3", "part_bytes=7000", "num_cached_words=50"],
+        ["num_workers=1", "part_bytes=1000"],
+        ["num_cached_words=0"],
+    ],
+)
+def test_how_it_is_made_does_not_change_the_dataset(many: Path, tmp_path: Path, more: list[str]) -> None:
+    for name, settings in (("plain", ["num_workers=1", "num_cached_words=0"]), ("other", more)):
+        subprocess.run(command(many, tmp_path / name, "shard_tokens=10007", *settings), check=True, capture_output=True)
+    assert hashes(tmp_path / "plain") == hashes(tmp_path / "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "plain", "text"]
+
+
+def test_workers_name_the_first_bad_line(many: Path, tmp_path: Path) -> None:
+    good = (many / "2.txt").read_bytes()
+    for bad in (b"\nbad \xff\n", b"\nworse \0\n"):
+        good += bad + b"\nfine\n" * 5_000
+        (many / "2.txt").write_bytes(good)
+    number = good[: good.index(b"bad")].count(b"\n") + 1
+    vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    more = [vocab, "num_workers=2", "part_bytes=9000"]
+    done = subprocess.run(command(many, tmp_path / "data", *more), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {many / '2.txt'}:{number}: not UTF-8 (byte 0xff at column 5); convert the file or set corpus.encoding\n"
+    )
+    assert not list(tmp_path.glob("data*"))
+
+
+def children(process: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == process:
+                found.append(int(path.parent.name))
+    return found
+
+
+def kill_midway(arguments: list[str], pieces: Path) -> None:
+    """Start a command in a process of its own, kill it after some parts, and see its workers end."""
+    before = len(list(pieces.glob("*.done")))
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    while len(list(pieces.glob("*.done"))) < before + 3:
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.002)
+    workers = children(process.pid)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="workers are looked for in /proc")
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_killed_command_goes_on(many: Path, tmp_path: Path, num_workers: int) -> None:
+    """Twice killed, then run to the end: the same bytes as at once. A piece that is there is taken, not made again."""
+    subprocess.run(command(many, tmp_path / "at_once"), check=True, capture_output=True)
+    arguments = command(many, tmp_path / "data", f"num_workers={num_workers}", "part_bytes=2000")
+    unfinished = tmp_path / "data.partial" / ".unfinished"
+    kill_midway(arguments, unfinished / "pieces")
+    assert not (tmp_path / "data").exists()
+    assert 3 <= len(list((unfinished / "pieces").glob("*.done"))) < 100
+    kill_midway(arguments, unfinished / "pieces")
+    shutil.copytree(tmp_path / "data.partial", tmp_path / "other.partial")
+    subprocess.run(arguments, check=True, capture_output=True)
+    assert hashes(tmp_path / "data") == hashes(tmp_path / "at_once")
+    assert not list(tmp_path.glob("data.*"))
+
+    pieces = tmp_path / "other.partial" / ".unfinished" / "pieces"
+    (pieces / "00000-000.npz").write_bytes((pieces / "00001-000.npz").read_bytes())  # to be told from a new one
+    shutil.copytree(tmp_path / "other.partial", tmp_path / "changed.partial")
+    subprocess.run(command(many, tmp_path / "other", "part_bytes=2000"), check=True, capture_output=True)
+    assert (
+        hashes(tmp_path / "other")["train/tokens-00000.bin"] != hashes(tmp_path / "at_once")["train/tokens-00000.bin"]
+    )
+    with (many / "2.txt").open("a") as file:
+        file.write("One more.\n")
+    for name in ("changed", "fresh"):
+        subprocess.run(command(many, tmp_path / name, "part_bytes=2000"), check=True, capture_output=True)
+    assert hashes(tmp_path / "changed") == hashes(tmp_path / "fresh")
+
+
+def test_a_killed_worker_ends_the_command(many: Path, tmp_path: Path) -> None:
+    arguments = command(many, tmp_path / "data", "num_workers=2", "part_bytes=2000")
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    pieces = tmp_path / "data.partial" / ".unfinished" / "pieces"
+    while len(list(pieces.glob("*.done"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.002)
+    workers = [pid for pid in children(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 6
+    assert said.startswith("error: a worker process was killed, perhaps for want of memory; run the same command again")
+    assert said.count("\n") == 1
+    subprocess.run(arguments, check=True, capture_output=True)
+
+
+def shard(many: Path, tmp_path: Path, which: str, *more: str) -> list[str]:
+    vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    return command(many, tmp_path / f"shard{which[0]}", vocab, f"shard={which}", "part_bytes=9000", *more)
+
+
+def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
+    many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    more = [vocab, "part_bytes=9000", "shard_tokens=10007"]
+    at_once = command(many, tmp_path / "at_once", *more)
+    jobs = [at_once, *(shard(many, tmp_path, f"{n}/3", "shard_tokens=10007") for n in (1, 2, 3))]
+    running = [subprocess.Popen(job, stdout=subprocess.DEVNULL) for job in jobs]
+    assert [job.wait(timeout=120) for job in running] == [0] * 4
+    merge = [f"merge=[{tmp_path / 'shard3'},{tmp_path / 'shard1'},{tmp_path / 'shard2'}]"]
+    assert run(["prepare", *merge, f"output_dir={tmp_path / 'merged'}"]) == 0
+    assert hashes(tmp_path / "merged") == hashes(tmp_path / "at_once")
+    capsys.readouterr()
+    assert run(["prepare", *merge, f"output_dir={tmp_path / 'merged'}"]) == 0
+    assert capsys.readouterr().out == f"done already: {tmp_path / 'merged'} holds this dataset\n"
+    assert run(jobs[2][3:]) == 0
+    assert capsys.readouterr().out == f"done already: {tmp_path / 'shard2'} holds this shard\n"
+
+
+def test_shards_that_do_not_belong_together(many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for which in ("1/2", "2/2", "3/3"):
+        assert run(shard(many, tmp_path, which)[3:]) == 0
+    shutil.copytree(tmp_path / "shard2", tmp_path / "again")
+    assert run([*shard(many, tmp_path, "2/2")[3:], "held_out_prob=0.3", f"output_dir={tmp_path / 'other'}"]) == 0
+    shutil.copytree(tmp_path / "shard2", tmp_path / "damaged")
+    piece = next((tmp_path / "damaged" / "pieces").glob("*.npz"))
+    piece.write_bytes(bytes(reversed(piece.read_bytes())))
+    (tmp_path / "more").mkdir()
+    for names, message in [
+        (["shard1"], "merge: shard 2/2 missing or given twice; expected each of 2 once"),
+        (["shard1", "shard2", "again"], "merge: shard 2/2 missing or given twice"),
+        (["shard1", "shard3"], "shard3 is a shard of another dataset (shard: '1/2' in"),
+        (["shard1", "other"], "other is a shard of another dataset (held_out_prob: 0.2 in"),
+        (["shard1", "damaged"], f"{piece} changed since it was made; prepare this shard again"),
+        (["shard1", "text"], "manifest.json: no such file"),
+    ]:
+        given = ",".join(str(tmp_path / name) for name in names)
+        capsys.readouterr()
+        assert run(["prepare", f"merge=[{given}]", f"output_dir={tmp_path / 'merged'}"]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+        assert not list(tmp_path.glob("merged*"))
 
 
 # ---- fixed instances

@@ -24,10 +24,6 @@ class CorpusConfig:
     def __post_init__(self) -> None:
         if self.source == "python_docs" and self.path:
             raise InputError(f"corpus.path={self.path}: has no effect with corpus=python_docs; leave one of them out")
-        if self.source != "python_docs" and not self.path:
-            raise InputError(
-                "missing value: set corpus.path= to files, folders or globs of text (or take corpus=python_docs)"
-            )
         try:
             line = "a\n".encode(self.encoding)
         except LookupError:

@@ -6,15 +6,20 @@ hold one document per record; WikiExtractor output, one per `<doc>` block; their
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import functools
 import glob
 import gzip
+import io
 import itertools
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from bertkit.data.config import CorpusConfig
 from bertkit.data.python_docs import python_documents
@@ -24,6 +29,29 @@ Document = list[str]
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
+BLOCK_BYTES = 1 << 18  # read, decoded and cut into lines at once
+
+
+@dataclass(frozen=True)
+class Span:
+    """A run of whole documents of one file.
+
+    Attributes:
+        path: of the file.
+        kind: its format.
+        start: its first byte.
+        end: the byte after its last one; None for a file that can only be read as a whole.
+        num_bytes: its share of the work, in bytes on disk.
+    """
+
+    path: Path
+    kind: str
+    start: int
+    end: int | None
+    num_bytes: int
+
+
+Part = tuple[Span, ...]  # what one worker reads; without spans it is the whole of a source that is no files
 
 
 class Corpus:
@@ -50,6 +78,7 @@ class Corpus:
         self.config = config
         self.leave_out = {path.resolve() for path in leave_out}
         self.join_files = join_files
+        self._is_utf8 = codecs.lookup(config.encoding).name == "utf-8"
         self.files: list[tuple[Path, str]] = []
         self.ignored: list[Path] = []
         self.bytes_read = 0
@@ -83,15 +112,62 @@ class Corpus:
             InputError: a file is not what its format says, with the file and the line.
         """
         self.bytes_read = 0
+        num_documents = 0
+        for part in self.parts(self.total_bytes or 1):
+            for document in self.documents(part):
+                num_documents += 1
+                yield document
+        if num_documents == 0:
+            self.refuse_empty()
+
+    def refuse_empty(self) -> None:
+        """Name the file that the corpus consists of, when nothing was found in it.
+
+        Raises:
+            InputError: there is only one file.
+        """
+        if len(self.files) == 1:
+            raise InputError(f"{self.files[0][0]}: no text in this file; expected sentences, one per line")
+
+    def parts(self, part_bytes: int) -> list[Part]:
+        """Cut the corpus between documents into parts that can be read on their own; in their order they are the corpus.
+
+        Plain files are cut after a blank line (a record, a `</doc>`); compressed files, JSON, parquet, and files that
+        are read as one, are not cut.
+
+        Args:
+            part_bytes: about the size of a part; a longer document, or a file that cannot be cut, is a longer part.
+        """
+        if self.config.source != "files":
+            return [()]
+        parts: list[Part] = []
+        waiting: list[Span] = []
+        for paths, kind in self._read_together():
+            spans = [span for path in paths for span in self._spans(path, kind, part_bytes)]
+            for group in [spans] if len(paths) > 1 else [[span] for span in spans]:
+                if waiting and sum(span.num_bytes for span in (*waiting, *group)) > part_bytes:
+                    parts.append(tuple(waiting))
+                    waiting = []
+                waiting += group
+        return [*parts, tuple(waiting)]
+
+    def documents(self, part: Part) -> Iterator[Document]:
+        """Read the documents of a part.
+
+        Raises:
+            InputError: a file is not what its format says, with the file and the line.
+        """
         if self.config.source == "python_docs":
             yield from python_documents()
         elif self.config.source == "hub":
             yield from self._read_records(self._open_hub(), self.config.path)
+        elif self.join_files:
+            for kind, spans in itertools.groupby(part, key=lambda span: span.kind):
+                for together in [list(spans)] if kind == "text" else [[span] for span in spans]:
+                    yield from self._read_spans(together)
         else:
-            for paths, kind in self._read_together():
-                before = self.bytes_read
-                yield from self._read_files(paths, kind)
-                self.bytes_read = before + sum(path.stat().st_size for path in paths)
+            for span in part:
+                yield from self._read_spans([span])
 
     def _find_files(self) -> None:
         given = self.config.path
@@ -155,70 +231,139 @@ class Corpus:
             else:
                 yield from (([path], kind) for path in paths)
 
-    def _read_files(self, paths: list[Path], kind: str) -> Iterator[Document]:
-        path = paths[0]
-        if kind in ("json", "parquet"):
-            yield from self._read_records(_open_table(path, kind), path)
+    def _spans(self, path: Path, kind: str, part_bytes: int) -> Iterator[Span]:
+        size = path.stat().st_size
+        if path.suffix == ".gz" or kind not in _DOCUMENT_ENDS or (self.join_files and kind == "text"):
+            yield Span(path, kind, 0, None, size)
             return
-        split = self.config.sentences == "split" or (self.config.sentences == "auto" and kind != "text")
-        readers = {"text": _text_documents, "jsonl": self._json_documents, "wikiextractor": _wiki_documents}
-        num_documents = 0
-        for lines in readers[kind](path, itertools.chain.from_iterable(map(self._lines, paths))):
-            document = _as_sentences(lines, split)
-            if document:
-                num_documents += 1
-                yield document
-        if num_documents == 0 and len(self.files) == 1:
-            raise InputError(f"{path}: no text in this file; expected sentences, one per line")
+        start = 0
+        while start < size:
+            aim = start + part_bytes
+            end = size if aim >= size else _next_document(path, kind, aim)
+            yield Span(path, kind, start, end, end - start)
+            start = end
 
-    def _lines(self, path: Path) -> Iterator[tuple[int, str]]:
-        """Number and decode the lines of a file."""
+    def _read_spans(self, spans: list[Span]) -> Iterator[Document]:
+        first = spans[0]
         before = self.bytes_read
-        with path.open("rb") as raw, _open_bytes(path, raw) as file:
-            number = 0
-            try:
-                for number, line in enumerate(file, 1):
-                    self.bytes_read = before + raw.tell()
-                    if b"\0" in line:
-                        raise InputError(
-                            f"{path}:{number}: not text (a zero byte at column {line.index(0) + 1}); remove the file, "
-                            "or convert it to UTF-8"
-                        )
-                    try:
-                        text = line.decode(self.config.encoding)
-                    except UnicodeDecodeError as error:
-                        raise InputError(
-                            f"{path}:{number}: not {self.config.encoding.upper()} (byte 0x{line[error.start]:02x} at column "
-                            f"{error.start + 1}); convert the file or set corpus.encoding"
-                        ) from None
-                    yield number, text.lstrip("\ufeff") if number == 1 else text
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise InputError(f"{path}:{number + 1}: damaged gzip file ({error}); restore it") from None
+        split = self.config.sentences == "split" or (self.config.sentences == "auto" and first.kind != "text")
+        if first.kind in ("json", "parquet"):
+            yield from self._read_records(_open_table(first.path, first.kind), first.path)
+        elif first.kind == "text":
+            for lines in _text_documents(itertools.chain.from_iterable(map(self._line_blocks, spans))):
+                yield _as_sentences(lines, split) if split else lines
+        else:
+            read = self._json_documents if first.kind == "jsonl" else self._wiki_documents
+            yield from filter(None, (_as_sentences(lines, split) for lines in read(first)))
+        self.bytes_read = before + sum(span.num_bytes for span in spans)
 
-    def _json_documents(self, path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[list[str]]:
-        for number, line in lines:
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}:{number}: not JSON ({error}); expected one object per line") from None
-            yield self._text_of(record, f"{path}:{number}").splitlines()
+    def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
+        """Decode the lines of a span, many at once; with the number, in the span, of the first of them."""
+        before = self.bytes_read
+        number = 1
+        unfinished: list[bytes] = []
+        with span.path.open("rb") as raw, _open_bytes(span.path, raw) as file:
+            file.seek(span.start)
+            left = None if span.end is None else span.end - span.start
+            while True:
+                try:
+                    read = file.read1(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left))
+                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    where = self._where(span, number)
+                    raise InputError(f"{where}: damaged gzip file ({error}); restore it") from None
+                left = None if left is None else left - len(read)
+                self.bytes_read = before + raw.tell() - span.start
+                end = read.rfind(b"\n") + 1
+                if end or not read:
+                    data = b"".join((*unfinished, read[:end]))
+                    unfinished = [read[end:]]
+                    if data:
+                        yield number, self._decode(span, number, data)
+                        number += data.count(b"\n")
+                else:
+                    unfinished.append(read)
+                if not read:
+                    return
+
+    def _decode(self, span: Span, number: int, data: bytes) -> list[str]:
+        """The lines of a block; line by line where the encoding is not UTF-8 or the block has a fault."""
+        lines = None
+        if self._is_utf8 and b"\0" not in data:
+            with contextlib.suppress(UnicodeDecodeError):
+                lines = data.removesuffix(b"\n").decode("utf-8").split("\n")
+        if lines is None:
+            lines = [self._decode_line(span, number + n, line) for n, line in enumerate(io.BytesIO(data))]
+        if span.start == 0 and number == 1:
+            lines[0] = lines[0].lstrip("\ufeff")
+        return lines
+
+    def _decode_line(self, span: Span, number: int, line: bytes) -> str:
+        if b"\0" in line:
+            raise InputError(
+                f"{self._where(span, number)}: not text (a zero byte at column {line.index(0) + 1}); remove the file, "
+                "or convert it to UTF-8"
+            )
+        try:
+            return line.decode(self.config.encoding)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{self._where(span, number)}: not {self.config.encoding.upper()} (byte 0x{line[error.start]:02x} at column "
+                f"{error.start + 1}); convert the file or set corpus.encoding"
+            ) from None
+
+    def _where(self, span: Span, number: int) -> str:
+        """Name a line of a span by its file and its number there, counted only now that it is asked for."""
+        with span.path.open("rb") as file:
+            blocks = iter(lambda: file.read(min(BLOCK_BYTES, span.start - file.tell())), b"")
+            return f"{span.path}:{number + sum(block.count(10) for block in blocks)}"
+
+    def _json_documents(self, span: Span) -> Iterator[list[str]]:
+        for first, lines in self._line_blocks(span):
+            for number, line in enumerate(lines, first):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    where = self._where(span, number)
+                    raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
+                yield self._text_of(record, functools.partial(self._where, span, number)).splitlines()
+
+    def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
+        """The paragraphs of each `<doc>` block, without the title that its first line repeats."""
+        document: list[str] | None = None
+        for first, lines in self._line_blocks(span):
+            for number, line in enumerate(lines, first):
+                if line.startswith("<doc "):
+                    document = []
+                    title = re.search(r'title="(.*)">', line)
+                    heading = title.group(1) if title else None
+                elif line.startswith("</doc>"):
+                    yield document or []
+                    document = None
+                elif document is None:
+                    if line.strip():
+                        where = self._where(span, number)
+                        raise InputError(f"{where}: text outside of <doc> ... </doc>; set corpus.format=text")
+                elif document or line.strip() != heading:
+                    document.append(line)
+        if document:
+            yield document
 
     def _read_records(self, records: Iterator[Any], source: Any) -> Iterator[Document]:
         for number, record in enumerate(records, 1):
-            lines = self._text_of(record, f"{source}: record {number}").splitlines()
+            lines = self._text_of(record, functools.partial("{}: record {}".format, source, number)).splitlines()
             document = _as_sentences(lines, self.config.sentences != "lines")
             if document:
                 yield document
 
-    def _text_of(self, record: Any, where: str) -> str:
+    def _text_of(self, record: Any, where: Callable[[], str]) -> str:
         field = self.config.field
         if not isinstance(record, dict) or field not in record:
             fields = ", ".join(record) if isinstance(record, dict) else type(record).__name__
-            raise InputError(f"{where}: no field '{field}' (it has: {fields}); set corpus.field=")
+            raise InputError(f"{where()}: no field '{field}' (it has: {fields}); set corpus.field=")
         if not isinstance(record[field], str):
-            raise InputError(f"{where}: field '{field}' is {type(record[field]).__name__}, expected text")
+            raise InputError(f"{where()}: field '{field}' is {type(record[field]).__name__}, expected text")
         return _LONE_SURROGATE.sub("\ufffd", record[field])
 
     def _open_hub(self) -> Iterator[Any]:
@@ -235,9 +380,9 @@ class Corpus:
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, as JSON can hold it; no text that can be encoded
 
 
-def _open_bytes(path: Path, raw: BinaryIO | None = None) -> BinaryIO:
+def _open_bytes(path: Path, raw: io.BufferedReader | None = None) -> io.BufferedReader:
     if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(path) if raw is None else gzip.GzipFile(fileobj=raw))
+        return cast(io.BufferedReader, gzip.GzipFile(path) if raw is None else gzip.GzipFile(fileobj=raw))
     return path.open("rb") if raw is None else raw
 
 
@@ -252,35 +397,37 @@ def _open_table(path: Path, kind: str) -> Iterator[Any]:
         raise InputError(f"{path}: not readable as {kind} ({reason})") from None
 
 
-def _text_documents(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[list[str]]:
+def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[list[str]]:
     document: list[str] = []
-    for _, line in lines:
-        if line.strip():
-            document.append(line)
-        elif document:
-            yield document
-            document = []
-    yield document
-
-
-def _wiki_documents(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[list[str]]:
-    """The paragraphs of each `<doc>` block, without the title that its first line repeats."""
-    document: list[str] | None = None
-    for number, line in lines:
-        if line.startswith("<doc "):
-            document = []
-            title = re.search(r'title="(.*)">', line)
-            heading = title.group(1) if title else None
-        elif line.startswith("</doc>"):
-            yield document or []
-            document = None
-        elif document is None:
-            if line.strip():
-                raise InputError(f"{path}:{number}: text outside of <doc> ... </doc>; set corpus.format=text")
-        elif document or line.strip() != heading:
-            document.append(line)
+    for _, lines in blocks:
+        for has_text, run in itertools.groupby(map(str.strip, lines), bool):
+            if has_text:
+                document += run
+            elif document:
+                yield document
+                document = []
     if document:
         yield document
+
+
+# What the line before a new document is like, in bytes, for the formats that can be cut.
+_DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
+    "text": lambda line: not line.strip(),
+    "jsonl": lambda line: True,
+    "wikiextractor": lambda line: line.startswith(b"</doc>"),
+}
+
+
+def _next_document(path: Path, kind: str, at: int) -> int:
+    """Find the first byte, from `at` on, after which a document begins; the end of the file where there is none."""
+    with path.open("rb") as file:
+        file.seek(at - 1)
+        at += len(file.readline()) - 1  # to the beginning of a line
+        for line in file:
+            at += len(line)
+            if _DOCUMENT_ENDS[kind](line):
+                break
+    return at
 
 
 def _as_sentences(lines: list[str], split: bool) -> Document:

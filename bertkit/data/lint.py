@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,22 +39,32 @@ class CorpusStatistics:
     _threshold: int = 1 << 64
     _seen: dict[int, int] = field(default_factory=dict)
 
-    def add_document(self, sentences: list[str], ids: list[list[int]]) -> None:
-        """Count one document."""
-        self.documents += 1
-        kept = [sentence for sentence in ids if sentence]
-        if not kept:
-            self.empty_documents += 1
-            return
-        self.sentences += len(kept)
-        self.longest_document = max(self.longest_document, len(kept))
-        flat = np.fromiter((token for sentence in kept for token in sentence), np.int64)
-        self.token_counts += np.bincount(flat, minlength=len(self.token_counts))
-        for sentence in sentences:
-            self.words += sentence.count(" ") + 1
-            key = int.from_bytes(hashlib.blake2b(sentence.encode(), digest_size=8).digest(), "little")
-            if key < self._threshold:
-                self._seen[key] = self._seen.get(key, 0) + 1
+    def add(
+        self,
+        tokens: NDArray[Any],
+        document_sentences: NDArray[Any],
+        num_words: int,
+        sentence_hashes: NDArray[np.uint64],
+        hash_counts: NDArray[Any],
+    ) -> None:
+        """Count a run of documents; the order of the runs, and how the corpus is cut into them, change nothing.
+
+        Args:
+            tokens: all ids, (tokens,).
+            document_sentences: the sentences with tokens of each document, (documents,).
+            num_words: words between spaces, of documents that have tokens.
+            sentence_hashes: the different hashes of their sentences, as `hash_sentence` gives them.
+            hash_counts: how often each of these occurs.
+        """
+        self.documents += len(document_sentences)
+        self.empty_documents += int((document_sentences == 0).sum())
+        self.sentences += int(document_sentences.sum())
+        self.longest_document = max(self.longest_document, int(document_sentences.max(initial=0)))
+        self.token_counts += np.bincount(tokens, minlength=len(self.token_counts))
+        self.words += num_words
+        sampled = sentence_hashes <= np.uint64(self._threshold - 1)
+        for key, count in zip(sentence_hashes[sampled].tolist(), hash_counts[sampled].tolist(), strict=True):
+            self._seen[key] = self._seen.get(key, 0) + count
         while len(self._seen) > SAMPLE_SIZE:
             self._threshold //= 2
             self._seen = {key: count for key, count in self._seen.items() if key < self._threshold}
@@ -84,6 +95,11 @@ class CorpusStatistics:
     def most_frequent_share(self) -> float:
         """The share of the most frequent token: the best MLM accuracy without looking at the context."""
         return float(self.token_counts.max() / max(self.tokens, 1))
+
+
+def hash_sentence(sentence: str) -> bytes:
+    """Give 8 bytes that tell a sentence from others, to count repeats by."""
+    return hashlib.blake2b(sentence.encode(), digest_size=8).digest()
 
 
 def lint(

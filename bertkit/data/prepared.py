@@ -88,19 +88,44 @@ class SplitWriter:
 
     def write(self, document: list[list[int]]) -> None:
         """Append a document, the ids of its sentences; none of them may be empty."""
-        length = sum(map(len, document))
-        if self._tokens is None or (self.shard_tokens[-1] and self.shard_tokens[-1] + length > self.max_shard_tokens):
-            self._next_shard()
-        assert self._tokens is not None
-        flat = np.fromiter((token for sentence in document for token in sentence), self.dtype, length)
-        self._tokens.write(flat.tobytes())
-        ends = np.cumsum([len(sentence) for sentence in document]) + self.num_tokens
-        self._sentences.write(np.concatenate([[self.num_tokens], ends[:-1]]).astype("<i8").tobytes())
-        self._documents.write(np.array([self.num_sentences], "<i8").tobytes())
-        self.shard_tokens[-1] += length
-        self.num_tokens += length
-        self.num_sentences += len(document)
-        self.num_documents += 1
+        lengths = np.array([len(sentence) for sentence in document])
+        tokens = np.fromiter((token for sentence in document for token in sentence), self.dtype, lengths.sum())
+        self.write_documents(tokens, lengths, np.array([len(document)]))
+
+    def write_documents(
+        self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]
+    ) -> None:
+        """Append documents; no sentence and no document may be empty.
+
+        Args:
+            tokens: the ids of all of them.
+            sentence_lengths: the tokens of each sentence.
+            document_sentences: the sentences of each document.
+        """
+        sentence_starts = np.cumsum(sentence_lengths) - sentence_lengths
+        document_starts = np.cumsum(document_sentences) - document_sentences
+        first_tokens = sentence_starts[document_starts]
+        written = 0
+        for start, length in zip(
+            first_tokens.tolist(), np.diff(first_tokens, append=len(tokens)).tolist(), strict=True
+        ):
+            if self._tokens is None or (
+                self.shard_tokens[-1] and self.shard_tokens[-1] + length > self.max_shard_tokens
+            ):
+                self._write_tokens(tokens[written:start])
+                written = start
+                self._next_shard()
+            self.shard_tokens[-1] += length
+        self._write_tokens(tokens[written:])
+        self._sentences.write((sentence_starts + self.num_tokens).astype("<i8").tobytes())
+        self._documents.write((document_starts + self.num_sentences).astype("<i8").tobytes())
+        self.num_tokens += len(tokens)
+        self.num_sentences += len(sentence_lengths)
+        self.num_documents += len(document_sentences)
+
+    def _write_tokens(self, tokens: NDArray[Any]) -> None:
+        if self._tokens is not None:
+            self._tokens.write(tokens.astype(self.dtype, copy=False).tobytes())
 
     def close(self) -> dict[str, Any]:
         """Write the last offsets; give the counts for the manifest."""
@@ -143,14 +168,14 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def write_manifest(directory: Path, facts: dict[str, Any]) -> None:
+def write_manifest(directory: Path, facts: dict[str, Any], kind: str = FORMAT) -> None:
     """Write `manifest.json` with the given facts and the size and SHA-256 of every file."""
     files = {
         path.relative_to(directory).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != ".lock"
+        if path.is_file() and not path.relative_to(directory).parts[0].startswith(".")  # the build's own
     }
-    manifest = {"format": FORMAT, **facts, "files": files}
+    manifest = {"format": kind, **facts, "files": files}
     (directory / "manifest.json").write_text(to_json(manifest), encoding="utf-8")
 
 
@@ -177,6 +202,19 @@ def open_prepared(directory: Path) -> PreparedDataset:
         InputError: a file is missing or of another size than the manifest says.
     """
     manifest = read_manifest(directory)
+    check_files(directory, manifest)
+    tokenizer = load_tokenizer(directory / "tokenizer")
+    dtype = token_dtype(tokenizer.vocab_size)
+    splits = {name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS}
+    return PreparedDataset(directory, manifest, tokenizer, splits)
+
+
+def check_files(directory: Path, manifest: dict[str, Any]) -> None:
+    """Check that every file is there with its size.
+
+    Raises:
+        InputError: naming the first that is not.
+    """
     for name, facts in manifest["files"].items():
         path = directory / name
         if not path.is_file() or path.stat().st_size != facts["bytes"]:
@@ -184,10 +222,6 @@ def open_prepared(directory: Path) -> PreparedDataset:
             raise InputError(
                 f"{path}: {state}, expected {facts['bytes']} bytes; remove {directory} and run bertkit prepare again"
             )
-    tokenizer = load_tokenizer(directory / "tokenizer")
-    dtype = token_dtype(tokenizer.vocab_size)
-    splits = {name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS}
-    return PreparedDataset(directory, manifest, tokenizer, splits)
 
 
 def damaged_files(directory: Path, manifest: dict[str, Any]) -> list[str]:

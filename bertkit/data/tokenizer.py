@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -33,6 +34,7 @@ from bertkit.files import read_json, sha256_file, to_json
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
 Rules = Literal["hugging_face", "google"]
+FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # the ids of all texts in a row, and how many belong to each
 RULES_FILE = "rules.json"  # beside the files of a prepared dataset; without it the rules are Hugging Face's
 
 # Published vocabularies whose case cannot be read off them, by the SHA-256 of vocab.txt: whether they are lower-cased.
@@ -132,6 +134,12 @@ class Tokenizer:
             words = [split_words(sentence, self.lowercase) for sentence in sentences]
             return self.word_backend.encode_batch_fast(words, add_special_tokens=False)
         return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
+
+    def encode_flat(self, sentences: list[str]) -> FlatIds:
+        """Encode many sentences of a corpus; give their ids in a row, and how many belong to each sentence."""
+        ids = [encoding.ids for encoding in self.encode_sentences(sentences)]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
         """Encode texts, without special tokens, and say where in its text each piece stands."""

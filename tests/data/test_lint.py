@@ -6,16 +6,26 @@ import numpy as np
 import pytest
 
 from bertkit.data import lint as module
-from bertkit.data.lint import CorpusStatistics, lint
+from bertkit.data.lint import CorpusStatistics, hash_sentence, lint
 
 UNK, SIZE = 1, 1_009
 Corpus = list[tuple[list[str], list[list[int]]]]
 
 
+def add(statistics: CorpusStatistics, documents: Corpus) -> None:
+    kept = [sentences for sentences, ids in documents if any(ids)]
+    hashes = np.frombuffer(b"".join(hash_sentence(sentence) for sentences in kept for sentence in sentences), "<u8")
+    statistics.add(
+        np.array([token for _, ids in documents for sentence in ids for token in sentence], np.int64),
+        np.array([sum(map(bool, ids)) for _, ids in documents]),
+        sum(len(sentence.split(" ")) for sentences in kept for sentence in sentences),
+        *np.unique(hashes, return_counts=True),
+    )
+
+
 def gather(documents: Corpus) -> CorpusStatistics:
     statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
-    for sentences, ids in documents:
-        statistics.add_document(sentences, ids)
+    add(statistics, documents)
     return statistics
 
 
@@ -88,7 +98,7 @@ def test_the_estimate_of_repeats_holds_when_the_sample_overflows(copies: int, mo
     statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
     for _ in range(copies):
         for document in range(50):
-            statistics.add_document([f"sentence {document} {n}" for n in range(500)], [[7]] * 500)
+            add(statistics, [([f"sentence {document} {n}" for n in range(500)], [[7]] * 500)])
     assert 300 < len(statistics._seen) <= 1_000
     assert abs(statistics.repeat_rate - (1 - 1 / copies)) < 0.01
 
@@ -98,5 +108,18 @@ def test_repeats_of_some_sentences_are_estimated(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "SAMPLE_SIZE", 2_000)
     statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
     for n in range(20_000):
-        statistics.add_document([f"again {n % 5_000}", f"once {n}"], [[7], [7]])
+        add(statistics, [([f"again {n % 5_000}", f"once {n}"], [[7], [7]])])
     assert abs(statistics.repeat_rate - 3 / 8) < 0.03
+
+
+def test_the_order_of_the_runs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLE_SIZE", 1_000)
+    runs: list[Corpus] = [[([f"sentence {n * run % 4_999}" for n in range(700)], [[7]] * 700)] for run in range(1, 14)]
+    found = []
+    for order in (runs, runs[::-1], [[document for run in runs for document in run]]):
+        statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
+        for run in order:
+            add(statistics, run)
+        found.append((statistics._threshold, statistics.repeat_rate, statistics.words, statistics.longest_document))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] < 1 << 64
