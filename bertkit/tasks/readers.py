@@ -375,12 +375,12 @@ def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any,
     """Turn the tags of all sentences into IOB2; give the scheme that they were in.
 
     A scheme that is asked for is required of every tag. One that is detected is not: what breaks it is read as the
-    CoNLL evaluation does, and counted.
+    CoNLL evaluation does, and counted. A chunk ends where a sentence does, also inside of a document.
     """
     tagged = [sentence for sentence in sentences if sentence.tags]
     scheme: str = task.scheme
     if scheme == "auto":
-        scheme = chunks.detect_scheme([sentence.tags for sentence in tagged])
+        scheme = chunks.detect_scheme([sentence.tags[part] for sentence in tagged for part in sentence.sentences()])
     if scheme == "none":
         return scheme
     breaks: list[tuple[str, int]] = []
@@ -391,10 +391,12 @@ def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any,
                     f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
                     "if tags mark no chunks, set task.scheme=none"
                 )
-        at = chunks.first_break(sentence.tags, scheme)
-        if at is not None:
-            breaks.append((sentence.tags[at], sentence.lines[at]))
-        sentence.tags[:] = chunks.convert(sentence.tags, "iob2")
+        for part in sentence.sentences():
+            tags = sentence.tags[part]
+            at = chunks.first_break(tags, scheme)
+            if at is not None:
+                breaks.append((tags[at], sentence.lines[part][at]))
+            sentence.tags[part] = chunks.convert(tags, "iob2")
     if breaks:
         tag, line = breaks[0]
         if task.scheme != "auto":
@@ -402,7 +404,7 @@ def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any,
                 f"{place(line)}: tag '{tag}' cannot stand here in {scheme.upper()}; correct it, or set task.scheme=auto"
             )
         warnings.append(
-            f"{name}: sequences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at {place(line)}); "
+            f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at {place(line)}); "
             "read as the CoNLL evaluation does"
         )
     return scheme
