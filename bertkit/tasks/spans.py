@@ -160,6 +160,7 @@ def make_features(
                     token_type_ids=[0] * len(head) + [1] * (last - first + 1),
                     label=label,
                     where=[*[None] * len(head), *places, None],
+                    num_cut=max(0, len(question) - max_query_length),
                 )
             )
     return features
