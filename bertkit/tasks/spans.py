@@ -78,6 +78,11 @@ class SpanPrediction:
     null_odds: float
     no_answer_probability: float
 
+    @property
+    def best_text(self) -> str:
+        """The best answer that is one; "" where there is none."""
+        return next((candidate.text for candidate in self.n_best if candidate.text), "")
+
 
 def make_features(
     examples: Sequence[SpanExample],
