@@ -86,9 +86,9 @@ def read_conll(task: TaskConfig, path: Path, kind: str) -> list[Sentence]:
         num_cells = num_cells or len(cells)
         if len(cells) != num_cells:
             much = "many" if len(cells) > num_cells else "few"
-            raise InputError(
-                f"{path}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); correct the line"
-            )
+            is_numbered = words == 0 and cells[0].isdigit()  # as in GermEval
+            way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
+            raise InputError(f"{path}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); {way}")
         if is_conllu and _NO_WORD.match(cells[0]):
             continue
         _append(current, cells, words, tags, f"{path}:{number}")
