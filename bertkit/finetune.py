@@ -93,11 +93,13 @@ def run(settings: FinetuneSettings) -> None:
         if world.is_main:
             print(f"done already: the model is in {directory / 'model'}")
         return
-    shapes.check_metrics(settings.task)
+    loop.choose_device(settings.device)  # refused before all the files are read
+    shapes.check_metrics(settings.task, settings.task.label_names)
     source = resolve_model_dir(settings.model_dir)
     tokenizer = load_tokenizer(source)
     train, batches, dev, dev_features = load_task_data(settings, tokenizer)
     labels = train.source.labels
+    shapes.check_metrics(settings.task, labels)
     model, start = _load_model(settings, source, tokenizer, labels)
     _check_fit(settings, model, [train, dev])
     _weigh_classes(settings, batches, labels)
@@ -143,15 +145,31 @@ def _known(settings: FinetuneSettings) -> dict[str, Any]:
     if Path(settings.model_dir).expanduser().exists():
         known["starting_weights"] = huggingface.hashes_of(resolve_model_dir(settings.model_dir))
     if settings.data_dir is not None and Path(settings.data_dir).expanduser().exists():
-        known["data_fingerprint"] = [_fingerprint(source.examples) for source in _read(settings)]
+        known["data_fingerprint"] = [_fingerprint(source.examples) for source in read_splits(settings)]
     return known
 
 
-def _read(settings: FinetuneSettings) -> tuple[readers.Source, readers.Source]:
-    train = readers.read_examples(settings.task, settings.data_dir, "train")
+def read_splits(settings: FinetuneSettings) -> tuple[readers.Source, readers.Source]:
+    """Read the splits to train on and to measure on.
+
+    Raises:
+        InputError: one of them is missing, or something in it is wrong.
+    """
+    task, data_dir = settings.task, settings.data_dir
+    train = readers.read_examples(task, data_dir, "train")
+    if settings.dev_share is not None:
+        train, dev = readers.hold_out(train, settings.dev_share)
+    else:
+        try:
+            readers.find_file(task, data_dir, "dev")
+        except InputError as error:
+            raise InputError(
+                f"{error}; finetune needs a dev split, or dev_share=0.1 to hold out a tenth of train"
+            ) from None
+        dev = readers.read_examples(task, data_dir, "dev", train.labels or None)
     if settings.max_train_examples is not None:
         train = dataclasses.replace(train, examples=train.examples[: settings.max_train_examples])
-    return train, readers.read_examples(settings.task, settings.data_dir, "dev", train.labels or None)
+    return train, dev
 
 
 def load_task_data(
@@ -159,7 +177,7 @@ def load_task_data(
 ) -> tuple[Split, FeatureBatches, Split, list[Feature]]:
     """Read the training split, packed at once since it may be large, and the dev split with its features."""
     task = settings.task
-    train, dev = (Split(source, Survey(tokenizer.facts)) for source in _read(settings))
+    train, dev = (Split(source, Survey(tokenizer.facts)) for source in read_splits(settings))
     first, second = (
         split.survey.passing(shapes.make_features(task, split.source.examples, tokenizer, train.source.labels))
         for split in (train, dev)
@@ -448,7 +466,9 @@ class _Finetuning:
         }
         if shapes.is_degenerate(settings.task, examples, predictions):
             result["is_degenerate"] = True
-            print("warning: the model says the same of every example; try another seed, or a lower learning rate")
+            print(
+                "warning: the model says the same of every example; train longer, or with another seed or learning rate"
+            )
         facts = card.finetuning_facts(to_mapping(settings), result)
         with building_dir(self.directory / "model") as partial:
             write_model(self.packed, self.tokenizer, partial, {"README.md": card.model_card(self.packed, facts)})

@@ -1,6 +1,6 @@
 """Stage: any model and GLUE's files -> a model of every task and seed, a table, and the archive for the server.
 
-1. Find the files of every task; nothing is trained before.
+1. Read the files of every task; nothing is trained before.
 2. Fine-tune each task with each seed, a run directory each; MNLI is measured on mismatched text too.
 3. Sum up: the mean over the seeds, without runs that learnt nothing, and the average over the tasks.
 4. Answer the test files with the best seed's model, and write the archive when all of them are there.
@@ -78,9 +78,7 @@ def run(settings: GlueSettings) -> None:
     assert settings.output_dir is not None
     directory = Path(settings.output_dir)
     trained = [each for each in settings.runs if each.task.name != "ax"]
-    for each in trained:
-        for split in ("train", "dev"):
-            readers.find_file(each.task, each.data_dir, split)
+    _check_files(settings.runs)
     start = huggingface.hashes_of(resolve_model_dir(settings.model_dir))
     results: dict[str, list[Run]] = {}
     for each in trained:
@@ -97,6 +95,30 @@ def run(settings: GlueSettings) -> None:
     print(f"\n{table(summary)}\ntable:  {directory / TABLE}")
     if summary["submission"]:
         print(f"submission: {directory / ARCHIVE}")
+
+
+def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
+    """Read every split of every task, so that no fault of a file ends the suite after hours of training.
+
+    Raises:
+        InputError: some are missing or wrong; all of these tasks are named, and those that would run.
+    """
+    faults: dict[str, str] = {}
+    for each in tasks:
+        try:
+            if each.task.name != "ax":
+                finetune.read_splits(each)
+            for split in ("dev_mismatched", "test", "test_mismatched"):
+                if _has(each, split):
+                    readers.read_examples(each.task, each.data_dir, split)
+        except InputError as error:
+            faults[each.task.name] = str(error)
+    if faults:
+        left_out = {*faults, "ax"} if "mnli" in faults else set(faults)
+        fit = [each.task.name for each in tasks if each.task.name not in left_out]
+        way = f"; or set tasks=[{','.join(fit)}], which would run" if fit else ""
+        named = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
+        raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {named}{way}")
 
 
 def _finetuned(settings: FinetuneSettings, run_dir: Path, start: Mapping[str, str]) -> Run:

@@ -336,6 +336,7 @@ class FinetuneSettings:
     layer_decay: float
     class_weights: Literal["balanced"] | tuple[float, ...] | None
     max_train_examples: int | None
+    dev_share: float | None
     batch: BatchConfig
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
@@ -359,6 +360,8 @@ class FinetuneSettings:
             problems.append(f"layer_decay={self.layer_decay}: expected a number above 0 and up to 1")
         if self.max_train_examples is not None and self.max_train_examples < 1:
             problems.append(f"max_train_examples={self.max_train_examples}: expected null or at least 1")
+        if self.dev_share is not None and not 0 < self.dev_share < 1:
+            problems.append(f"dev_share={self.dev_share:g}: expected null or a number between 0 and 1")
         problems += self._class_weight_problems()
         if problems:
             raise InputError("\n".join(problems))

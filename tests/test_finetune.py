@@ -453,6 +453,38 @@ def test_spans(start: Path, tmp_path: Path) -> None:
     assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
+def test_a_part_of_train_is_held_out(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = tmp_path / "data"
+    only.mkdir()
+    shutil.copy(data / "train.tsv", only)
+    assert finetune(only, start, tmp_path / "run", "dev_share=0.2", "num_epochs=1") == 0
+    said = capsys.readouterr().out
+    num_dev = json.loads((tmp_path / "run" / "eval.json").read_text())["num_examples"]
+    assert 4 <= num_dev <= 18
+    assert f"{only}/train.tsv (tsv): {53 - num_dev} rows" in said
+    assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in said
+
+
+def test_metrics_are_checked_when_the_labels_are_known(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.txt").write_text("kan NN\nlon DT\n")
+    assert finetune(tmp_path, start, tmp_path / "run", "task=tagging") == 2
+    assert "seqeval cannot measure tags that mark no chunks, such as 'DT'; set" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_device_is_said_before_the_files_are_read(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda") == 2
+    assert "device=cuda: no CUDA device here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
@@ -470,6 +502,9 @@ def test_spans(start: Path, tmp_path: Path) -> None:
         ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
         ("task.metrics=[acc]", "task.metrics: unknown acc"),
         ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
+        ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
+        ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
+        ("dev_share=1", "dev_share=1: expected null or a number between 0 and 1"),
         ("task.multi_label=true class_weights=balanced", "class_weights has no effect with task.multi_label=true"),
         ("task=sequense", "task=sequense; did you mean 'sequence'?"),
     ],

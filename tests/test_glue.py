@@ -188,8 +188,21 @@ def test_a_missing_task_is_refused_before_anything_is_trained(
 ) -> None:
     glue_dir = write_glue(tmp_path / "glue")
     (glue_dir / "WNLI" / "dev.tsv").unlink()
-    assert run(arguments(glue_dir, start, tmp_path / "runs", "tasks=[rte,wnli]")) == 2
-    assert "no dev file for task=wnli" in capsys.readouterr().err
+    broken = {
+        "SST-2": "dev",
+        "MNLI": "test_mismatched",
+    }  # of the labels; and of a file that is only read after training
+    for folder, name in broken.items():
+        path = glue_dir / folder / f"{name}.tsv"
+        path.write_text(path.read_text().rstrip("\n") + "x\ty\n")
+    assert run(arguments(glue_dir, start, tmp_path / "runs", "tasks=[sst2,rte,mnli,wnli,cola,ax]")) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: 3 of 6 tasks cannot run: sst2: ")
+    assert f"; mnli: {glue_dir}/MNLI/test_mismatched.tsv:6: too many cells" in said
+    assert "; wnli: " in said
+    assert "no dev file for task=wnli" in said
+    assert said.endswith("; or set tasks=[rte,cola], which would run\n")
+    assert said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 

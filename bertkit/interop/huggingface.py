@@ -7,6 +7,7 @@ or newly made by a named rule, and anything else is an error that lists the name
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -300,7 +301,8 @@ def summary(report: LoadReport) -> str:
     """Say in one line what a load did."""
     parts: list[Any] = [f"{len(report.loaded)} tensors loaded"]
     if report.skipped:
-        parts.append(f"{len(report.skipped)} left out ({', '.join(sorted(set(report.skipped.values())))})")
+        kinds = Counter(report.skipped.values())
+        parts += [f"{number} left out ({kind})" for kind, number in sorted(kinds.items())]
     if report.new:
         heads = sorted({name.split(".")[1] for name in report.new})
         parts.append(f"{len(report.new)} newly initialised ({', '.join(heads)})")

@@ -10,6 +10,7 @@ multiword ranges such as 1-2 and empty nodes such as 1.1 are no words.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +27,25 @@ _NO_WORD = re.compile(r"\d+[-.]\d+$")
 
 @dataclass
 class Sentence:
-    """The words of a sentence or document; `lines` are their places in the file."""
+    """The words of a sentence or document.
+
+    Attributes:
+        id: as the file has it.
+        words: in their order.
+        tags: one for each word; none where the file has none.
+        lines: the places of the words in the file.
+        breaks: the words of a document that begin a further sentence of it.
+    """
 
     id: str | None = None
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
+    breaks: list[int] = field(default_factory=list)
+
+    def sentences(self) -> list[slice]:
+        """Say which words make up each sentence."""
+        return [slice(*pair) for pair in itertools.pairwise([0, *self.breaks, len(self.words)])]
 
 
 def read_conll(task: TaskConfig, path: Path, kind: str) -> list[Sentence]:
@@ -58,6 +72,8 @@ def read_conll(task: TaskConfig, path: Path, kind: str) -> list[Sentence]:
             found.append(current)
             current = Sentence()
         if is_blank:
+            if current.words:
+                current.breaks.append(len(current.words))
             continue
         if is_document or (comment and line.startswith(comment)):
             named = _UNIT_ID.match(line)
@@ -70,9 +86,9 @@ def read_conll(task: TaskConfig, path: Path, kind: str) -> list[Sentence]:
         num_cells = num_cells or len(cells)
         if len(cells) != num_cells:
             much = "many" if len(cells) > num_cells else "few"
-            raise InputError(
-                f"{path}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); correct the line"
-            )
+            is_numbered = words == 0 and cells[0].isdigit()  # as in GermEval
+            way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
+            raise InputError(f"{path}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); {way}")
         if is_conllu and _NO_WORD.match(cells[0]):
             continue
         _append(current, cells, words, tags, f"{path}:{number}")

@@ -38,7 +38,19 @@ METRICS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # measure several labels at once
+MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")
+# what is predicted -> the metrics that measure it
+FITTING: dict[str, tuple[str, ...]] = {
+    "one of two labels": ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"),
+    "one of several labels": ("accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+    "several labels at once": MULTI_LABEL,
+    "numbers": ("pearson", "spearmanr"),
+    "tags that mark chunks": ("seqeval", "seqeval_strict", "accuracy"),
+    "tags that mark no chunks": ("accuracy",),
+    "answers to every question": ("squad", "squad_v2"),
+    "answers, or none": ("squad_v2",),
+    "a choice of endings": ("accuracy",),
+}
 
 
 def score(

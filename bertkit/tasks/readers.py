@@ -6,6 +6,8 @@ whose label is not known have None, which is an error where labels are expected:
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,7 +20,7 @@ from bertkit.tasks import chunks
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.conll import Sentence, read_conll
 from bertkit.tasks.labels import Ids, Labels, as_number
-from bertkit.tasks.tables import Table, format_of, hub_table, read_table
+from bertkit.tasks.tables import ENDINGS, Table, format_of, hub_table, read_table, suffix_of
 from bertkit.tasks.task import Answer, ChoiceExample, Example, SequenceExample, SpanExample, TaggingExample
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
@@ -42,13 +44,22 @@ class Source:
         description: the file or dataset, and its format.
         examples: in the order of the file.
         labels: names in the order of their numbers; none for a regression, spans and choices.
-        warnings: what looks wrong and is no error, a line each.
+        name: of the file or dataset.
+        expected_labels: those that should come.
+        oddities: what looks wrong in the file and is no error, a line each.
     """
 
     description: str
     examples: list[Example]
     labels: tuple[str, ...]
-    warnings: tuple[str, ...]
+    name: str
+    expected_labels: tuple[str, ...]
+    oddities: tuple[str, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What looks wrong and is no error, a line each: in the file, and in the labels of these examples."""
+        return (*self.oddities, *_class_warnings(self))
 
 
 def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None) -> Source:
@@ -74,6 +85,40 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
     return read_rows(task, hub_table(task, hub_split), "datasets", is_labelled, labels)
+
+
+def hold_out(source: Source, share: float) -> tuple[Source, Source]:
+    """Divide a source into the rest and about a share of it, chosen by a hash of the texts.
+
+    What one has is on one side: examples of the same text, pair or context stay together, wherever they stand in the file.
+
+    Raises:
+        InputError: no example is left on one of the sides.
+    """
+    held, rest = list[Example](), list[Example]()
+    for example in source.examples:
+        (held if _hash_of(example) < share else rest).append(example)
+    if not held or not rest:
+        raise InputError(
+            f"dev_share={share:g}: holds out {len(held)} of the {len(source.examples)} examples of {source.name}; change it, or "
+            "give a dev file"
+        )
+    return (
+        dataclasses.replace(source, examples=rest),
+        dataclasses.replace(source, examples=held, description=f"held out of {source.description}", oddities=()),
+    )
+
+
+def _hash_of(example: Example) -> float:
+    """A number from 0 to 1 that depends on what is read, not on labels and ids."""
+    if isinstance(example, TaggingExample):
+        text: Any = example.words
+    elif isinstance(example, SequenceExample):
+        text = example.text, example.text_pair
+    else:
+        text = example.context
+    digest = hashlib.blake2b(repr(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
 
 
 def read_file(
@@ -156,6 +201,10 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(data_dir).expanduser()
+    if above.is_file():
+        raise InputError(
+            f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}, for its folder"
+        )
     if not above.is_dir():
         raise InputError(f"data_dir={data_dir}: no such directory")
     folders = [*(above / folder for folder in task.folders if (above / folder).is_dir()), above]
@@ -178,7 +227,10 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
 def _matches(folder: Path, pattern: str) -> list[Path]:
     if "*" not in pattern or Path(pattern).is_absolute():
         return []
-    return sorted(path for path in folder.glob(pattern) if path.is_file())
+    found = sorted(path for path in folder.glob(pattern) if path.is_file())
+    return [
+        path for path in found if suffix_of(path) in (*ENDINGS, ".txt")
+    ] or found  # no train.csv.bak beside train.csv
 
 
 def read_rows(
@@ -224,22 +276,36 @@ def _sequence(
             empty.append(where)
         example_id = ids.take(_given(row, id_field), where)
         examples.append(SequenceExample(example_id, first, second, label))
-    warnings = _skipped(table, num_skipped, task) + _empty(empty)
-    if field is not None and not task.is_regression:
-        classes: Any = reader.seen
-        if task.multi_label:
-            classes = {
-                ", ".join(example.label) or NONE_OF_THEM for example in examples if isinstance(example.label, tuple)
-            }
-        warnings += _unseen(table.name, reader.all(), reader.seen, classes)
+    oddities = _skipped(table, num_skipped, task) + _empty(empty)
+    if task.header is None and task.column_names is None and not table.has_header:
+        oddities += _header_as_row(table, examples)
     description = f"{table.name} ({kind}{'' if table.has_header else ', without a header'})"
-    return _source(description, examples, reader.all(), warnings)
+    labels = reader.all()
+    return _source(description, table.name, examples, labels, labels, oddities)
 
 
-def _source(description: str, examples: Sequence[Example], labels: tuple[str, ...], warnings: list[str]) -> Source:
+def _source(
+    description: str,
+    name: str,
+    examples: Sequence[Example],
+    labels: tuple[str, ...],
+    expected_labels: tuple[str, ...],
+    oddities: list[str],
+) -> Source:
     if not examples:
-        raise InputError(f"{description}: no examples; restore the file, or leave the split out")
-    return Source(description, list(examples), labels, tuple(warnings))
+        raise InputError(f"{description}: no examples; restore the file")
+    return Source(description, list(examples), labels, name, expected_labels, tuple(oddities))
+
+
+def _header_as_row(table: Table, examples: list[SequenceExample]) -> list[str]:
+    """Columns are given by their numbers, and the first line has a label that no other has: perhaps a header's word."""
+    labels = [example.label for example in examples]
+    if len(labels) < 3 or labels[0] is None or labels.count(labels[0]) > 1 or isinstance(labels[0], float):
+        return []
+    return [
+        f"{table.place(1)}: the label {labels[0]!r} comes only in the first line, which is read as an example; if it is a "
+        "header, set task.header=true, else task.header=false"
+    ]
 
 
 def _label_field(column: Column, table: Table, is_labelled: bool | None) -> str | None:
@@ -286,11 +352,27 @@ def _empty(places: list[str]) -> list[str]:
     return [f"{len(places):,} examples have an empty text, the first at {places[0]}"] if places else []
 
 
-def _unseen(name: str, labels: Sequence[str], seen: Any, classes: Any) -> list[str]:
+def _class_warnings(source: Source) -> list[str]:
+    """Say that there is one class alone, or which labels never come; nothing of numbers, answers and what has no labels."""
+    seen: set[str] = set()
+    classes: set[str] = set()
+    for example in source.examples:
+        if isinstance(example, TaggingExample):
+            own = example.tags or ()
+        elif isinstance(example, SpanExample) or example.label is None or isinstance(example.label, float):
+            continue
+        elif isinstance(example.label, tuple):
+            own = example.label
+            classes.add(", ".join(own) or NONE_OF_THEM)
+        else:
+            own = (str(example.label),)
+        seen.update(own)
+    classes = classes or seen
     if len(classes) == 1:
-        return [f"{name}: every label is '{next(iter(classes))}'; nothing can be learned or measured from one class"]
-    missing = [label for label in labels if label not in seen]
-    return [f"{name}: labels that never come: {', '.join(missing)}"] if missing and seen else []
+        (only,) = classes
+        return [f"{source.name}: every label is '{only}'; nothing can be learned or measured from one class"]
+    missing = [label for label in source.expected_labels if label not in seen]
+    return [f"{source.name}: labels that never come: {', '.join(missing)}"] if missing and seen else []
 
 
 def _sentences(task: TaskConfig, table: Table) -> Iterator[Sentence]:
@@ -364,23 +446,22 @@ def _tagging(
         where = place(sentence.lines[0]) if sentence.lines else name
         examples.append(TaggingExample(ids.take(sentence.id, where), tuple(sentence.words), tags))
     warnings += _empty([name for sentence in sentences if not sentence.words])
-    if has_tags:
-        warnings += _unseen(name, task.label_names or (), reader.seen, reader.seen)
     unit = "documents" if task.documents else "sentences"
     written = "" if scheme == "none" else f", {scheme.upper()}" + ("" if scheme == "iob2" else " read as IOB2")
-    return _source(f"{name} ({kind}, {unit}{written})", examples, reader.all(), warnings)
+    expected = task.label_names or ()
+    return _source(f"{name} ({kind}, {unit}{written})", name, examples, reader.all(), expected, warnings)
 
 
 def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any, warnings: list[str]) -> str:
     """Turn the tags of all sentences into IOB2; give the scheme that they were in.
 
     A scheme that is asked for is required of every tag. One that is detected is not: what breaks it is read as the
-    CoNLL evaluation does, and counted.
+    CoNLL evaluation does, and counted. A chunk ends where a sentence does, also inside of a document.
     """
     tagged = [sentence for sentence in sentences if sentence.tags]
     scheme: str = task.scheme
     if scheme == "auto":
-        scheme = chunks.detect_scheme([sentence.tags for sentence in tagged])
+        scheme = chunks.detect_scheme([sentence.tags[part] for sentence in tagged for part in sentence.sentences()])
     if scheme == "none":
         return scheme
     breaks: list[tuple[str, int]] = []
@@ -391,10 +472,12 @@ def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any,
                     f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
                     "if tags mark no chunks, set task.scheme=none"
                 )
-        at = chunks.first_break(sentence.tags, scheme)
-        if at is not None:
-            breaks.append((sentence.tags[at], sentence.lines[at]))
-        sentence.tags[:] = chunks.convert(sentence.tags, "iob2")
+        for part in sentence.sentences():
+            tags = sentence.tags[part]
+            at = chunks.first_break(tags, scheme)
+            if at is not None:
+                breaks.append((tags[at], sentence.lines[part][at]))
+            sentence.tags[part] = chunks.convert(tags, "iob2")
     if breaks:
         tag, line = breaks[0]
         if task.scheme != "auto":
@@ -402,7 +485,7 @@ def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any,
                 f"{place(line)}: tag '{tag}' cannot stand here in {scheme.upper()}; correct it, or set task.scheme=auto"
             )
         warnings.append(
-            f"{name}: sequences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at {place(line)}); "
+            f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at {place(line)}); "
             "read as the CoNLL evaluation does"
         )
     return scheme
@@ -437,7 +520,8 @@ def _spans(task: TaskConfig, table: Table, kind: str, is_labelled: bool | None) 
         if not asked.strip() or not text.strip():
             empty.append(where)
         examples.append(SpanExample(example_id, asked, text, answers))
-    return _source(f"{table.name} ({kind})", examples, (), _skipped(table, 0, task) + _empty(empty))
+    oddities = _skipped(table, 0, task) + _empty(empty)
+    return _source(f"{table.name} ({kind})", table.name, examples, (), (), oddities)
 
 
 def _answers(value: Any, where: str, field: str) -> list[tuple[Any, Any]]:
@@ -481,7 +565,6 @@ def _choice(task: TaskConfig, table: Table, kind: str, is_labelled: bool | None)
     ids = Ids(id_field)
     examples: list[Example] = []
     empty: list[str] = []
-    seen: set[int] = set()
     for number, row in table.rows:
         where = table.place(number)
         values = [_value(row, column or "", where) for column in columns]
@@ -491,15 +574,12 @@ def _choice(task: TaskConfig, table: Table, kind: str, is_labelled: bool | None)
         if begin is not None:
             endings = [f"{_text(row, begin, where)} {ending}" for ending in endings]
         label = _place_of_right(_given(row, field), field, len(endings), where, bool(is_labelled)) if field else None
-        if label is not None:
-            seen.add(label)
         text = _text(row, context, where)
         if not text.strip() or not all(ending.strip() for ending in endings):
             empty.append(where)
         examples.append(ChoiceExample(ids.take(_given(row, id_field), where), text, tuple(endings), label))
-    warnings = _skipped(table, 0, task) + _empty(empty)
-    warnings += _unseen(table.name, (), seen, seen)
-    return _source(f"{table.name} ({kind})", examples, (), warnings)
+    oddities = _skipped(table, 0, task) + _empty(empty)
+    return _source(f"{table.name} ({kind})", table.name, examples, (), (), oddities)
 
 
 def _place_of_right(value: Any, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:

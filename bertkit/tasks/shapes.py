@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.files import to_json
-from bertkit.tasks import choice, metrics, sequence, spans, tagging
+from bertkit.tasks import choice, chunks, metrics, sequence, spans, tagging
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.task import Feature
 
 EXAMPLES_AT_ONCE = 4096  # that are tokenized together
+SAME_NUMBERS = 0.01  # of the labels' deviation: numbers that deviate less are the same
 HEADS = {"sequence": "sequence", "tagging": "token", "spans": "span", "choice": "choice"}
 
 
@@ -104,24 +105,54 @@ def predict(
             )
 
 
-def check_metrics(task: TaskConfig) -> None:
-    """Refuse metrics that there are not, before anything is trained.
+def check_metrics(task: TaskConfig, labels: Sequence[str] | None = None) -> None:
+    """Refuse metrics that there are not, and those that do not measure what the task predicts, before anything is trained.
+
+    Args:
+        task: its metrics and shape.
+        labels: the names; None where only the data knows them, which leaves out what depends on them.
 
     Raises:
-        InputError: one of the task's metrics is unknown or not for its labels, or its main one is not among their scores.
+        InputError: one of the task's metrics is unknown or not for its shape and labels, or its main one is not among their
+            scores.
     """
     unknown = [name for name in task.metrics if name not in metrics.METRICS]
     if unknown:
         raise InputError(f"task.metrics: unknown {', '.join(unknown)}; expected some of {', '.join(metrics.METRICS)}")
-    unfit = [name for name in task.metrics if task.multi_label and name not in metrics.MULTI_LABEL]
+    predicted = _what_is_predicted(task, labels)
+    fitting = metrics.FITTING[predicted]
+    unfit = [name for name in task.metrics if name not in fitting]
     if unfit:
-        raise InputError(
-            f"task.metrics: {', '.join(unfit)} cannot measure several labels at once; expected some of "
-            f"{', '.join(metrics.MULTI_LABEL)}"
-        )
+        what = f"task.metrics: {', '.join(unfit)} cannot measure {predicted}"
+        if predicted == "tags that mark no chunks":
+            strange = next(label for label in labels or () if chunks.parts_of(label) is None)
+            raise InputError(
+                f"{what}, such as '{strange}'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"
+            )
+        main = next((name for name in fitting if task.best_metric in metrics.METRICS[name]), None)
+        way = "" if main else f" task.best_metric={metrics.METRICS[fitting[0]][0]}"
+        raise InputError(f"{what}; expected some of {', '.join(fitting)}: set task.metrics=[{main or fitting[0]}]{way}")
     keys = [key for name in task.metrics for key in metrics.METRICS[name]]
     if task.best_metric not in keys:
         raise InputError(f"task.best_metric={task.best_metric}: expected one of {', '.join(keys)}")
+
+
+def _what_is_predicted(task: TaskConfig, labels: Sequence[str] | None) -> str:
+    """Say it in the words of `metrics.FITTING`; where labels are not known yet, what most metrics measure."""
+    match task.kind:
+        case "tagging":
+            marks_chunks = all(chunks.parts_of(label) for label in labels or ())
+            return "tags that mark chunks" if marks_chunks else "tags that mark no chunks"
+        case "spans":
+            assert task.spans is not None
+            return "answers to every question" if task.spans.is_always_answered else "answers, or none"
+        case "choice":
+            return "a choice of endings"
+    if task.is_regression:
+        return "numbers"
+    if task.multi_label:
+        return "several labels at once"
+    return "one of several labels" if len(labels or ()) > 2 else "one of two labels"
 
 
 def score(
@@ -132,10 +163,9 @@ def score(
         case "tagging":
             return metrics.score(task.metrics, predictions, [list(example.tags or ()) for example in examples])
         case "spans":
-            answers = spans.predictions_json(predictions)
             accepted = {example.id: [answer.text for answer in example.answers] for example in examples}
-            no_answer = {prediction.id: prediction.no_answer_probability for prediction in predictions}
-            return metrics.score(task.metrics, answers, accepted, no_answer)
+            scores = metrics.score(task.metrics, spans.predictions_json(predictions), accepted)
+            return scores | (_best_thresholds(predictions, accepted) if "squad_v2" in task.metrics else {})
     given = [prediction.label for prediction in predictions]
     references = [example.label for example in examples]
     if task.multi_label:
@@ -149,6 +179,24 @@ def score(
     return metrics.score(task.metrics, given, references)
 
 
+def _best_thresholds(predictions: Sequence[spans.SpanPrediction], accepted: dict[str, list[str]]) -> dict[str, float]:
+    """Search the thresholds with each question's best answer, whatever the threshold of the predictions was.
+
+    `best_*_thresh` are probabilities of no answer, as in the official script; `best_*_null_score_diff_threshold` are the
+    same in the units of `task.spans.null_score_diff_threshold`, so that this setting gives the score.
+    """
+    answers = {prediction.id: prediction.best_text for prediction in predictions}
+    no_answer = {prediction.id: prediction.no_answer_probability for prediction in predictions}
+    scores = metrics.score(["squad_v2"], answers, accepted, no_answer)
+    best = {key: value for key, value in scores.items() if key.startswith("best_")}
+    odds_of = {p.no_answer_probability: p.null_odds for p in sorted(predictions, key=lambda p: p.null_odds)}
+    for name in ("exact", "f1"):
+        # a probability that no question has stands for "" everywhere
+        odds = odds_of.get(best[f"best_{name}_thresh"], -spans.HIGHEST_ODDS)
+        best[f"best_{name}_null_score_diff_threshold"] = odds
+    return best
+
+
 def is_labelled(task: TaskConfig, example: Any) -> bool:
     """Whether an example has what its prediction is scored against; a sentence without words has no tag to miss."""
     match task.kind:
@@ -160,10 +208,23 @@ def is_labelled(task: TaskConfig, example: Any) -> bool:
 
 
 def is_degenerate(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any]) -> bool:
-    """Whether a model says the same of every example though their labels differ: a run that has learnt nothing."""
-    if task.kind not in ("sequence", "choice"):
-        return False
-    return len({p.label for p in predictions}) == 1 and len({example.label for example in examples}) > 1
+    """Whether a model says the same of every example though their labels differ: a run that has learnt nothing.
+
+    Numbers count as the same where they hardly deviate beside the labels, tags where those of all words are.
+    """
+    said: set[Any]
+    match task.kind:
+        case "tagging":
+            said = {tag for tags in predictions for tag in tags}
+            true = {tag for example in examples for tag in example.tags or ()}
+        case "spans":
+            said = {prediction.text for prediction in predictions}
+            true = {example.answers for example in examples}
+        case _:
+            said, true = {p.label for p in predictions}, {example.label for example in examples}
+    if task.is_regression:
+        return bool(np.std([p.label for p in predictions]) < SAME_NUMBERS * np.std([e.label for e in examples]))
+    return len(said) == 1 and len(true) > 1
 
 
 def files_of(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, str]:

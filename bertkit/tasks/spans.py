@@ -78,6 +78,11 @@ class SpanPrediction:
     null_odds: float
     no_answer_probability: float
 
+    @property
+    def best_text(self) -> str:
+        """The best answer that is one; "" where there is none."""
+        return next((candidate.text for candidate in self.n_best if candidate.text), "")
+
 
 def make_features(
     examples: Sequence[SpanExample],
@@ -160,6 +165,7 @@ def make_features(
                     token_type_ids=[0] * len(head) + [1] * (last - first + 1),
                     label=label,
                     where=[*[None] * len(head), *places, None],
+                    num_cut=max(0, len(question) - max_query_length),
                 )
             )
     return features

@@ -66,7 +66,8 @@ def squad_v2(
     """Score SQuAD 2.0: `exact`, `f1` and `total`, the same of the questions with and without an answer, best thresholds.
 
     Args:
-        predictions: an answer for each question of `golds`; "" for no answer.
+        predictions: an answer for each question of `golds`; "" for no answer. The thresholds are of use where each is the
+            best answer that there is, and not "" already where no answer is likely.
         golds: the accepted answers of each question; none where there is no answer.
         no_answer_probs: how likely each question has no answer. None leaves out `best_exact`, `best_exact_thresh`,
             `best_f1` and `best_f1_thresh`: what the scores would be with "" for every probability above the threshold.

@@ -7,11 +7,13 @@ read as RFC 4180 has it: quoted cells may hold commas and line breaks. A line en
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import itertools
 import json
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +70,8 @@ class Table:
         if isinstance(given, int):
             if not self.names or not -len(self.names) <= given < len(self.names):
                 raise InputError(
-                    f"{self.place(1)}: no column {given} (it has {len(self.names)}); set task.columns.{setting}="
+                    f"{self.place(1)}: no column {given} (it has {len(self.names)}){self._other_separator()}; "
+                    f"set task.columns.{setting}="
                 )
             return self.names[given]
         wanted = (given,) if isinstance(given, str) else given or ()
@@ -80,11 +83,21 @@ class Table:
         if not needed and not isinstance(given, str):
             return None
         which = " or ".join(f"'{name}'" for name in wanted) or f"for task.columns.{setting}"
-        hint = next((hint for name in wanted if (hint := nearest(name, self.names))), "")
+        hint = self._other_separator() or next((hint for name in wanted if (hint := nearest(name, self.names))), "")
         raise InputError(
             f"{self.place(1)}: no column {which} (it has: {', '.join(repr(name[:30]) for name in self.names)}){hint}; "
             f"set task.columns.{setting}="
         )
+
+    def _other_separator(self) -> str:
+        """What to say of a single column whose name holds what may part several."""
+        found = next(
+            (mark for mark in ";\t," if not self.is_typed and len(self.names) == 1 and mark in self.names[0]), None
+        )
+        if found is None:
+            return ""
+        way = {"\t": "set task.format=tsv", ",": "set task.format=csv"}.get(found, "write the file with commas")
+        return f"; its cells look parted by {found!r}: {way}"
 
 
 def format_of(task: TaskConfig, path: Path) -> str:
@@ -95,9 +108,9 @@ def format_of(task: TaskConfig, path: Path) -> str:
     """
     if task.format != "auto":
         # what the official files are; a user's own copy may be another's, and says so by its ending
-        is_other = task.kind == "tagging" and path.suffix in (".jsonl", ".json", ".parquet")
-        return ENDINGS[path.suffix] if is_other else task.format
-    kind = ENDINGS.get(path.suffix.lower())
+        is_other = task.kind == "tagging" and suffix_of(path) in (".jsonl", ".json", ".parquet")
+        return ENDINGS[suffix_of(path)] if is_other else task.format
+    kind = ENDINGS.get(suffix_of(path))
     if task.kind == "tagging" and kind in (None, "tsv"):
         return "conll"
     if kind is None:
@@ -108,18 +121,27 @@ def format_of(task: TaskConfig, path: Path) -> str:
     return kind
 
 
+def suffix_of(path: Path) -> str:
+    """Give the ending that says how a file is written, in lower case: of `train.csv.gz`, `.csv`."""
+    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
 def read_text(path: Path) -> str:
-    """Read a file as UTF-8, without a byte order mark.
+    """Read a file as UTF-8, without a byte order mark; unpacked where its name ends in `.gz`.
 
     Raises:
-        InputError: it is missing, empty, or not UTF-8, with the line and the byte.
+        InputError: it is missing, empty, damaged, or not UTF-8, with the line and the byte.
     """
     try:
         data = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            data = gzip.decompress(data)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: damaged gzip file ({error}); restore it") from None
     if not data.strip():
-        raise InputError(f"{path}:1: the file is empty; restore it, or leave the split out")
+        raise InputError(f"{path}:1: the file is empty; restore it")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -260,7 +282,7 @@ def _typed_table(name: str, rows: Iterable[tuple[int, Any]], place: Callable[[in
     checked = _objects(rows, place)
     first = next(checked, None)
     if first is None:
-        raise InputError(f"{name}: no records; restore it, or leave the split out")
+        raise InputError(f"{name}: no records; restore it")
     return Table(name, tuple(first[1]), itertools.chain([first], checked), place, True, [])
 
 

@@ -62,13 +62,12 @@ def make_features(
     facts = tokenizer.facts
     vocabulary = list(dict.fromkeys(word for example in examples for word in example.words))
     encodings = tokenizer.encode_sentences(vocabulary)
-    pieces_of = {
-        word: (encoding.ids or [facts.unk])[:room] for word, encoding in zip(vocabulary, encodings, strict=True)
-    }
+    pieces_of = {word: encoding.ids or [facts.unk] for word, encoding in zip(vocabulary, encodings, strict=True)}
     numbers = {label: number for number, label in enumerate(labels)}
     features = []
     for place, example in enumerate(examples):
-        pieces = [pieces_of[word] for word in example.words]
+        whole = [pieces_of[word] for word in example.words]
+        pieces = [each[:room] for each in whole]
         own = None if example.tags is None else [_label_pair(tag, numbers, example.id) for tag in example.tags]
         for first, last in _windows([len(each) for each in pieces], room, overlap):
             ids, where, targets = [facts.cls], [NO_WORD], [IGNORED]
@@ -80,7 +79,8 @@ def make_features(
                     here, rest = own[word]
                     targets += [here] + [rest if label_all_pieces else IGNORED] * further
             ids, where, targets = [*ids, facts.sep], [*where, NO_WORD], [*targets, IGNORED]
-            features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where))
+            num_cut = sum(len(each) - room for each in whole[first:last] if len(each) > room)
+            features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where, num_cut))
     return features
 
 

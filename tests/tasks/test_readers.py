@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from task_configs import task_config
 
 from bertkit.errors import InputError
-from bertkit.tasks.readers import Source, describe, read_examples, read_file
+from bertkit.tasks.readers import Source, describe, hold_out, read_examples, read_file
 from bertkit.tasks.task import Answer, ChoiceExample, SequenceExample, SpanExample, TaggingExample
 
 
@@ -117,6 +119,66 @@ def test_columns_by_name_and_by_number(tmp_path: Path) -> None:
     source = read(tmp_path, "sequence", "train", "columns.text=-1", "columns.label=0")
     assert rows(source) == expected
     assert source.description.endswith("(tsv, without a header)")
+
+
+HEADERS = [
+    # first line, settings, whether it looks like a header
+    ("review,stars\n", (), True),
+    ("fine,high\n", (), False),  # others have this label too
+    ("review,stars\n", ("header=false",), False),  # asked for
+]
+
+
+@pytest.mark.parametrize(("first", "given", "is_odd"), HEADERS)
+def test_a_header_that_is_read_as_a_row(tmp_path: Path, first: str, given: tuple[str, ...], is_odd: bool) -> None:
+    write(tmp_path, "train.csv", f"{first}a,high\nb,low\nc,low\n")
+    source = read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1", *given)
+    expected = (
+        f"{tmp_path}/train.csv:1: the label {first.strip().split(',')[1]!r} comes only in the first line, which is"
+    )
+    assert [line.startswith(expected) for line in source.warnings] == [True] * is_odd
+
+
+def test_warnings_of_labels_are_of_the_examples_that_are_left(tmp_path: Path) -> None:
+    """A sorted file, of which the first rows are trained on."""
+    write(tmp_path, "train.csv", "text,label\n" + "a,bad\n" * 3 + ",good\n" * 3)
+    source = read(tmp_path, "sequence", "train")
+    empty = f"3 examples have an empty text, the first at {tmp_path}/train.csv:5"
+    assert source.warnings == (empty,)
+    first = dataclasses.replace(source, examples=source.examples[:3])
+    assert first.warnings == (
+        empty,
+        f"{tmp_path}/train.csv: every label is 'bad'; nothing can be learned or measured from one class",
+    )
+
+
+def test_a_share_is_held_out_by_a_hash_of_the_texts(tmp_path: Path) -> None:
+    lines = [f"t{number % 499},{'ab'[number % 2]}\n" for number in range(998)]  # every text twice, with both labels
+    write(tmp_path, "train.csv", "text,label\n" + "".join(lines))
+    source = read(tmp_path, "sequence", "train")
+    rest, held = hold_out(source, 0.2)
+    texts = [{row[1] for row in rows(part)} for part in (rest, held)]
+    assert not texts[0] & texts[1]
+    assert len(rest.examples) + len(held.examples) == 998
+    assert 0.15 < len(held.examples) / 998 < 0.25
+    assert held.description == f"held out of {source.description}"
+    write(tmp_path, "train.csv", "text,label\n" + "".join(reversed(lines)))
+    assert {row[1] for row in rows(hold_out(read(tmp_path, "sequence", "train"), 0.2)[1])} == texts[1]
+    with pytest.raises(InputError, match=r"dev_share=1e-09: holds out 0 of the 998 examples of .*; change it, or give"):
+        hold_out(source, 1e-9)
+
+
+def test_packed_tables(tmp_path: Path) -> None:
+    for name in ("train.csv", "train.jsonl"):
+        path = tmp_path / f"{name}.gz"
+        path.write_bytes(gzip.compress(OWN[name].encode()))
+        assert rows(read(tmp_path, "sequence", "train")) == EXPECTED
+        path.write_bytes(path.read_bytes()[:-9])
+        with pytest.raises(InputError, match=rf"{name}\.gz: damaged gzip file \(.*\); restore it"):
+            read(tmp_path, "sequence", "train")
+        path.unlink()
+    (tmp_path / "train.conll.gz").write_bytes(gzip.compress(b"Bob B-PER\nx O\n"))
+    assert tagged(read(tmp_path, "tagging", "train")) == [(("Bob", "x"), ("B-PER", "O"))]
 
 
 def test_label_and_text(tmp_path: Path) -> None:
@@ -264,7 +326,8 @@ def test_conll_columns(tmp_path: Path, separator: str) -> None:
         f"{tmp_path}/eng.train: labels that never come: I-PER, I-ORG, B-LOC, I-LOC, B-MISC, I-MISC",
     )
     documents = read(tmp_path, "conll2003", "train", "documents=true")
-    assert [len(words) for words, _ in tagged(documents)] == [5, 1]
+    (first, second), third = TAGGED[:2], TAGGED[2]
+    assert tagged(documents) == [(first[0] + second[0], first[1] + second[1]), third]  # PER ends with the sentence
 
 
 def test_conll_with_its_columns_chosen(tmp_path: Path) -> None:
@@ -307,13 +370,20 @@ def test_tags_in_json(tmp_path: Path) -> None:
     assert describe(source).endswith("2 sequences of 3 words; O 2 (66.7%), B-PER 1 (33.3%)")
 
 
+def test_names_of_columns_in_copies_of_conll2003(tmp_path: Path) -> None:
+    for words, tags in (("tokens", "ner_tags"), ("words", "ner"), ("tokens", "tags")):
+        write(tmp_path, "train.json", json.dumps({words: ["Bob", "x"], tags: ["B-PER", "O"]}))
+        source = read(tmp_path, "conll2003", "train", "files.train=train.json")
+        assert tagged(source) == [(("Bob", "x"), ("B-PER", "O"))]
+
+
 def test_tags_that_break_their_scheme(tmp_path: Path) -> None:
     """Detected: counted and read as the CoNLL evaluation does. Asked for: refused."""
     write(tmp_path, "train.conll", "a B-P\nb I-P\n\nc I-P\nd B-P\n\ne B-P\n")
     source = read(tmp_path, "tagging", "train")
     assert tagged(source)[1] == (("c", "d"), ("B-P", "B-P"))
     assert source.warnings[0] == (
-        f"{tmp_path}/train.conll: sequences with a tag that breaks IOB2: 1 (first 'I-P' at {tmp_path}/train.conll:4); "
+        f"{tmp_path}/train.conll: sentences with a tag that breaks IOB2: 1 (first 'I-P' at {tmp_path}/train.conll:4); "
         "read as the CoNLL evaluation does"
     )
     with pytest.raises(InputError, match=r"train\.conll:4: tag 'I-P' cannot stand here in IOB2"):
@@ -421,13 +491,16 @@ FAULTS = [
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentnce2\tlabel\n", "/dev.tsv:1: no column 'sentence2' (it has: 'index', 'sentence1', 'sentnce2', 'label'); did you mean 'sentnce2'?"),
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentence2\n0\ta\tb\n", "/dev.tsv:1: no column 'label' (it has: 'index', 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
     ("mrpc", "dev.tsv", "dev", "Quality\t#1 String\t#2 Sting\n1\ta\tb\n", "/dev.tsv:1: no column '#2 String' or 'sentence2' (it has: 'Quality', '#1 String', '#2 Sting'); did you mean '#2 Sting'?; set task.columns.text_pair="),
-    ("mnli", "dev.jsonl", "dev", '{"premise": "a", "label": "neutral"}', "/dev.jsonl:1: no column 'sentence2' or 'hypothesis' (it has: 'premise', 'label'); set task.columns.text_pair="),
+    ("mnli", "dev.tsv", "dev", "premise\tlabel\na\tneutral\n", "/dev.tsv:1: no column 'sentence2' or 'hypothesis' (it has: 'premise', 'label'); set task.columns.text_pair="),
     ("rte", "dev.tsv", "dev", "index\tlabel\tsentence1\tsentence2\tlabel\n", "/dev.tsv:1: two columns 'label'"),
     ("rte", "dev.tsv", "dev", PAIR + "7\ta\tb\tentailment\n8\ta\tb\tentailment\n7\tc\td\tentailment\n", "/dev.tsv:4: index '7' is there twice, first at {}/dev.tsv:2"),
     ("rte", "dev.tsv", "dev", b"index\tsentence1\tsentence2\tlabel\n0\tGr\xfc\xdfe\tb\tentailment\n", "/dev.tsv:2: not UTF-8 (byte 0xfc at column 5); convert the file to UTF-8"),
     ("rte", "dev.tsv", "dev", "a\tb\0\n", "/dev.tsv:1: not text (a zero byte)"),
     ("rte", "dev.tsv", "dev", "", "/dev.tsv:1: the file is empty"),
     ("rte", "dev.tsv", "dev", PAIR, "/dev.tsv (tsv): no examples"),
+    ("sequence", "dev.csv", "dev", "text;label\na, b;x\n", "/dev.csv:1: no column 'text' or 'sentence' or 'sentence1' (it has: 'text;label'); its cells look parted by ';': write the file with commas; set task.columns.text="),
+    ("sequence", "dev.csv", "dev", "text\tlabel\na\tx\n", "/dev.csv:1: no column 'text' or 'sentence' or 'sentence1' (it has: 'text\\tlabel'); its cells look parted by '\\t': set task.format=tsv"),
+    ("tagging", "dev.tsv", "dev", GERMEVAL, "/dev.tsv:2: too many cells (4, expected 3); set task.columns.words=1 if column 0 numbers the words"),
     ("rte", "train.tsv", "dev", PAIR, ": no dev file for task=rte; expected dev.tsv; set task.files.dev="),
     ("stsb", "dev.tsv", "dev", "sentence1\tsentence2\tscore\na\tb\t5.1\n", "/dev.tsv:2: score: label '5.1'; expected a number from 0 to 5"),
     ("stsb", "dev.tsv", "dev", "sentence1\tsentence2\tscore\na\tb\tnan\n", "/dev.tsv:2: score: label 'nan'; expected a number from 0 to 5"),
@@ -494,6 +567,14 @@ def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         InputError, match=r"several files for train \(train\.csv, train\.jsonl\); set task\.files\.train="
     ):
         read(tmp_path, "sequence", "train")
+    write(tmp_path, "bak/train.csv", OWN["train.csv"])
+    write(tmp_path, "bak/train.csv.bak", "")
+    assert rows(read(tmp_path / "bak", "sequence", "train")) == EXPECTED
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "bak" / "train.csv", "sequence", "train")
+    assert str(caught.value) == (
+        f"data_dir={tmp_path}/bak/train.csv is a file; set data_dir={tmp_path}/bak task.files.train=train.csv, for its folder"
+    )
     with pytest.raises(InputError, match="data_dir=no/such: no such directory"):
         read(Path("no/such"), "sst2", "train")
     with pytest.raises(InputError, match="task=ax has no train split"):

@@ -104,8 +104,9 @@ def test_tags(
     assert len(source.warnings) == num_warnings
 
 
-def test_names_of_conll2003() -> None:
-    source = read("conll2003", "conll2003", "dev")
+@pytest.mark.parametrize("documents", ["false", "true"])
+def test_names_of_conll2003(documents: str) -> None:
+    source = read("conll2003", "conll2003", "dev", f"documents={documents}")
     begins = [tag for example in source.examples for tag in example.tags if tag.startswith("B-")]  # type: ignore[union-attr]
     assert {kind: begins.count(kind) for kind in sorted(set(begins))} == {
         "B-LOC": 1312,

@@ -51,6 +51,26 @@ def test_a_survey(name: str, examples: list, expected: tuple, at_once: int, monk
     assert f"the first with the id {ids};" in line
 
 
+CUT = [
+    # a question of three pieces, of which two are kept, twice for its two windows; a word of nine, of which six fit
+    ("spans", [SpanExample("id0", "a b c", "a b c d e", None), SpanExample("id1", "a b", "a", None)], [1, 1, 0]),
+    ("tagging", [TaggingExample("id0", ("abcde", "abcdeabcd"), None), TaggingExample("id1", ("a",), None)], [0, 3, 0]),
+]
+
+
+@pytest.mark.parametrize(("name", "examples", "num_cut"), CUT)
+def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -> None:
+    settings = {"spans": ["task.spans.max_query_length=2", "task.spans.window_step=2"]}
+    task = task_config(name, "task.max_seq_length=8", *settings.get(name, []))
+    pieces = Tokenizer(
+        {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde", *(f"##{c}" for c in "abcde")])}, lowercase=True
+    )
+    survey = Survey(pieces.facts)
+    features = list(survey.passing(shapes.make_features(task, examples, pieces, ())))
+    assert [feature.num_cut for feature in features] == num_cut
+    assert survey.num_truncated == 1
+
+
 def test_nothing_to_warn_of() -> None:
     survey = Survey(TOKENIZER.facts)
     task = task_config("sequence")

@@ -1,0 +1,139 @@
+"""What holds for all shapes of tasks: which metrics fit, thresholds of answers, and runs that learnt nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from task_configs import task_config
+
+from bertkit.errors import InputError
+from bertkit.tasks import shapes
+from bertkit.tasks.choice import ChoicePrediction
+from bertkit.tasks.metrics import FITTING, METRICS
+from bertkit.tasks.sequence import SequencePrediction
+from bertkit.tasks.spans import HIGHEST_ODDS, SpanCandidate, SpanPrediction
+from bertkit.tasks.task import Answer, ChoiceExample, SequenceExample, SpanExample, TaggingExample
+
+# task, its settings, labels -> what is predicted
+PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
+    ("sequence", (), None, "one of two labels"),
+    ("sequence", (), ("a", "b"), "one of two labels"),
+    ("sequence", (), ("a", "b", "c"), "one of several labels"),
+    ("sequence", ("multi_label=true",), ("a", "b", "c"), "several labels at once"),
+    ("sequence", ("labels=regression",), (), "numbers"),
+    ("tagging", (), None, "tags that mark chunks"),
+    ("tagging", (), ("O", "B-PER", "I-PER"), "tags that mark chunks"),
+    ("tagging", (), ("DT", "NN"), "tags that mark no chunks"),
+    ("tagging", (), ("B_PER", "O"), "tags that mark no chunks"),
+    ("squad1", (), (), "answers to every question"),
+    ("squad2", (), (), "answers, or none"),
+    ("choice", (), (), "a choice of endings"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "labels", "predicted"), PREDICTED)
+def test_metrics_that_fit_are_taken_and_others_refused(
+    name: str, given: tuple[str, ...], labels: tuple[str, ...] | None, predicted: str
+) -> None:
+    assert set(FITTING) == {row[3] for row in PREDICTED}
+    for metric, (key, *_) in METRICS.items():
+        asked = (*given, f"metrics=[{metric}]", f"best_metric={key}")
+        task = task_config(name, *(f"task.{setting}" for setting in asked))
+        if metric in FITTING[predicted]:
+            shapes.check_metrics(task, labels)
+            continue
+        with pytest.raises(InputError) as caught:
+            shapes.check_metrics(task, labels)
+        assert str(caught.value).startswith(f"task.metrics: {metric} cannot measure {predicted}")
+        assert "set task.metrics=[" in str(caught.value)
+
+
+REFUSED = [
+    ("sequence", ("labels=regression",), (), "task.metrics: accuracy cannot measure numbers; expected some of pearson, spearmanr: set task.metrics=[pearson] task.best_metric=pearson"),
+    ("tagging", (), ("DT", "NN"), "task.metrics: seqeval cannot measure tags that mark no chunks, such as 'DT'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"),
+    ("squad2", ("metrics=[squad]",), (), "task.metrics: squad cannot measure answers, or none; expected some of squad_v2: set task.metrics=[squad_v2]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "labels", "message"), REFUSED)
+def test_the_way_out(name: str, given: tuple[str, ...], labels: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        shapes.check_metrics(task_config(name, *(f"task.{setting}" for setting in given)), labels)
+    assert str(caught.value) == message
+
+
+def answered(name: str, best: str, odds: float, threshold: float = 0.0) -> SpanPrediction:
+    n_best = [
+        SpanCandidate(text, 0.5, 0.0, 0.0, 0, 0) for text in ((best, "") if odds < 0 else ("", best)) if text or odds
+    ]
+    return SpanPrediction(name, "" if odds > threshold else best, n_best, odds, 1 / (1 + 2.718281828459045**-odds))
+
+
+def question(name: str, *answers: str) -> SpanExample:
+    return SpanExample(name, "?", "cat dog bird", tuple(Answer(text, 0) for text in answers))
+
+
+def test_thresholds_are_searched_with_the_best_answers() -> None:
+    """At the threshold 0 only p is answered; at 2 r is too, which is right, and q still is not."""
+    task = task_config("squad2")
+    examples = [question("p", "cat"), question("q"), question("r", "dog"), question("s")]
+    predictions = [
+        answered("p", "cat", -1.0),
+        answered("q", "bird", 3.0),
+        answered("r", "dog", 2.0),
+        answered("s", "cat", 4.0),
+    ]
+    scores = shapes.score(task, examples, predictions, ())
+    assert (scores["exact"], scores["f1"]) == (75.0, 75.0)
+    for name in ("exact", "f1"):
+        assert scores[f"best_{name}"] == 100.0
+        assert scores[f"best_{name}_thresh"] == pytest.approx(0.8807970779778823)
+        assert scores[f"best_{name}_null_score_diff_threshold"] == 2.0
+    # the setting gives the score
+    again = [answered(p.id, p.best_text, p.null_odds, 2.0) for p in predictions]
+    assert shapes.score(task, examples, again, ())["exact"] == 100.0
+
+
+def test_the_best_may_be_no_answer_at_all() -> None:
+    scores = shapes.score(task_config("squad2"), [question("p")], [answered("p", "cat", -1.0)], ())
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
+    assert scores["best_f1_null_score_diff_threshold"] == -HIGHEST_ODDS
+
+
+def labelled(*labels: Any) -> list[SequenceExample]:
+    return [SequenceExample(str(n), "x", None, label) for n, label in enumerate(labels)]
+
+
+def said(*labels: Any) -> list[SequencePrediction]:
+    return [SequencePrediction(str(n), label, {}) for n, label in enumerate(labels)]
+
+
+TAGS = [TaggingExample("0", ("a", "b"), ("B-X", "O")), TaggingExample("1", ("a",), ("O",))]
+QUESTIONS = [question("p", "cat"), question("q", "dog")]
+ENDINGS = [ChoiceExample(str(n), "x", ("a", "b"), n) for n in range(2)]
+NUMBERS = ("task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson")
+DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
+    ("sequence", (), labelled("a", "b"), said("a", "a"), True),
+    ("sequence", (), labelled("a", "b"), said("b", "a"), False),
+    ("sequence", (), labelled("a", "a"), said("a", "a"), False),
+    ("sequence", NUMBERS, labelled(1.0, 5.0), said(2.0, 2.01), True),
+    ("sequence", NUMBERS, labelled(1.0, 5.0), said(2.0, 2.1), False),
+    ("sequence", NUMBERS, labelled(1.0, 1.0), said(2.0, 2.0), False),
+    ("tagging", (), TAGS, [["O", "O"], ["O"]], True),
+    ("tagging", (), TAGS, [["O", "B-X"], ["O"]], False),
+    ("tagging", (), TAGS[1:], [["O"]], False),
+    ("squad1", (), QUESTIONS, [answered("p", "", 1.0), answered("q", "", 1.0)], True),
+    ("squad2", (), QUESTIONS, [answered("p", "cat", 1.0), answered("q", "dog", 1.0)], True),
+    ("squad2", (), QUESTIONS, [answered("p", "cat", -1.0), answered("q", "dog", 1.0)], False),
+    ("squad2", (), [question("p"), question("q")], [answered("p", "", 1.0), answered("q", "", 1.0)], False),
+    ("choice", (), ENDINGS, [ChoicePrediction(str(n), 0, (1.0, 0.0)) for n in range(2)], True),
+    ("choice", (), ENDINGS, [ChoicePrediction(str(n), n, (0.5, 0.5)) for n in range(2)], False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "examples", "predictions", "expected"), DEGENERATE)
+def test_a_run_that_learnt_nothing(
+    name: str, given: tuple[str, ...], examples: Any, predictions: Any, expected: bool
+) -> None:
+    assert shapes.is_degenerate(task_config(name, *given), examples, predictions) is expected
