@@ -27,6 +27,10 @@ from bertkit.files import locked, read_json, to_json, write_durably
 from bertkit.launch import world_from_environment
 
 RESULT = "eval.json"
+FILES_OF_A_RUN = (
+    "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
+    "predictions.json", "nbest_predictions.json", "null_odds.json",
+)  # fmt: skip
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 MAX_LISTED = 6
 

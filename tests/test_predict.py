@@ -248,13 +248,14 @@ def test_pipes(make: Make, tmp_path: Path) -> None:
     done = pipe(make("token"), "kan lon\n\nmin\n")
     assert done.returncode == 0, done.stderr
     assert [len(json.loads(line)["tags"]) for line in done.stdout.splitlines()] == [2, 0, 1]
-    assert done.stderr == ""
+    assert done.stderr == "- read as words: a sentence of words a line\n"
     done = pipe(make("span"), squad("kan", CONTEXTS), *SPANS)
     assert done.returncode == 0, done.stderr
     from_file = predict(make("span"), tmp_path / "in.json", squad("kan", CONTEXTS), *SPANS)
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [row["id"] for row in from_file]
     done = pipe(make("sequence"), "")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    warning = "warning: input=- has no examples; there is nothing to predict\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", warning)
 
 
 def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path) -> None:
     command = f"'{sys.executable}' -m bertkit predict model_dir={make('sequence')} input=in.txt output=- | head -n 1"
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert json.loads(done.stdout)["id"] == "0"
-    assert done.stderr == ""
+    assert done.stderr == "in.txt read as text: a text a line\n"
 
 
 def test_a_bad_line_after_good_ones(
@@ -274,7 +275,7 @@ def test_a_bad_line_after_good_ones(
     assert run([*given, f"output={tmp_path / 'out.jsonl'}"]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path / 'in.jsonl'}:8: field 'text' is int, expected text; the 6 predictions before it are in" in said
-    assert said.count("\n") == 1
+    assert said.count("\n") == 2  # the first one says what the input was taken for
     assert not (tmp_path / "out.jsonl").exists()
     assert [row["id"] for row in read(tmp_path / "out.jsonl.partial")] == [str(n) for n in range(6)]
     assert run([*given, "output=-"]) == 2
@@ -285,7 +286,8 @@ REFUSALS = [
     ("sequence", "in.jsonl", '{"text": \n', [], "in.jsonl:1: not JSON"),
     ("sequence", "in.txt", b"kan\nStra\xdfe\n", [], "in.txt:2: not UTF-8 (byte 0xdf at column 5)"),
     ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte)"),
-    ("sequence", "in.tsv", "text\ttext_pair\nkan\n", [], "in.tsv:2: too few cells (1, expected 2"),
+    ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
+    ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another name"),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task=mrpc", "task.max_seq_length=40"], "no column '#1 String'"),
     (
         "sequence",
@@ -352,6 +354,43 @@ def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.Captu
         task = ["task=sequence", "task.max_seq_length=20", f"task.multi_label={more}"]
         assert run(["predict", f"model_dir={given}", f"input={tmp_path / 'in.txt'}", "output=-", *task]) == 2
         assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
+
+
+def test_rows_with_gaps_and_empty_ones_have_a_line(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
+    assert [row["id"] for row in rows] == ["0", "1", "2"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text 'text', text_pair 'text_pair'"
+    assert (
+        said[1] == f"warning: 1 rows had too few cells, the first at {tmp_path / 'in.tsv'}:4; they were taken as empty"
+    )
+
+
+def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither those of a run, nor what was written beside another output; a repetition may."""
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    for folder in (run_dir, other):
+        folder.mkdir()
+        (folder / "predictions.json").write_text("{}")
+    for name in ("config.yaml", "manifest.json"):
+        (run_dir / name).write_text("{}")
+    (tmp_path / "in.json").write_text(squad("kan", ["lon min"]))
+    given = [f"model_dir={make('span')}", f"input={tmp_path / 'in.json'}", "device=cpu", *SPANS]
+    for output, line in (
+        (run_dir / "test.jsonl", "predictions.json is written too, and belongs to the run; choose another folder"),
+        (run_dir / "metrics.jsonl", "metrics.jsonl is written too, and belongs to the run"),
+        (other / "test.jsonl", "predictions.json is written beside it, and is there of something else"),
+    ):
+        assert run(["predict", *given, f"output={output}"]) == 2
+        said = capsys.readouterr().err
+        assert line in said
+        assert said.count("\n") == 1
+        assert (output.parent / "predictions.json").read_text() == "{}"
+        assert not output.exists()
+    for _ in range(2):
+        assert run(["predict", *given, f"output={tmp_path / 'new' / 'test.jsonl'}"]) == 0
 
 
 @pytest.mark.slow
