@@ -25,7 +25,7 @@ from bertkit.phases import TOKENS_AT_ONCE
 from bertkit.progress import Progress
 from bertkit.run_dir import FILES_OF_A_RUN, run_of
 from bertkit.settings import PredictSettings
-from bertkit.task_model import TaskModel, open_task_model
+from bertkit.task_model import TaskModel, check_labels, open_task_model
 from bertkit.tasks import fill_mask, shapes, spans
 from bertkit.tasks.spans import SpanPrediction
 from bertkit.tasks.streams import PEEKED, open_inputs
@@ -46,7 +46,9 @@ def run(settings: PredictSettings) -> None:
             before are whole, and stay under the partial name of an output file.
     """
     device = loop.choose_device(settings.device)
-    opened = open_task_model(settings.model_dir, settings.task)
+    opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
+    if opened.task.labels != "auto":
+        check_labels(settings.model_dir, opened)
     model = opened.model.to(device)
     tokens_at_once = TOKENS_AT_ONCE[device.type]
     with _input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:

@@ -90,7 +90,8 @@ def test_every_format_gives_the_same_lines(name: str, make: Make, tmp_path: Path
 
 def test_pairs_ids_and_a_test_file_of_glue(make: Make, tmp_path: Path) -> None:
     content = 'index\tsentence1\tsentence2\n7\tkan "lon\tmin\n3\tkan\tlon "min\n'
-    rows = predict(make("sequence"), tmp_path / "test.tsv", content, "task=rte", "task.max_seq_length=40")
+    rte = make("sequence", labels=("not_entailment", "entailment"))
+    rows = predict(rte, tmp_path / "test.tsv", content, "task=rte", "task.max_seq_length=40")
     assert [row["id"] for row in rows] == ["7", "3"]
     rows = predict(make("sequence"), tmp_path / "in.jsonl", '{"id": "a", "text": "kan"}\n{"id": "a", "text": "kan"}\n')
     assert [row["id"] for row in rows] == ["a", "a"]
@@ -101,11 +102,24 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: p
     given = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
     shutil.copytree(make("sequence"), tmp_path / "run" / "model")
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(compose("finetune", given)))
-    (tmp_path / "run" / "manifest.json").write_text("{}")
-    content = "review\n" + "kan lon min kar lor mir\n" + "kan lon min kar lor mir kan kan\n"
+    (tmp_path / "run" / "manifest.json").write_text('{"identity": {}, "corpus": {"has_pairs": true}}')
+    content = "review,text_pair\n" + "kan lon min kar lor,mir\n" + "kan lon min kar lor mir kan,mir\n"
     rows = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content)
-    assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to six pieces
+    assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to five pieces
+    assert "in.csv read as csv: text 'review', text_pair 'text_pair'\n" in capsys.readouterr().err
+    longer = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content, "task.max_seq_length=40")
+    assert longer[0]["probabilities"] != pytest.approx(longer[1]["probabilities"], abs=1e-6)
+    other = predict(tmp_path / "run" / "model", tmp_path / "x.tsv", "b\ta\nmir\tkan lon min kar lor\n",
+                    "task.columns.text=a", "task.columns.text_pair=b")  # fmt: skip
+    assert other[0]["probabilities"] == pytest.approx(rows[0]["probabilities"], abs=1e-6)
     model = f"model_dir={tmp_path / 'run' / 'model'}"
+    (tmp_path / "single.txt").write_text("kan\n")
+    assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-"]) == 2
+    assert "task=sequence is of pairs, and a text a line has no second one" in capsys.readouterr().err
+    for change, line in (("task.colums.text=a", "unknown key 'task.colums.text'; did you mean 'task.columns.text'?"),
+                         ("task.max_seq_length=a", "task.max_seq_length='a': expected a whole number")):  # fmt: skip
+        assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]) == 2
+        assert line in capsys.readouterr().err
     assert (
         run(["predict", model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"])
         == 2
@@ -288,16 +302,23 @@ REFUSALS = [
     ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte)"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
     ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another name"),
-    ("sequence", "in.csv", "a,b\nkan,lon\n", ["task=mrpc", "task.max_seq_length=40"], "no column '#1 String'"),
+    ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
+    (
+        "sequence",
+        "in.tsv",
+        "kan\n",
+        ["task=mrpc", "task.max_seq_length=40"],
+        "has the labels bad, good, ugly; task=mrpc has",
+    ),
     (
         "sequence",
         "in",
         "kan\n",
-        ["task=mrpc", "task.max_seq_length=40"],
-        "in: task=mrpc is of pairs, and a text a line has",
+        ["task.needs_pair=true"],
+        "in: task=sequence is of pairs, and a text a line has",
     ),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans, but model_dir="),
-    ("sequence", "in.txt", "kan\n", ["task=sst2"], "task.max_seq_length=128 exceeds the model's"),
+    ("sequence", "in.txt", "kan\n", ["task=sequence"], "task.max_seq_length=128 exceeds the model's"),
     ("sequence", "in.conll", "kan O\n", [], "in.conll: format conll is not for a model of sequence; set format="),
     ("sequence", "in.txt", "kan\n", ["format=words"], "format words is not for a model of sequence"),
     ("token", "in.conll", "kan O\nlon\n", [], "in.conll:2: too few cells"),
