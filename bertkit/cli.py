@@ -33,6 +33,7 @@ COMMANDS = {
 }
 
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
+KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate")  # they take task.* without task=
 PARALLEL_COMMANDS = ("pretrain", "finetune", "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 PIPE_CLOSED = 141  # as a shell says of a command whose reader left, such as head
@@ -130,6 +131,8 @@ def _run_command(
         import yaml
 
         composed.pop("given", None)
+        if not composed.get("task_changes"):
+            composed.pop("task_changes", None)
         print(yaml.safe_dump(composed, sort_keys=False), end="")
         return 0
     from bertkit.config import build
@@ -242,8 +245,13 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
         try:
             with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
             known: dict[str, Any] = OmegaConf.to_container(with_choices, resolve=False)  # type: ignore[assignment]
+            changes: list[str] = []
+            if command in KNOW_THE_TASK_OF_A_MODEL and known["task"] is None:
+                changes = [text for text in overrides if text.startswith("task.")]
+                known |= {"task": _keys_of_tasks()} if changes else {}
             given = _check_overrides(overrides, known, groups)
-            kept = [text for text in overrides if text.partition("=")[::2] not in {(group, "null") for group in groups}]
+            none = {(group, "null") for group in groups}
+            kept = [text for text in overrides if text not in changes and text.partition("=")[::2] not in none]
             composed = hydra_compose(command, overrides=[*kept, *searchpath])  # Hydra has no null for a group
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
@@ -256,6 +264,8 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             raise InputError(f"cannot compose the configuration: {reason}") from None
     chosen = [text.partition("=")[2] for text in choices if text.startswith("experiment=")]
     plain.pop("experiment", None)
+    if command in KNOW_THE_TASK_OF_A_MODEL:
+        plain["task_changes"] = _values(changes)["task"] if changes else {}
     if command in KNOW_WHAT_IS_GIVEN:
         plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
     return plain
@@ -322,6 +332,33 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: 
     if errors:
         raise InputError("\n".join(errors))
     return named
+
+
+def _keys_of_tasks() -> dict[str, Any]:
+    """What may be set of a task of any shape, as the general ones have it."""
+    import yaml
+
+    from bertkit.config import conf_dir
+
+    tasks = {
+        kind: yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
+        for kind in ("sequence", "tagging", "spans")
+    }
+    return {**tasks["sequence"], **{kind: tasks[kind][kind] for kind in ("tagging", "spans")}}
+
+
+def _values(overrides: list[str]) -> dict[str, Any]:
+    """The values of overrides, nested by the parts of their keys."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    nested: dict[str, Any] = {}
+    for override in OverridesParser.create().parse_overrides(overrides):
+        *parents, name = override.key_or_group.split(".")
+        inside = nested
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
+        inside[name] = override.value()
+    return nested
 
 
 def _keys_of_experiment(directories: list[Path], name: str) -> list[str]:

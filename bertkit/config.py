@@ -153,6 +153,8 @@ def _match(option: Any, value: Any) -> tuple[bool, Any]:
             return False, None
         items = [_match(get_args(option)[0], item) for item in value]
         return all(ok for ok, _ in items), tuple(item for _, item in items)
+    if origin is dict:
+        return isinstance(value, dict), value
     if option is bool or isinstance(value, bool):
         return option is bool and isinstance(value, bool), value
     if option is int and isinstance(value, float) and value.is_integer():
@@ -171,4 +173,6 @@ def _describe(option: Any) -> str:
         return " or ".join(str(choice) for choice in get_args(option))
     if get_origin(option) is tuple:
         return f"a list of {_describe(get_args(option)[0])}"
+    if get_origin(option) is dict:
+        return "a group of settings"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]

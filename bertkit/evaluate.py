@@ -26,9 +26,8 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.objective import pretraining_losses
 from bertkit.run_dir import read_manifest, run_of
 from bertkit.settings import EvaluateSettings, PretrainSettings
-from bertkit.task_model import TaskModel, open_task_model
+from bertkit.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.tasks import readers, shapes
-from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.survey import Survey
 from bertkit.train import loop
 
@@ -40,9 +39,10 @@ def run(settings: EvaluateSettings) -> None:
         InputError: the model has no masked LM head, or its vocabulary is not the dataset's; it is not of the task, or the
             split has no labels.
     """
-    if settings.task is not None:
-        _evaluate_task(settings, settings.task)
+    if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
+        _evaluate_task(settings)
         return
+    settings.check_for_prepared()
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model, report = load_packed(settings.model_dir)
@@ -92,13 +92,15 @@ def _measure_and_print(
         print(json.dumps({**metrics, "split": "+".join(names)}, indent=2))
 
 
-def _evaluate_task(settings: EvaluateSettings, task: TaskConfig) -> None:
+def _evaluate_task(settings: EvaluateSettings) -> None:
     """Score a labelled split as fine-tuning scores its dev split."""
     from bertkit.phases import TOKENS_AT_ONCE  # phases imports this module
 
+    opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
+    task = opened.task
+    settings.check_for_task(task)
     shapes.check_metrics(task)
-    opened = open_task_model(settings.model_dir, task)
-    _check_labels(settings, opened)
+    check_labels(settings.model_dir, opened)
     split = "dev" if settings.split == "auto" else settings.split
     source = readers.read_examples(task, settings.data_dir, split, opened.labels or None)
     examples = source.examples
@@ -130,27 +132,6 @@ def _evaluate_task(settings: EvaluateSettings, task: TaskConfig) -> None:
             # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
             metrics = shapes.score(task, examples, predictions, task.label_names or opened.labels)
             print(json.dumps({**metrics, "num_examples": len(examples), "split": split}, indent=2))
-
-
-def _check_labels(settings: EvaluateSettings, opened: TaskModel) -> None:
-    """Refuse a model of other labels than the task's.
-
-    Raises:
-        InputError: both sets are named.
-    """
-    task = opened.task
-    if task.kind not in ("sequence", "tagging"):
-        return
-    wanted = "numbers" if task.is_regression else ", ".join(task.label_names or ())
-    has = ", ".join(opened.labels) or "numbers"
-    is_same = task.is_regression == (not opened.labels)
-    if task.label_names is not None:
-        is_same = set(task.label_names) == set(opened.labels)
-    if not is_same:
-        raise InputError(
-            f"model_dir={settings.model_dir} has the labels {has}; task={task.name} has {wanted or 'labels by name'}; take the "
-            "model of this task, or set task.labels="
-        )
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:

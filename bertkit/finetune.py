@@ -115,7 +115,7 @@ def run(settings: FinetuneSettings) -> None:
     identity["data_fingerprint"] = [_fingerprint(split.source.examples) for split in (train, dev)]
     identity["starting_weights"] = start["sha256"]
     facts = {
-        "corpus": {"description": train.source.description},
+        "corpus": {"description": train.source.description, "has_pairs": train.survey.has_pairs},
         "tokenizer_sha256": hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest(),
         "init_from": start,
     }

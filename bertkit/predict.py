@@ -24,11 +24,12 @@ from bertkit.model import kernels
 from bertkit.objective import best_tokens
 from bertkit.phases import TOKENS_AT_ONCE
 from bertkit.progress import Progress
+from bertkit.run_dir import FILES_OF_A_RUN, run_of
 from bertkit.settings import PredictSettings
-from bertkit.task_model import TaskModel, open_task_model
+from bertkit.task_model import TaskModel, check_labels, open_task_model
 from bertkit.tasks import fill_mask, shapes, spans
 from bertkit.tasks.spans import SpanPrediction
-from bertkit.tasks.streams import read_chunks
+from bertkit.tasks.streams import PEEKED, open_inputs
 from bertkit.train import loop
 
 SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
@@ -47,26 +48,40 @@ def run(settings: PredictSettings) -> None:
     """
     device = loop.choose_device(settings.device)
     kernels.use(kernels.choose(settings.kernels))
-    opened = open_task_model(settings.model_dir, settings.task)
+    opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
+    if opened.task.labels != "auto":
+        check_labels(settings.model_dir, opened)
     model = opened.model.to(device)
     tokens_at_once = TOKENS_AT_ONCE[device.type]
     with _input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:
-        output = _Output(settings.output, opened, stack)
+        output = _Output(settings, opened, stack)
         to_file = settings.output != "-"
         progress = stack.enter_context(Progress("predicting", num_bytes, silent=not to_file, file=sys.stderr))
         try:
-            for examples in read_chunks(opened.task, stream, Path(settings.input), settings.format, opened.labels):
+            inputs = open_inputs(opened.task, stream, Path(settings.input), settings.format, opened.labels)
+            for examples in inputs.chunks:
+                if not output.num_lines:
+                    progress.line(inputs.description)
                 output.write(examples, _predict(opened, model, examples, settings, tokens_at_once))
                 progress.advance(stream.tell() if num_bytes else output.num_lines)
             output.finish()
         except BrokenPipeError:  # who reads has seen enough, such as head
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
         except InputError as error:
             if to_file and output.num_lines:
                 raise InputError(
                     f"{error}; the {output.num_lines:,} predictions before it are in {settings.output}{PARTIAL}"
                 ) from None
             raise
+    if not output.num_lines:
+        print(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
+    if inputs.gaps.num_rows:
+        print(
+            f"warning: {inputs.gaps.num_rows:,} rows had too few cells, the first at {inputs.gaps.first}; they were "
+            "taken as empty",
+            file=sys.stderr,
+        )
     if to_file:
         print(f"{output.num_lines:,} predictions in {settings.output}", file=sys.stderr)
 
@@ -81,7 +96,7 @@ def _input(name: str) -> Iterator[tuple[BinaryIO, int | None]]:
     if path.is_dir():
         raise InputError(f"input={name} is a folder; give one of its files")
     try:
-        file = path.open("rb")
+        file = path.open("rb", buffering=PEEKED)
     except FileNotFoundError:
         raise InputError(f"input={name}: no such file") from None
     with file:
@@ -136,7 +151,8 @@ def _fill_masks(
 class _Output:
     """Where predictions go: JSON lines, and beside a file what the shape's own programs read."""
 
-    def __init__(self, output: str, opened: TaskModel, stack: contextlib.ExitStack) -> None:
+    def __init__(self, settings: PredictSettings, opened: TaskModel, stack: contextlib.ExitStack) -> None:
+        output = settings.output
         self.opened, self.num_lines = opened, 0
         self.lines: TextIO = sys.stdout
         self.conll: TextIO | None = None
@@ -146,12 +162,15 @@ class _Output:
         path = Path(output)
         if path.is_dir():
             raise InputError(f"output={output} is a folder; give a file in it")
+        conll = path.with_suffix(".conll")
+        squad = {name: path.parent / name for name in SQUAD_FILES}
+        _check_free(settings, path, {"token": [conll], "span": list(squad.values())}.get(opened.head, []))
         path.parent.mkdir(parents=True, exist_ok=True)
         self.lines = stack.enter_context(writing(path))
         if opened.head == "token":
-            self.conll = stack.enter_context(writing(path.with_suffix(".conll")))
+            self.conll = stack.enter_context(writing(conll))
         if opened.head == "span":
-            self.squad = {name: stack.enter_context(writing(path.parent / name)) for name in SQUAD_FILES}
+            self.squad = {name: stack.enter_context(writing(place)) for name, place in squad.items()}
 
     def write(self, examples: list[Any], predictions: list[Any]) -> None:
         """Write the predictions of a chunk, and let readers see them."""
@@ -172,6 +191,25 @@ class _Output:
         """Write the ends of the files that have some."""
         for file in self.squad.values():
             file.write("\n}\n" if self.num_lines else "{}\n")
+
+
+def _check_free(settings: PredictSettings, path: Path, beside: list[Path]) -> None:
+    """Refuse to overwrite the input, what a run wrote of itself, or what was written beside another output.
+
+    Raises:
+        InputError: naming the first such file.
+    """
+    in_run = run_of(path.parent) == path.parent.resolve()
+    for target in (path, *beside):
+        if settings.input != "-" and target.resolve() == Path(settings.input).resolve():
+            raise InputError(f"output={path}: {target} would be written, which is the input; choose another name")
+        if in_run and target.name in FILES_OF_A_RUN:
+            raise InputError(f"output={path}: {target} is written too, and belongs to the run; choose another folder")
+        if target.exists() and not path.exists():
+            raise InputError(
+                f"output={path}: {target} is written beside it, and is there of something else; choose another folder, or "
+                "remove it"
+            )
 
 
 def _row(head: str, example: Any, prediction: Any) -> dict[str, Any]:

@@ -28,6 +28,10 @@ from bertkit.launch import STOP_SIGNALS, world_from_environment
 from bertkit.resume_rules import FIXED, LENGTH, Change, Rules, class_of
 
 RESULT = "eval.json"
+FILES_OF_A_RUN = (
+    "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
+    "predictions.json", "nbest_predictions.json", "null_odds.json",
+)  # fmt: skip
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 

@@ -288,6 +288,12 @@ def test_what_finetuning_says_of_its_dev_split(
     expected = json.loads((run_dir / "eval.json").read_text())
     scores = {key: expected[key] for key in ("accuracy", "f1", "matthews_correlation", "num_examples")}
     assert evaluate_task(capsys, f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
+    own = (f"model_dir={run_dir}", f"data_dir={data}")  # the run knows its task, which task.* changes
+    assert evaluate_task(capsys, *own) == {**scores, "split": "dev"}
+    assert set(evaluate_task(capsys, *own, "task.metrics=[accuracy]")) == {"accuracy", "num_examples", "split"}
+    assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
+    assert run(["evaluate", *own, "masking.probability=0.2"]) == 2
+    assert "masking.probability: has no effect with task=sequence" in capsys.readouterr().err
     model, _ = huggingface.load(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")
     export_model(model, tokenizer, tmp_path / "turned")
     assert evaluate_task(capsys, f"model_dir={tmp_path / 'turned'}", *task, "split=validation")["f1"] == scores["f1"]
@@ -403,3 +409,5 @@ def test_a_split_of_a_task_without_one(capsys: pytest.CaptureFixture[str]) -> No
     assert "for the split of a task, set task=" in capsys.readouterr().err
     assert run(["evaluate", "model_dir=x"]) == 2
     assert capsys.readouterr().err == "error: missing value: set data_dir=\n"
+    assert run(["evaluate", "model_dir=x", "data_dir=y", "task.columns.text=a"]) == 2
+    assert "task.columns: has no effect here, since model_dir= is no fine-tuning run" in capsys.readouterr().err

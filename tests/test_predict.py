@@ -90,7 +90,8 @@ def test_every_format_gives_the_same_lines(name: str, make: Make, tmp_path: Path
 
 def test_pairs_ids_and_a_test_file_of_glue(make: Make, tmp_path: Path) -> None:
     content = 'index\tsentence1\tsentence2\n7\tkan "lon\tmin\n3\tkan\tlon "min\n'
-    rows = predict(make("sequence"), tmp_path / "test.tsv", content, "task=rte", "task.max_seq_length=40")
+    rte = make("sequence", labels=("not_entailment", "entailment"))
+    rows = predict(rte, tmp_path / "test.tsv", content, "task=rte", "task.max_seq_length=40")
     assert [row["id"] for row in rows] == ["7", "3"]
     rows = predict(make("sequence"), tmp_path / "in.jsonl", '{"id": "a", "text": "kan"}\n{"id": "a", "text": "kan"}\n')
     assert [row["id"] for row in rows] == ["a", "a"]
@@ -101,11 +102,24 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: p
     given = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
     shutil.copytree(make("sequence"), tmp_path / "run" / "model")
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(compose("finetune", given)))
-    (tmp_path / "run" / "manifest.json").write_text("{}")
-    content = "review\n" + "kan lon min kar lor mir\n" + "kan lon min kar lor mir kan kan\n"
+    (tmp_path / "run" / "manifest.json").write_text('{"identity": {}, "corpus": {"has_pairs": true}}')
+    content = "review,text_pair\n" + "kan lon min kar lor,mir\n" + "kan lon min kar lor mir kan,mir\n"
     rows = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content)
-    assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to six pieces
+    assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to five pieces
+    assert "in.csv read as csv: text 'review', text_pair 'text_pair'\n" in capsys.readouterr().err
+    longer = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content, "task.max_seq_length=40")
+    assert longer[0]["probabilities"] != pytest.approx(longer[1]["probabilities"], abs=1e-6)
+    other = predict(tmp_path / "run" / "model", tmp_path / "x.tsv", "b\ta\nmir\tkan lon min kar lor\n",
+                    "task.columns.text=a", "task.columns.text_pair=b")  # fmt: skip
+    assert other[0]["probabilities"] == pytest.approx(rows[0]["probabilities"], abs=1e-6)
     model = f"model_dir={tmp_path / 'run' / 'model'}"
+    (tmp_path / "single.txt").write_text("kan\n")
+    assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-"]) == 2
+    assert "task=sequence is of pairs, and a text a line has no second one" in capsys.readouterr().err
+    for change, line in (("task.colums.text=a", "unknown key 'task.colums.text'; did you mean 'task.columns.text'?"),
+                         ("task.max_seq_length=a", "task.max_seq_length='a': expected a whole number")):  # fmt: skip
+        assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]) == 2
+        assert line in capsys.readouterr().err
     assert (
         run(["predict", model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"])
         == 2
@@ -248,13 +262,14 @@ def test_pipes(make: Make, tmp_path: Path) -> None:
     done = pipe(make("token"), "kan lon\n\nmin\n")
     assert done.returncode == 0, done.stderr
     assert [len(json.loads(line)["tags"]) for line in done.stdout.splitlines()] == [2, 0, 1]
-    assert done.stderr == ""
+    assert done.stderr == "- read as words: a sentence of words a line\n"
     done = pipe(make("span"), squad("kan", CONTEXTS), *SPANS)
     assert done.returncode == 0, done.stderr
     from_file = predict(make("span"), tmp_path / "in.json", squad("kan", CONTEXTS), *SPANS)
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [row["id"] for row in from_file]
     done = pipe(make("sequence"), "")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    warning = "warning: input=- has no examples; there is nothing to predict\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", warning)
 
 
 def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path) -> None:
@@ -262,7 +277,7 @@ def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path) -> None:
     command = f"'{sys.executable}' -m bertkit predict model_dir={make('sequence')} input=in.txt output=- | head -n 1"
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert json.loads(done.stdout)["id"] == "0"
-    assert done.stderr == ""
+    assert done.stderr == "in.txt read as text: a text a line\n"
 
 
 def test_a_bad_line_after_good_ones(
@@ -274,7 +289,7 @@ def test_a_bad_line_after_good_ones(
     assert run([*given, f"output={tmp_path / 'out.jsonl'}"]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path / 'in.jsonl'}:8: field 'text' is int, expected text; the 6 predictions before it are in" in said
-    assert said.count("\n") == 1
+    assert said.count("\n") == 2  # the first one says what the input was taken for
     assert not (tmp_path / "out.jsonl").exists()
     assert [row["id"] for row in read(tmp_path / "out.jsonl.partial")] == [str(n) for n in range(6)]
     assert run([*given, "output=-"]) == 2
@@ -285,17 +300,25 @@ REFUSALS = [
     ("sequence", "in.jsonl", '{"text": \n', [], "in.jsonl:1: not JSON"),
     ("sequence", "in.txt", b"kan\nStra\xdfe\n", [], "in.txt:2: not UTF-8 (byte 0xdf at column 5)"),
     ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte)"),
-    ("sequence", "in.tsv", "text\ttext_pair\nkan\n", [], "in.tsv:2: too few cells (1, expected 2"),
-    ("sequence", "in.csv", "a,b\nkan,lon\n", ["task=mrpc", "task.max_seq_length=40"], "no column '#1 String'"),
+    ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
+    ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another name"),
+    ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
+    (
+        "sequence",
+        "in.tsv",
+        "kan\n",
+        ["task=mrpc", "task.max_seq_length=40"],
+        "has the labels bad, good, ugly; task=mrpc has",
+    ),
     (
         "sequence",
         "in",
         "kan\n",
-        ["task=mrpc", "task.max_seq_length=40"],
-        "in: task=mrpc is of pairs, and a text a line has",
+        ["task.needs_pair=true"],
+        "in: task=sequence is of pairs, and a text a line has",
     ),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans, but model_dir="),
-    ("sequence", "in.txt", "kan\n", ["task=sst2"], "task.max_seq_length=128 exceeds the model's"),
+    ("sequence", "in.txt", "kan\n", ["task=sequence"], "task.max_seq_length=128 exceeds the model's"),
     ("sequence", "in.conll", "kan O\n", [], "in.conll: format conll is not for a model of sequence; set format="),
     ("sequence", "in.txt", "kan\n", ["format=words"], "format words is not for a model of sequence"),
     ("token", "in.conll", "kan O\nlon\n", [], "in.conll:2: too few cells"),
@@ -352,6 +375,43 @@ def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.Captu
         task = ["task=sequence", "task.max_seq_length=20", f"task.multi_label={more}"]
         assert run(["predict", f"model_dir={given}", f"input={tmp_path / 'in.txt'}", "output=-", *task]) == 2
         assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
+
+
+def test_rows_with_gaps_and_empty_ones_have_a_line(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
+    assert [row["id"] for row in rows] == ["0", "1", "2"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text 'text', text_pair 'text_pair'"
+    assert (
+        said[1] == f"warning: 1 rows had too few cells, the first at {tmp_path / 'in.tsv'}:4; they were taken as empty"
+    )
+
+
+def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither those of a run, nor what was written beside another output; a repetition may."""
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    for folder in (run_dir, other):
+        folder.mkdir()
+        (folder / "predictions.json").write_text("{}")
+    for name in ("config.yaml", "manifest.json"):
+        (run_dir / name).write_text("{}")
+    (tmp_path / "in.json").write_text(squad("kan", ["lon min"]))
+    given = [f"model_dir={make('span')}", f"input={tmp_path / 'in.json'}", "device=cpu", *SPANS]
+    for output, line in (
+        (run_dir / "test.jsonl", "predictions.json is written too, and belongs to the run; choose another folder"),
+        (run_dir / "metrics.jsonl", "metrics.jsonl is written too, and belongs to the run"),
+        (other / "test.jsonl", "predictions.json is written beside it, and is there of something else"),
+    ):
+        assert run(["predict", *given, f"output={output}"]) == 2
+        said = capsys.readouterr().err
+        assert line in said
+        assert said.count("\n") == 1
+        assert (output.parent / "predictions.json").read_text() == "{}"
+        assert not output.exists()
+    for _ in range(2):
+        assert run(["predict", *given, f"output={tmp_path / 'new' / 'test.jsonl'}"]) == 0
 
 
 @pytest.mark.slow

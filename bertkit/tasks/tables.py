@@ -100,6 +100,14 @@ class Table:
         return f"; its cells look parted by {found!r}: {way}"
 
 
+@dataclass
+class Gaps:
+    """Rows that lack cells, which are empty then; of a stream, known as far as it is read."""
+
+    num_rows: int = 0
+    first: str = ""
+
+
 def format_of(task: TaskConfig, path: Path) -> str:
     """Say how a file is written: as the task says, or by its ending; of unknown ones, columns for tags, else an error.
 
@@ -184,19 +192,56 @@ def read_table(task: TaskConfig, path: Path, kind: str, may_skip: bool) -> Table
     return _records(path, text, kind)
 
 
-def stream_table(task: TaskConfig, path: Path, kind: str, lines: Iterator[tuple[int, str]]) -> Table:
+def stream_table(task: TaskConfig, path: Path, kind: str, lines: Iterator[tuple[int, str]], gaps: Gaps) -> Table:
     """Open numbered lines, without their ends, as rows of "tsv", "csv", "jsonl" or "label_text"; none is kept.
+
+    Every line is a row, an empty one too: its texts are empty. So are the cells that a row lacks, counted in `gaps`.
 
     Raises:
         InputError: they are not what the format says; some of it while the rows are read.
     """
     if kind == "tsv":
-        return _delimited(task, path, ((n, line.split("\t")) for n, line in lines), False)
+        return _delimited(task, path, _filled(path, ((n, line.split("\t")) for n, line in lines), gaps), False)
     if kind == "csv":
-        return _delimited(task, path, _csv_rows(path, (f"{line}\n" for _, line in lines)), False)
+        cells = _csv_rows(path, (f"{line}\n" for _, line in lines))
+        return _delimited(task, path, _filled(path, cells, gaps), False)
     if kind == "label_text":
         return _label_text(path, lines)
-    return _typed_table(str(path), _json_lines(path, lines), lambda n: f"{path}:{n}")
+    return _typed_table(str(path), _every_line(path, lines, task.kind == "choice"), lambda n: f"{path}:{n}")
+
+
+def _filled(path: Path, rows: Iterator[tuple[int, list[str]]], gaps: Gaps) -> Iterator[tuple[int, list[str]]]:
+    """Rows as long as the first one, which has the header or as many cells as there are column names."""
+    width: int | None = None
+    for line, cells in rows:
+        width = width or len(cells)
+        if len(cells) < width and cells != [""]:
+            gaps.num_rows += 1
+            gaps.first = gaps.first or f"{path}:{line}"
+        yield line, cells + [""] * (width - len(cells))
+
+
+def _every_line(path: Path, lines: Iterator[tuple[int, str]], has_endings: bool) -> Iterator[tuple[int, Any]]:
+    """JSON lines; a blank one is a record like the first, with empty texts and lists, or a list of as many empty endings."""
+    blank: dict[str, Any] | None = None
+    before: list[int] = []  # blank lines before the first record
+
+    def emptied(value: Any) -> Any:
+        if isinstance(value, list):
+            return [""] * len(value) if has_endings else []
+        return "" if isinstance(value, str) else None
+
+    for number, line in lines:
+        if line.strip():
+            ((_, record),) = _json_lines(path, iter([(number, line)]))
+            if blank is None:
+                blank = {key: emptied(value) for key, value in record.items()} if isinstance(record, dict) else {}
+                yield from ((place, blank) for place in before)
+            yield number, record
+        elif blank is None:
+            before.append(number)
+        else:
+            yield number, blank
 
 
 def _label_text(path: Path, lines: Iterator[tuple[int, str]]) -> Table:
