@@ -231,7 +231,7 @@ class _Predicting:
 
         kernels.use(kernels.choose("auto") if contestant.kernels is None else contestant.kernels)
         self.opened, self.texts, self.precision = (
-            open_task_model(str(job.model_dir), None),
+            open_task_model(str(job.model_dir), None, {}),
             job.texts,
             contestant.precision,
         )
