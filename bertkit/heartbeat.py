@@ -29,6 +29,7 @@ STACKS_SIGNAL = signal.SIGUSR2
 TICK_SECONDS = 0.2
 SUSPENDED_SECONDS = 3.0  # a watcher that was not run for so long knows nothing of the others
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 # what a process does while it waits for others: the functions of torch that block, and whatever has to wait for a device
 WAITING_FILES = ("/torch/distributed/", "/torch/autograd/")
@@ -131,6 +132,15 @@ def fail(code: int, message: str) -> bool:
     return _listener.send("failed", [code, message])
 
 
+def end_with_parent() -> None:
+    """Let Linux kill this process when the one that started it is gone, even where this one is stopped.
+
+    Called in a new process before it becomes another program, so that there is no moment without it.
+    """
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
 def attach(progress_fd: int, lifeline_fd: int, stacks_fd: int, launcher_pid: int) -> None:
     """Join a process to its launcher.
 
@@ -143,8 +153,6 @@ def attach(progress_fd: int, lifeline_fd: int, stacks_fd: int, launcher_pid: int
     global _listener
     _listener = _Pipe(progress_fd)
     faulthandler.register(STACKS_SIGNAL, file=stacks_fd, all_threads=True, chain=False)
-    if sys.platform == "linux":  # also ends a process that is stopped
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != launcher_pid:
         os._exit(1)
 

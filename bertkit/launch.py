@@ -293,6 +293,7 @@ class _Launcher:
                     stdin=subprocess.DEVNULL,
                     pass_fds=[job.fileno(), *fds.values(), *([] if store_fd is None else [store_fd])],
                     start_new_session=True,
+                    preexec_fn=heartbeat.end_with_parent,
                 )
             os.set_blocking(read, False)
             self.workers.append(_Worker(rank, process, progress, stacks))

@@ -444,10 +444,9 @@ def test_a_killed_launcher_takes_its_processes_along(prepared_dir: Path, tmp_pat
     until = time.monotonic() + 60
     while len(pids := list(workers_of(process).values())) < 2:
         assert time.monotonic() < until
-    os.kill(pids[0], signal.SIGSTOP)  # one that cannot notice anything
-    time.sleep(2)
+    os.kill(pids[0], signal.SIGSTOP)  # one that cannot notice anything, and has not begun to watch
     process.kill()
-    process.communicate()
+    process.communicate(timeout=30)  # a process that is left holds the pipes open
     await_end(pids)
 
 
@@ -582,6 +581,7 @@ def on_two_hosts(names: tuple[str, str], data: Path, output: Path, *more: object
 SHORT_RUN = ["steps=6", "evaluation.every_steps=3", "checkpoint.every_steps=3"]
 
 
+@pytest.mark.slow
 def test_two_hosts_train_to_the_weights_of_one(two_hosts: tuple[str, str], prepared_dir: Path, tmp_path: Path) -> None:
     both = on_two_hosts(two_hosts, prepared_dir, tmp_path / "two", *SHORT_RUN)
     for process in both:
