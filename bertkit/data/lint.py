@@ -97,9 +97,9 @@ class CorpusStatistics:
         return float(self.token_counts.max() / max(self.tokens, 1))
 
 
-def hash_sentence(sentence: str) -> bytes:
+def hash_sentence(sentence: bytes) -> bytes:
     """Give 8 bytes that tell a sentence from others, to count repeats by."""
-    return hashlib.blake2b(sentence.encode(), digest_size=8).digest()
+    return hashlib.blake2b(sentence, digest_size=8).digest()
 
 
 def lint(

@@ -55,7 +55,11 @@ class Piece:
 
 def digest(document: Document) -> bytes:
     """Hash a document's text; whether it is held out depends on it."""
-    return hashlib.sha256("\n".join(document).encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(_text(document)).digest()
+
+
+def _text(document: Document) -> bytes:
+    return "\n".join(document).encode("utf-8", "surrogatepass")
 
 
 def encode_documents(documents: list[Document], encode: Encode) -> Piece:
@@ -64,16 +68,16 @@ def encode_documents(documents: list[Document], encode: Encode) -> Piece:
     has_tokens = lengths > 0
     first = np.cumsum([0, *map(len, documents[:-1])])
     document_sentences = np.add.reduceat(has_tokens, first, dtype=np.int64)
-    kept = [document for document, count in zip(documents, document_sentences.tolist(), strict=True) if count]
-    hashes, counts = np.unique(
-        np.frombuffer(b"".join(map(hash_sentence, chain.from_iterable(kept))), "<u8"), return_counts=True
-    )
+    texts = list(map(_text, documents))
+    kept = b"\n".join(text for text, count in zip(texts, document_sentences.tolist(), strict=True) if count)
+    sentences = kept.split(b"\n") if kept else []
+    hashes, counts = np.unique(np.frombuffer(b"".join(map(hash_sentence, sentences)), "<u8"), return_counts=True)
     return Piece(
         tokens,
         lengths[has_tokens],
         document_sentences,
-        np.frombuffer(b"".join(map(digest, documents)), np.uint8).reshape(-1, 32),
-        np.array([sum(line.count(" ") + 1 for line in chain.from_iterable(kept))]),
+        np.frombuffer(b"".join(hashlib.sha256(text).digest() for text in texts), np.uint8).reshape(-1, 32),
+        np.array([kept.count(b" ") + len(sentences)]),
         hashes,
         counts,
     )

@@ -14,7 +14,9 @@ Corpus = list[tuple[list[str], list[list[int]]]]
 
 def add(statistics: CorpusStatistics, documents: Corpus) -> None:
     kept = [sentences for sentences, ids in documents if any(ids)]
-    hashes = np.frombuffer(b"".join(hash_sentence(sentence) for sentences in kept for sentence in sentences), "<u8")
+    hashes = np.frombuffer(
+        b"".join(hash_sentence(sentence.encode()) for sentences in kept for sentence in sentences), "<u8"
+    )
     statistics.add(
         np.array([token for _, ids in documents for sentence in ids for token in sentence], np.int64),
         np.array([sum(map(bool, ids)) for _, ids in documents]),
