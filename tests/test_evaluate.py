@@ -288,6 +288,7 @@ def test_what_finetuning_says_of_its_dev_split(
     expected = json.loads((run_dir / "eval.json").read_text())
     scores = {key: expected[key] for key in ("accuracy", "f1", "matthews_correlation", "num_examples")}
     assert evaluate_task(capsys, f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
+    assert json.loads((run_dir / "manifest.json").read_text())["corpus"]["has_pairs"] is False
     own = (f"model_dir={run_dir}", f"data_dir={data}")  # the run knows its task, which task.* changes
     assert evaluate_task(capsys, *own) == {**scores, "split": "dev"}
     assert set(evaluate_task(capsys, *own, "task.metrics=[accuracy]")) == {"accuracy", "num_examples", "split"}

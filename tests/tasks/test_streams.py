@@ -42,6 +42,7 @@ WORDS = [
     ("kan O\nlon O\n", [["kan", "O"], ["lon", "O"]]),  # no blank line
     ("type O\n\ntype O\n", [["type", "O"], [], ["type", "O"]]),  # no sentence of several lines
     ("a b O\nb O\n\n", [["a", "b", "O"], ["b", "O"], []]),  # other numbers of columns
+    ("kan lon\nmin kar\n\nlor mir\n", [["kan", "lon"], ["min", "kar"], [], ["lor", "mir"]]),  # no tags
     ("[ kan ] lon\n", [["[", "kan", "]", "lon"]]),
 ]
 COLUMNS = [
@@ -138,7 +139,7 @@ def test_gzip(name: str, file: str, content: str, expected: list[tuple[Any, ...]
 REFUSALS = [
     ("sequence", "-", "s1\ts2\nkan\tlon\n", "-:1: no column 'text' or 'sentence' or 'sentence1' (it has: 's1', 's2'); set "
      "task.columns.text=; for plain text set format=text"),
-    ("sequence", "-", '"id","question"\n"1","kan"\n', "-:1: no column 'text'"),
+    ("sequence", "-", '"nr","question"\n"1","kan"\n', "-:1: no column 'text'"),
     ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "-: format conll is not for a model of sequence; set format="),
     ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll is not for"),
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
