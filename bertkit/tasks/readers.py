@@ -228,9 +228,8 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
     if "*" not in pattern or Path(pattern).is_absolute():
         return []
     found = sorted(path for path in folder.glob(pattern) if path.is_file())
-    return [
-        path for path in found if suffix_of(path) in (*ENDINGS, ".txt")
-    ] or found  # no train.csv.bak beside train.csv
+    known = [path for path in found if suffix_of(path) in (*ENDINGS, ".txt")]
+    return known or found  # no train.csv.bak beside train.csv
 
 
 def read_rows(
