@@ -63,6 +63,7 @@ FINETUNE: Rules = {
     "layer_decay": FIXED,
     "class_weights": FIXED,
     "max_train_examples": FIXED,
+    "dev_share": FIXED,
     "evaluation": WARN,  # which weights are the best depends on when they are measured
 }
 LENGTH = "steps"  # the one setting to warn of that gives a finished run something to do

@@ -36,7 +36,7 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 8
+    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 9
 
 
 def test_help_may_be_cut_short() -> None:
@@ -302,6 +302,7 @@ def test_every_configuration_composes_and_builds() -> None:
         "evaluate": ["model_dir=x", "data_dir=y"],
         "export": ["checkpoint=x", "output_dir=y"],
         "verify": ["model_dir=x"],
+        "bench": ["what=pretrain"],
     }
     composed = 0
     for command, choice in [*((command, "") for command in COMMANDS), *every_choice()]:
@@ -312,7 +313,7 @@ def test_every_configuration_composes_and_builds() -> None:
             arguments = [*arguments, "segments=google"]  # else it has no effect, and is refused
         build(SCHEMAS[command], compose(command, [*arguments, *([choice] if choice else [])]))
         composed += 1
-    assert composed == 8 + 97  # a change of conf/ changes this number
+    assert composed == 9 + 103  # a change of conf/ changes this number
 
 
 def test_cfg_prints_the_composed_configuration() -> None:
