@@ -5,6 +5,7 @@ The long form: `pytest -m slow tests/test_elastic.py -s` (ten chains of four kil
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from bertkit.files import sha256_file
-from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.checkpoint import all_checkpoints, read_moments
 from bertkit.train.log import read_metrics
 
 WORKER = Path(__file__).with_name("elastic_worker.py")
@@ -77,8 +78,13 @@ def batches_of(run_dir: Path) -> dict[tuple[int, int], str]:
 
 def state_of(run_dir: Path) -> list[Any]:
     newest = all_checkpoints(run_dir)[0]
-    hashes = [sha256_file(newest / name) for name in ("model.safetensors", "optimizer.safetensors")]
-    return [*hashes, json.loads((newest / "state.json").read_text())["num_updates"]]
+    moments = read_moments(newest)
+    digest = hashlib.sha256(b"".join(moments[name].numpy().tobytes() for name in sorted(moments))).hexdigest()
+    return [
+        sha256_file(newest / "model.safetensors"),
+        digest,
+        json.loads((newest / "state.json").read_text())["num_updates"],
+    ]
 
 
 def losses_of(run_dir: Path) -> list[dict[str, Any]]:

@@ -166,7 +166,7 @@ def test_every_run_has_processes_of_its_own(
     command = arguments(glue_dir, start, output, "tasks=[rte]", "seeds=[0]", "launch.num_processes=2")
     assert run([text for text in command if text != "seeds=[0,1]"]) == 0
     assert json.loads((output / "rte" / "seed-0" / "manifest.json").read_text())["world_size"] == 2
-    assert json.loads((output / "glue.json").read_text())["tasks"]["rte"]["num_seeds"] == 1
+    assert json.loads((output / "glue.json").read_text())["tasks"]["rte"]["runs"][0]["seed"] == 0
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert run(command) == 2

@@ -19,7 +19,7 @@ from conftest import make_text, strike, write_text
 
 from bertkit import load_model
 from bertkit.cli import run
-from bertkit.files import locked, sha256_file
+from bertkit.files import locked, sha256_file, to_json
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 from bertkit.train.log import read_metrics
 
@@ -278,7 +278,7 @@ def set_state(run_dir: Path, **changed: object) -> None:
     path, manifest = newest / "state.json", json.loads((newest / "manifest.json").read_text())
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
     manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
-    (newest / "manifest.json").write_text(json.dumps(manifest))
+    (newest / "manifest.json").write_text(to_json(manifest))
     assert fault_of(newest) is None
 
 

@@ -85,7 +85,12 @@ class _OnednnLinear(torch.autograd.Function):
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
-    if "onednn_linear" in _in_use and inputs.dtype == weight.dtype == torch.float32 and _applies(inputs):
+    if (
+        "onednn_linear" in _in_use
+        and inputs.dtype == weight.dtype == torch.float32
+        and inputs.numel()
+        and _applies(inputs)
+    ):
         return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
     return F.linear(inputs, weight, bias)
 

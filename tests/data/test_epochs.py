@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_a_faster_process_and_a_dead_one(split: Split, tmp_path: Path, monkeypat
         self._path(epoch).mkdir()
         write(self, self._path(epoch), epoch)
 
-    dead = cache._path(0).with_name(f"{cache._path(0).name}.{os.getpid()}.partial")
+    dead = cache._path(0).with_name(f"{cache._path(0).name}.{socket.gethostname()}-{os.getpid()}.partial")
     dead.mkdir(parents=True)
     (dead / "first_piece").write_bytes(b"half")
     monkeypatch.setattr(EpochCache, "_write", meanwhile)

@@ -171,9 +171,9 @@ def test_which_head_a_classifier_is(tmp_path: Path, tokenizer: Tokenizer) -> Non
 
 
 def test_dropout_of_a_task_head() -> None:
-    assert small_model(dropout=0.1, heads=("sequence",)).heads["sequence"].dropout.p == 0.1
-    assert small_model(dropout=0.1, heads=("token",), classifier_dropout=0.3).heads["token"].dropout.p == 0.3
-    assert small_model(dropout=0.1, heads=("span",), with_pooler=False).heads["span"].dropout.p == 0.0
+    assert small_model(dropout=0.1, heads=("sequence",)).heads["sequence"].dropout.prob == 0.1
+    assert small_model(dropout=0.1, heads=("token",), classifier_dropout=0.3).heads["token"].dropout.prob == 0.3
+    assert small_model(dropout=0.1, heads=("span",), with_pooler=False).heads["span"].dropout.prob == 0.0
 
 
 def test_activations_are_those_of_the_configuration() -> None:

@@ -179,7 +179,8 @@ def run_with_checkpoints(run_dir: Path, tokenizer: Tokenizer) -> Path:
     for step in (1, 2):
         model = small_model(tokenizer.vocab_size, seed=step)
         files = text_files(model, tokenizer)
-        checkpoint.save(run_dir, Checkpoint(step, huggingface.tensors_of(model), {}, {}, files), 3)
+        contents = Checkpoint(step, huggingface.tensors_of(model), {}, {}, files)
+        checkpoint.save(run_dir, contents.part(0, 1), keep_last=3)
     (run_dir / "model").mkdir()
     write_model(small_model(tokenizer.vocab_size, seed=3), tokenizer, run_dir / "model")
     return run_dir
