@@ -465,7 +465,9 @@ def _report(error: Exception) -> int:
         return INTERNAL_FAULT
     if launch.is_lost_peer(error) and launch.world_from_environment().size > 1:
         return _fail(f"another process of the run was lost ({message})", PeerError.exit_code)
-    return _fail(f"{message}; this is a fault of bertkit, --debug shows where", INTERNAL_FAULT)
+    # said by every process that it happens to: the others only know that this one was lost
+    print(f"error: {message}; this is a fault of bertkit, --debug shows where", file=sys.stderr)
+    return INTERNAL_FAULT
 
 
 def _fail(message: str, code: int = 2) -> int:
@@ -479,7 +481,7 @@ def _is_main() -> bool:
     from bertkit.errors import InputError
 
     try:
-        return launch.world_from_environment().is_main
+        return launch.is_launcher or launch.world_from_environment().is_main
     except InputError:
         return True
 

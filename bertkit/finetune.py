@@ -296,7 +296,11 @@ class _Finetuning:
             settings.optimizer,
             saving=settings.checkpoint,
             state=state,
-            state_depends_on={"batch": dataclasses.asdict(settings.batch), "kernels": settings.kernels},
+            state_depends_on={
+                "batch": dataclasses.asdict(settings.batch),
+                "kernels": settings.kernels,
+                "reproducibility": settings.reproducibility,
+            },
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )

@@ -150,6 +150,9 @@ def starts_workers(launch: LaunchConfig) -> bool:
     return not _is_slurm_task(os.environ) or os.environ["SLURM_NTASKS"] == str(launch.num_hosts)
 
 
+is_launcher = False  # whether this process started others: then it speaks for them, whatever srun calls it
+
+
 @dataclass
 class _Worker:
     """A process of this host, as the launcher knows it."""
@@ -194,6 +197,8 @@ def start(command: str, settings: Any, debug: bool = False) -> None:
         PeerError: a process died, hangs or raised something unforeseen, or another host did.
         KeyboardInterrupt: stopped before there was anything to save.
     """
+    global is_launcher
+    is_launcher = True
     job = {"command": command, "settings": dataclasses.asdict(settings), "debug": debug, "arguments": sys.argv}
     _Launcher(settings.launch, job, getattr(settings, "output_dir", None)).run()
 
@@ -297,6 +302,8 @@ class _Launcher:
                 )
             os.set_blocking(read, False)
             self.workers.append(_Worker(rank, process, progress, stacks))
+            if self.stop_signal is not None:  # it came before there was anyone to pass it on to
+                raise KeyboardInterrupt
         if others.listener is not None:
             others.listener.close()  # it is rank 0's now
 
@@ -465,7 +472,7 @@ class _Launcher:
     def _write_stacks(self, stacks: Mapping[int, str]) -> str:
         """Keep the stacks in the run's directory, or where there is none, in a temporary one."""
         directory = Path(self.output_dir) if self.output_dir is not None else None
-        if directory is None or not directory.is_dir():
+        if directory is None or not (directory / "manifest.json").is_file():  # no run's, or not yet
             directory = Path(tempfile.mkdtemp(prefix="bertkit-stacks-"))
         for rank, text in stacks.items():
             (directory / f"stacks-rank-{rank}.txt").write_text(text, encoding="utf-8")

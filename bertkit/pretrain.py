@@ -239,6 +239,7 @@ class _Pretraining:
             state_depends_on={
                 "batch": dataclasses.asdict(settings.batch),
                 "kernels": settings.kernels,
+                "reproducibility": settings.reproducibility,
                 "lengths": [segments.max_seq_length for segments in segments_of(settings)],
             },
             starting_moments=starting_moments,

@@ -155,6 +155,7 @@ def opened(
     with locked(directory):
         changes = check(directory, identity, rules, allow)  # once more: another start may have come first
         remove_leftovers(directory)
+        remove_leftovers(directory / "cache")
         write_identity(directory, settings, identity, facts)
         yield changes
 

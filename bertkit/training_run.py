@@ -27,7 +27,14 @@ from bertkit.train import checkpoint, loop
 from bertkit.train.config import OptimizerConfig, SavingConfig
 from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
 
-KEPT = ("best", "skips", "num_threads", "torch", "num_processes")  # of the state, whatever settings it was chosen for
+KEPT = (
+    "best",
+    "num_worse",
+    "skips",
+    "num_threads",
+    "torch",
+    "num_processes",
+)  # of the state, whatever settings it was chosen for
 
 
 class TrainingRun:

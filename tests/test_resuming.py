@@ -196,7 +196,7 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.mark.parametrize("background", ["true", "false"])
@@ -236,3 +236,12 @@ def test_two_processes_save_and_one_goes_on(prepared_dir: Path, four_steps: Path
     assert [fault_of(path) for path in all_checkpoints(tmp_path / "run")] == [None] * 3
     losses = [rows(path)[1]["loss"] for path in (four_steps, tmp_path / "run")]
     assert losses[0] == pytest.approx(losses[1], abs=2e-6)
+
+
+def test_an_allowed_reproducibility_takes_effect(prepared_dir: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert pretrain(prepared_dir, run_dir, "steps=2") == 0
+    more = ["steps=4", "reproducibility=strict", "resume.allow=[reproducibility]"]
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    states = [read_state(path) for path in all_checkpoints(run_dir)[:3]]
+    assert [(state["step"], state["num_parts"]) for state in states] == [(4, 4), (3, 4), (2, None)]

@@ -130,7 +130,7 @@ def mounted(place: Path, *what: str) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int) -> Counter[str]:
