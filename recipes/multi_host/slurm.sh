@@ -15,6 +15,8 @@ set -uo pipefail
 cd "$SLURM_SUBMIT_DIR" || exit 2
 ADDRESS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 10000))
 export ADDRESS NUM_HOSTS=$SLURM_NNODES NPROC=${NPROC:-8}
+# since Slurm 22.05 srun does not take this over from the job
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 # shellcheck disable=SC2016
 srun bash -c 'HOST_RANK=$SLURM_NODEID exec recipes/multi_host/run.sh "$@"' run "$@"
 code=$?
