@@ -11,14 +11,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import heartbeat, launch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import FrameType
 
 COMMANDS = {
     "prepare": "text -> tokenizer and prepared dataset",
@@ -34,7 +34,8 @@ COMMANDS = {
 
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
 KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate")  # they take task.* without task=
-PARALLEL_COMMANDS = ("pretrain", "finetune", "evaluate")
+TRAINING_COMMANDS = ("pretrain", "finetune")
+PARALLEL_COMMANDS = (*TRAINING_COMMANDS, "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 PIPE_CLOSED = 141  # as a shell says of a command whose reader left, such as head
 
@@ -153,10 +154,16 @@ def _run_stage(command: str, settings: Any) -> int:
     import importlib
 
     _quieten_libraries()
-    with _no_interrupt_within():
+    numbers = launch.STOP_SIGNALS if command in TRAINING_COMMANDS else (signal.SIGINT,)
+    # raised inside an import, an interrupt leaves a library half loaded
+    with _handling(numbers, lambda *_: os._exit(_stopped(command, settings))):
         stage = importlib.import_module(f"bertkit.{command}")
     heartbeat.beat()
-    return int(stage.run(settings) or 0)
+    try:
+        with _handling(numbers, signal.default_int_handler):  # between steps, training saves first
+            return int(stage.run(settings) or 0)
+    except KeyboardInterrupt:
+        return _stopped(command, settings)
 
 
 def _work() -> int:
@@ -178,13 +185,23 @@ def _work() -> int:
 
 
 @contextlib.contextmanager
-def _no_interrupt_within() -> Iterator[None]:
-    """End the process at once on Ctrl-C: raised inside an import, it leaves a library half loaded."""
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(_fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)))
+def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _stopped(command: str, settings: Any) -> int:
+    """Say what is left of a command that was stopped while it loaded or finished; give the exit code."""
+    from bertkit.errors import StoppedError
+
+    step = launch.newest_checkpoint(settings.output_dir) if command in TRAINING_COMMANDS else None
+    if step is None:
+        return _fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)
+    return _report(StoppedError(launch.stopped_line(step)))
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -452,7 +469,7 @@ def _report(error: Exception) -> int:
 
     if isinstance(error, StoppedError):
         if not heartbeat.fail(error.exit_code, str(error)) and _is_main():
-            print(error)
+            print(error, flush=True)
         return error.exit_code
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)

@@ -8,12 +8,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import heartbeat, resume_rules
+from bertkit import resume_rules
 from bertkit import run_dir as runs
 from bertkit.answering import answer, mean_loss
 from bertkit.batch import IGNORED
 from bertkit.config import to_mapping
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError, StoppedError
+from bertkit.errors import InputError
 from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
@@ -46,12 +45,10 @@ from bertkit.tasks.survey import Survey
 from bertkit.tasks.task import Feature
 from bertkit.train import loop
 from bertkit.train.checkpoint import rotate
-from bertkit.train.log import MetricsLog
 from bertkit.train.losses import LossTerm
-from bertkit.train.schedule import polynomial
-from bertkit.train.step_report import NO_SKIPS, Skips
 from bertkit.train.summation import FEWEST_PARTS, num_parts_for
-from bertkit.training_run import TrainingRun, metrics_row
+from bertkit.training_run import Chosen, TrainingRun
+from bertkit.training_stage import TrainingStage, opened
 from bertkit.view import console
 from bertkit.view.report import TASK_CHARTS, write_report
 
@@ -109,9 +106,9 @@ def run(settings: FinetuneSettings) -> None:
             print("\n".join(split.describe()))
         print(f"starting from {settings.model_dir}: {start['summary']}")
     accelerator = loop.make_accelerator(settings.device, world.size)
-    state = _state_at_start(settings, accelerator)
-    order = TrainingOrder(batches, settings.batch.sequences, settings.seed, Cut(**state["cut"]))
-    loop.check_layout(order.fewest_parts, state["num_parts"], world.size)
+    chosen = _choose(settings, accelerator)
+    order = TrainingOrder(batches, settings.batch.sequences, settings.seed, Cut(**chosen.cut))
+    loop.check_layout(order.fewest_parts, chosen.num_parts, world.size)
     identity["data_fingerprint"] = [_fingerprint(split.source.examples) for split in (train, dev)]
     identity["starting_weights"] = start["sha256"]
     facts = {
@@ -119,24 +116,10 @@ def run(settings: FinetuneSettings) -> None:
         "tokenizer_sha256": hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest(),
         "init_from": start,
     }
-    with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
-
-        def open_run() -> list[resume_rules.Change]:
-            opened = runs.opened(directory, to_mapping(settings), identity, facts, RULES, settings.resume.allow)
-            return stack.enter_context(opened)
-
-        changes = loop.on_main_process(accelerator, open_run)
-        finetuning = _Finetuning(
-            settings, batches, dev.source, dev_features, labels, model, tokenizer, accelerator, directory, state
+    with opened(accelerator, settings, identity, facts, RULES) as record_changes:
+        _Finetuning(settings, batches, dev, dev_features, labels, model, tokenizer, accelerator, chosen).run(
+            record_changes
         )
-
-        def record() -> list[str]:
-            return runs.record(directory, changes, finetuning.training.first_step, to_mapping(settings), identity)
-
-        for line in loop.on_main_process(accelerator, record):
-            if accelerator.is_main_process:
-                print(f"warning: {line}")
-        finetuning.run()
 
 
 def _known(settings: FinetuneSettings) -> dict[str, Any]:
@@ -266,163 +249,89 @@ def _check_steps(settings: FinetuneSettings, batches: FeatureBatches, num_proces
         )
 
 
-class _Finetuning:
-    """One run: what it holds, and its steps in order."""
+class _Finetuning(TrainingStage[FinetuneSettings]):
+    """A fine-tuning run."""
+
+    label = "fine-tuning"
 
     def __init__(
         self,
         settings: FinetuneSettings,
         batches: FeatureBatches,
-        dev: readers.Source,
+        dev: Split,
         dev_features: list[Feature],
         labels: tuple[str, ...],
         model: BertWithHeads,
         tokenizer: Tokenizer,
         accelerator: loop.Accelerator,
-        directory: Path,
-        state: dict[str, Any],
+        chosen: Chosen,
     ) -> None:
-        self.settings, self.labels = settings, labels
-        self.examples, self.features = dev.examples, dev_features
-        self.tokenizer, self.accelerator, self.directory = tokenizer, accelerator, directory
-        self.packed, self.main = model, accelerator.is_main_process
         num_layers = model.config.num_hidden_layers
         # the tops of the encoder train at the full rate times layer_decay, the head at the full rate
-        self.training = TrainingRun(
+        training = TrainingRun(
             accelerator,
-            directory,
+            Path(settings.output_dir),
             model,
             tokenizer,
             settings.optimizer,
             saving=settings.checkpoint,
-            state=state,
-            state_depends_on={
-                "batch": dataclasses.asdict(settings.batch),
-                "kernels": settings.kernels,
-                "reproducibility": settings.reproducibility,
-            },
+            chosen=chosen,
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )
-        self.state = self.training.state
-        self.order = TrainingOrder(batches, settings.batch.sequences, settings.seed, Cut(**self.state["cut"]))
-        loop.check_layout(self.order.fewest_parts, self.state["num_parts"], accelerator.num_processes)
-        self.steps = _steps_of(settings, batches)
-        self.warmup_steps = settings.warmup_of(self.steps)
-
-    def run(self) -> None:
-        """Train to the last step, or until the score no longer improves, and finish."""
-        first_step = self.training.first_step
-        self._introduce(first_step)
-        log = MetricsLog(self.directory / "metrics.jsonl", first_step) if self.main else None
-        progress = Progress("fine-tuning", self.steps, done=first_step, silent=not self.main)
-        with runs.stop_on_signal() as stop_requested, progress, self.training:
-            if not self._is_over(first_step):
-                self._train(stop_requested, log, progress)
-        if log is not None:
-            log.close()
-        self._finish()
-
-    def _train(self, stop_requested: Callable[[], bool], log: MetricsLog | None, progress: Progress) -> None:
-        settings = self.settings
-        tokens, seconds = 0, 0.0
-        for report in self._steps(stop_requested):
-            heartbeat.beat(report.step)
-            step = report.step
-            tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
-            metrics: dict[str, float] = {}
-            is_best = False
-            if self._is_due(step, settings.evaluation.every_steps):
-                metrics, _, loss = self._evaluate()
-                is_best = self.training.is_best(step, metrics[settings.task.best_metric])
-                self.state["num_worse"] = 0 if is_best else self.state["num_worse"] + 1
-                metrics |= {"loss": loss}
-            if log is not None:
-                for skipped in report.found:
-                    self._log(log, progress, skipped, None, {})
-                is_skipped = report.is_read and report.fault is not None
-                if metrics or self._is_logged(step) or report.is_left_out or is_skipped:
-                    self._log(log, progress, report, tokens / seconds, metrics)
-                    tokens, seconds = 0, 0.0
-                if metrics:
-                    progress.line(f"  dev: {console.scores_line(metrics)}")
-                    write_report(self.directory, {}, TASK_CHARTS)
-            report.check_skips(settings.numerics.max_skips_in_a_row)
-            is_over = self._is_over(step)
-            if is_best or is_over or report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
-                self.state["skips"] = dataclasses.asdict(report.skips)
-                self.training.save(step, is_required=report.stop_requested and not is_over)
-            progress.advance(step)
-            if is_over:
-                return
-            if report.stop_requested:
-                raise StoppedError(
-                    f"stopped at step {step} of {self.steps}; its checkpoint is saved, and the same command resumes"
-                )
-
-    def _steps(self, stop_requested: Callable[[], bool]) -> Iterator[loop.StepReport]:
-        settings, accelerator = self.settings, self.accelerator
-        return loop.train(
+        steps = _steps_of(settings, batches)
+        super().__init__(
+            settings,
             accelerator,
-            self.training.model,
-            self.training.optimizer,
-            functools.partial(task_losses, precision=settings.precision),
-            lambda step: self.order.micro_batches(step, accelerator.process_index, accelerator.num_processes),
-            first_step=self.training.first_step,
-            steps=self.steps,
-            peak_learning_rate=settings.optimizer.peak_learning_rate,
-            schedule=functools.partial(
-                polynomial,
-                steps=self.steps,
-                warmup_steps=self.warmup_steps,
-                power=settings.schedule.power,
-                decay_from=settings.schedule.decay_from,
-            ),
-            max_grad_norm=settings.optimizer.max_grad_norm,
-            seed=settings.seed,
-            num_parts=self.state["num_parts"],
-            skip_steps=settings.data.skip_steps,
-            skips=Skips(**self.state["skips"]),
-            is_read=lambda step: (
-                self._is_logged(step)
-                or self._is_due(step, settings.evaluation.every_steps)
-                or self._is_due(step, settings.checkpoint.every_steps)
-            ),
-            stop_requested=stop_requested,
+            training,
+            steps=steps,
+            warmup_steps=settings.warmup_of(steps),
+            losses=functools.partial(task_losses, precision=settings.precision),
         )
+        self.examples_of_dev, self.features = dev.source.examples, dev_features
+        self.labels, self.tokenizer = labels, tokenizer
+        self.order = TrainingOrder(batches, settings.batch.sequences, settings.seed, Cut(**training.chosen.cut))
+        loop.check_layout(self.order.fewest_parts, training.chosen.num_parts, accelerator.num_processes)
 
-    def _is_due(self, step: int, every_steps: int | str) -> bool:
-        every = self.order.steps_per_epoch if every_steps == "epoch" else int(every_steps)
-        return step == self.steps or step % every == 0
+    def batches(self, step: int) -> loop.Numbered:
+        """Give this process's micro-batches of a step, counted from 0."""
+        return self.order.micro_batches(step, self.accelerator.process_index, self.accelerator.num_processes)
 
-    def _is_logged(self, step: int) -> bool:
-        return step == 1 or self._is_due(step, self.settings.log.every_steps)
+    def examples(self, step: int) -> list[int]:
+        """Number the examples of the batch of a step, counted from 0."""
+        numbers: list[int] = self.order.items(step).tolist()
+        return numbers
 
-    def _log(
-        self,
-        log: MetricsLog,
-        progress: Progress,
-        report: loop.StepReport,
-        tokens_per_second: float | None,
-        metrics: dict[str, float],
-    ) -> None:
-        """Write the row of a step and print its line; the row of a skipped one names the examples of its batch."""
-        row = metrics_row(report, tokens_per_second, metrics)
-        row["epoch"] = round(report.step / self.order.steps_per_epoch, 4)
-        if report.fault is not None:
-            row["examples"] = self.order.items(report.step - 1).tolist()
-        log.write(row)
-        progress.line(console.step_line(row, self.steps, progress.time_left()))
+    def row_of(self, step: int) -> dict[str, Any]:
+        """Say how many epochs are done."""
+        return {"epoch": round(step / self.order.steps_per_epoch, 4)}
 
-    def _is_over(self, step: int) -> bool:
+    def is_due(self, step: int, every_steps: int | str) -> bool:
+        """Whether something that is done every so many steps, or every epoch, is done after this one."""
+        return super().is_due(step, self.order.steps_per_epoch if every_steps == "epoch" else every_steps)
+
+    def is_over(self, step: int) -> bool:
         """Whether the last step is done, or the score has not improved for too long."""
         patience = self.settings.evaluation.patience
-        return step >= self.steps or (patience is not None and self.state["num_worse"] >= patience)
+        return step >= self.steps or (patience is not None and self.training.standing.num_worse >= patience)
+
+    def evaluate(self, step: int) -> tuple[dict[str, float], bool]:
+        """Measure on the dev split; the weights of the best score are kept."""
+        metrics, _, loss = self._evaluate()
+        is_best = self.training.is_best(step, metrics[self.settings.task.best_metric])
+        standing = self.training.standing
+        standing.num_worse = 0 if is_best else standing.num_worse + 1
+        return metrics | {"loss": loss}, is_best
+
+    def show(self, step: int, metrics: dict[str, float], progress: Progress) -> None:
+        """Print the scores, and draw the report."""
+        progress.line(f"  dev: {console.scores_line(metrics)}")
+        write_report(self.directory, {}, TASK_CHARTS)
 
     def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:
         """Give the scores on the dev split, the predictions, and the mean loss, in which all classes weigh alike."""
         losses: list[LossTerm] = []
-        task, examples = self.settings.task, self.examples
+        task, examples = self.settings.task, self.examples_of_dev
         predictions = answer(
             self.accelerator,
             self.training.model,
@@ -438,9 +347,8 @@ class _Finetuning:
         scores = shapes.score(task, examples, predictions, self.labels)
         return scores, predictions, mean_loss(self.accelerator, losses)
 
-    def _introduce(self, first_step: int) -> None:
-        if not self.main:
-            return
+    def introduce(self) -> None:
+        """Say what is going to happen."""
         settings, config = self.settings, self.packed.config
         size = sum(parameter.numel() for parameter in self.packed.parameters())
         trained = sum(parameter.numel() for parameter in self.training.names)
@@ -452,16 +360,14 @@ class _Finetuning:
             f"{self.order.steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} "
             f"examples a step; learning rate {settings.optimizer.peak_learning_rate:g} after {self.warmup_steps:g} steps"
         )
-        if first_step:
-            print(f"resumed from step {first_step} of {self.steps}", flush=True)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Write the best model, its predictions, metrics and the report; the metrics last, they mark the run as done."""
         best_step = self.training.take_best()
         metrics, predictions, _ = self._evaluate()
         if not self.main:
             return
-        settings, examples = self.settings, self.examples
+        settings, examples = self.settings, self.examples_of_dev
         result: dict[str, Any] = {
             **metrics,
             "best_step": best_step,
@@ -482,12 +388,12 @@ class _Finetuning:
         rotate(self.directory, self.steps, settings.checkpoint.keep_last, best=None)  # model/ has the best weights now
         write_durably(self.directory / runs.RESULT, to_json(result))
         print(f"dev: {console.scores_line(metrics)} (step {best_step}, the best by {settings.task.best_metric})")
-        if self.state["skips"]["total"]:
-            print(console.skips_line(self.state["skips"]["total"]))
+        if self.training.standing.skips.total:
+            print(console.skips_line(self.training.standing.skips.total))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")
 
 
-def _state_at_start(settings: FinetuneSettings, accelerator: loop.Accelerator) -> dict[str, Any]:
+def _choose(settings: FinetuneSettings, accelerator: loop.Accelerator) -> Chosen:
     """Choose how a batch is cut, as it is set or to suit the device, and the order in which its parts are added.
 
     The cut is alike for one process and for two; with reproducibility=strict for any number.
@@ -500,11 +406,13 @@ def _state_at_start(settings: FinetuneSettings, accelerator: loop.Accelerator) -
         cut = Cut(batch.micro_tokens, None, fewest)
     else:
         cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
-    return {
-        "cut": dataclasses.asdict(cut),
-        "num_parts": num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
-        "skips": dataclasses.asdict(NO_SKIPS),
-        "best": None,
-        "num_worse": 0,
-        "kernels": kernels.choose(settings.kernels),
-    }
+    return Chosen(
+        cut=dataclasses.asdict(cut),
+        num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
+        kernels=kernels.choose(settings.kernels),
+        settings={
+            "batch": dataclasses.asdict(batch),
+            "kernels": settings.kernels,
+            "reproducibility": settings.reproducibility,
+        },
+    )

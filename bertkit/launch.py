@@ -38,6 +38,7 @@ LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: their words
 STACKS_SECONDS = 1.5  # for the stacks of a process to come
 JOB = "BERTKIT_JOB"  # the variable that tells a worker where its settings are
 STORE = "BERTKIT_STORE_FD"  # read by train/rendezvous.py
+OWN_THREADS = "BERTKIT_THREADS"  # says that the launcher chose the number of threads, not the user
 NO_STEP = 0xFFFF0000  # Slurm numbers the steps that no srun made (batch, extern, interactive) from the top
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed? ?out|NCCL|gloo", re.IGNORECASE
@@ -148,6 +149,18 @@ def starts_workers(launch: LaunchConfig) -> bool:
     if launch.num_processes * launch.num_hosts == 1 or "RANK" in os.environ:
         return False
     return not _is_slurm_task(os.environ) or os.environ["SLURM_NTASKS"] == str(launch.num_hosts)
+
+
+def newest_checkpoint(output_dir: str | None) -> int | None:
+    """Give the step of the newest checkpoint in a run's directory, by its name alone: no file of it is read."""
+    names = [] if output_dir is None else [path.name for path in Path(output_dir, "checkpoints").glob("step-*")]
+    steps = [int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()]
+    return max(steps, default=None)
+
+
+def stopped_line(step: int) -> str:
+    """Say that a run can go on."""
+    return f"stopped; checkpoint {step} is saved, and the same command resumes"
 
 
 is_launcher = False  # whether this process started others: then it speaks for them, whatever srun calls it
@@ -267,8 +280,9 @@ class _Launcher:
         if interface is None:
             raise InputError(f"no network interface with the address {own} found; set launch.interface=")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = str(max(1, cores // launch.num_processes))
         variables = {
-            "OMP_NUM_THREADS": str(max(1, cores // launch.num_processes)),
+            **({} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": threads, OWN_THREADS: "1"}),
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # no warnings of addresses without a name
         } | os.environ
         variables |= {
@@ -423,9 +437,10 @@ class _Launcher:
                 raise PeerError(f"{worker} {how} and said nothing; {self._state()}")
 
     def _stopped_early(self) -> NoReturn:
-        if self.saved_step is None:
+        step = self.saved_step or newest_checkpoint(self.output_dir)
+        if step is None:
             raise KeyboardInterrupt
-        raise StoppedError(f"stopped; checkpoint {self.saved_step} is saved, and the same command resumes")
+        raise StoppedError(stopped_line(step))
 
     def _judge_silence(self, others: hosts.Hosts) -> NoReturn:
         """Name the processes that do not wait for others; where all of them wait, the other host is asked for."""

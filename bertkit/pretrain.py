@@ -8,24 +8,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bertkit import heartbeat, resume_rules
+from bertkit import resume_rules
 from bertkit import run_dir as runs
 from bertkit.config import to_mapping
 from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
-from bertkit.errors import InputError, StoppedError
+from bertkit.errors import InputError
 from bertkit.evaluate import as_stored, check_fit, check_vocabulary, evaluate_split
 from bertkit.files import building_dir, read_json, sha256_file, to_json, write_durably
 from bertkit.interop import card, huggingface
@@ -40,12 +38,10 @@ from bertkit.phases import Phase, make_phases, micro_sequences_of, segments_of
 from bertkit.progress import Progress
 from bertkit.settings import PretrainSettings
 from bertkit.train import checkpoint, loop
-from bertkit.train.log import MetricsLog
 from bertkit.train.optimizer import MOMENTS
-from bertkit.train.schedule import polynomial
-from bertkit.train.step_report import NO_SKIPS, Skips
 from bertkit.train.summation import num_parts_for
-from bertkit.training_run import TrainingRun, metrics_row
+from bertkit.training_run import Chosen, TrainingRun
+from bertkit.training_stage import TrainingStage, opened
 from bertkit.view import console
 from bertkit.view.report import write_report
 
@@ -97,28 +93,19 @@ def run(settings: PretrainSettings) -> None:
         "tokenizer_sha256": sha256_file(dataset.directory / "tokenizer" / "vocab.txt"),
         "init_from": start,
     }
-
-    with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
-
-        def open_run() -> list[resume_rules.Change]:
-            opened = runs.opened(directory, to_mapping(settings), identity, facts, RULES, settings.resume.allow)
-            return stack.enter_context(opened)
-
-        state = {
-            "micro_sequences": micro_sequences,
-            "num_parts": num_parts,
-            "kernels": kernels.choose(settings.kernels),
-        }
-        changes = loop.on_main_process(accelerator, open_run)
-        pretraining = _Pretraining(settings, dataset, model, moments, accelerator, directory, state)
-
-        def record() -> list[str]:
-            return runs.record(directory, changes, pretraining.first_step, to_mapping(settings), identity)
-
-        for line in loop.on_main_process(accelerator, record):
-            if accelerator.is_main_process:
-                print(f"warning: {line}")
-        pretraining.run()
+    chosen = Chosen(
+        cut=micro_sequences,
+        num_parts=num_parts,
+        kernels=kernels.choose(settings.kernels),
+        settings={
+            "batch": dataclasses.asdict(settings.batch),
+            "kernels": settings.kernels,
+            "reproducibility": settings.reproducibility,
+            "lengths": [segments.max_seq_length for segments in segments_of(settings)],
+        },
+    )
+    with opened(accelerator, settings, identity, facts, RULES) as record_changes:
+        _Pretraining(settings, dataset, model, moments, accelerator, chosen).run(record_changes)
 
 
 def _is_done(directory: Path, identity: dict[str, Any]) -> bool:
@@ -213,8 +200,10 @@ def _starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[
     return moments
 
 
-class _Pretraining:
-    """One run: what it holds, and its steps in order."""
+class _Pretraining(TrainingStage[PretrainSettings]):
+    """A pretraining run."""
+
+    label = "pretraining"
 
     def __init__(
         self,
@@ -223,158 +212,63 @@ class _Pretraining:
         model: BertWithHeads,
         starting_moments: dict[str, Tensor],
         accelerator: loop.Accelerator,
-        directory: Path,
-        state: dict[str, Any],
+        chosen: Chosen,
     ) -> None:
-        self.settings, self.dataset, self.accelerator = settings, dataset, accelerator
-        self.directory, self.main = directory, accelerator.is_main_process
-        self.training = TrainingRun(
+        directory = Path(settings.output_dir)
+        training = TrainingRun(
             accelerator,
             directory,
             model,
             dataset.tokenizer,
             settings.optimizer,
             saving=settings.checkpoint,
-            state={**state, "skips": dataclasses.asdict(NO_SKIPS)},
-            state_depends_on={
-                "batch": dataclasses.asdict(settings.batch),
-                "kernels": settings.kernels,
-                "reproducibility": settings.reproducibility,
-                "lengths": [segments.max_seq_length for segments in segments_of(settings)],
-            },
+            chosen=chosen,
             starting_moments=starting_moments,
         )
-        self.packed, self.model, self.first_step = model, self.training.model, self.training.first_step
-        if self.first_step > settings.steps:
-            raise InputError(f"steps={settings.steps}: the run in {directory} has done {self.first_step}; ask for more")
-        self.state = self.training.state
-        self.phases = make_phases(settings, dataset, directory / "cache", self.state["micro_sequences"])
-        for phase in self.phases:  # those of a run that is resumed, with perhaps other processes than it began with
-            loop.check_layout(len(phase.shards), self.state["num_parts"], accelerator.num_processes)
-
-    def run(self) -> None:
-        """Train to the last step and finish."""
-        settings, main = self.settings, self.main
-        self._introduce()
-        log = MetricsLog(self.directory / "metrics.jsonl", self.first_step) if main else None
-        progress = Progress("pretraining", settings.steps, done=self.first_step, silent=not main)
-        tokens, seconds = 0, 0.0
-        with runs.stop_on_signal() as stop_requested, progress, self.training:
-            for report in self._steps(stop_requested):
-                heartbeat.beat(report.step)
-                step, phase = report.step, self._phase_of(report.step - 1)
-                tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
-                is_last = step == settings.steps
-                metrics: dict[str, float] = {}
-                if self._is_due(step, settings.evaluation.every_steps):
-                    metrics = self._evaluate(phase)
-                if log is not None:
-                    for skipped in report.found:
-                        self._log(log, progress, skipped, None, {})
-                    is_skipped = report.is_read and report.fault is not None
-                    if metrics or self._is_logged(step) or report.is_left_out or is_skipped:
-                        self._log(log, progress, report, tokens / seconds, metrics)
-                        tokens, seconds = 0, 0.0
-                report.check_skips(settings.numerics.max_skips_in_a_row)
-                if "mlm_loss" in metrics and main:
-                    baselines = self._baselines(phase)
-                    progress.line(f"  health: {console.health_line(metrics, baselines)}")
-                    write_report(self.directory, baselines)
-                if report.stop_requested or self._is_due(step, settings.checkpoint.every_steps):
-                    self.state["skips"] = dataclasses.asdict(report.skips)
-                    self._rate(step, phase, metrics)
-                    self.training.save(step, is_required=report.stop_requested and not is_last)
-                progress.advance(step)
-                if report.stop_requested and not is_last:
-                    raise StoppedError(
-                        f"stopped at step {step} of {settings.steps}; its checkpoint is saved, and the same command resumes"
-                    )
-                if step == phase.last_step and not is_last and main:
-                    progress.line(self._phase_line(step))
-        if log is not None:
-            log.close()
-        self._finish()
-
-    def _steps(self, stop_requested: Callable[[], bool]) -> Iterator[loop.StepReport]:
-        settings, accelerator = self.settings, self.accelerator
-
-        def share_of(phase: Phase) -> range:
-            return loop.shards_of_process(len(phase.shards), accelerator.process_index, accelerator.num_processes)
-
-        def batches(step: int) -> loop.Numbered:
-            phase = self._phase_of(step)
-            return phase.micro_batches(step, share_of(phase))
-
-        return loop.train(
+        if training.first_step > settings.steps:
+            raise InputError(
+                f"steps={settings.steps}: the run in {directory} has done {training.first_step}; ask for more"
+            )
+        super().__init__(
+            settings,
             accelerator,
-            self.model,
-            self.training.optimizer,
-            functools.partial(pretraining_losses, precision=settings.precision),
-            batches,
-            first_step=self.first_step,
+            training,
             steps=settings.steps,
-            peak_learning_rate=settings.optimizer.peak_learning_rate,
-            schedule=functools.partial(
-                polynomial,
-                steps=settings.steps,
-                warmup_steps=settings.schedule.warmup_of(settings.steps),
-                power=settings.schedule.power,
-                decay_from=settings.schedule.decay_from,
-            ),
-            max_grad_norm=settings.optimizer.max_grad_norm,
-            seed=settings.seed,
-            num_parts=self.state["num_parts"],
-            skip_steps=settings.data.skip_steps,
-            skips=Skips(**self.state["skips"]),
-            is_read=lambda step: (
-                self._is_logged(step)
-                or self._is_due(step, settings.evaluation.every_steps)
-                or self._is_due(step, settings.checkpoint.every_steps)
-            ),
-            stop_requested=stop_requested,
+            warmup_steps=settings.schedule.warmup_of(settings.steps),
+            losses=functools.partial(pretraining_losses, precision=settings.precision),
         )
+        self.dataset = dataset
+        self.phases = make_phases(settings, dataset, directory / "cache", training.chosen.cut)
+        for phase in self.phases:  # those of a run that is resumed, with perhaps other processes than it began with
+            loop.check_layout(len(phase.shards), training.chosen.num_parts, accelerator.num_processes)
 
-    def _is_due(self, step: int, every_steps: int) -> bool:
-        return step == self.settings.steps or step % every_steps == 0
+    def batches(self, step: int) -> loop.Numbered:
+        """Give this process's micro-batches of a step, counted from 0."""
+        phase, accelerator = self._phase_of(step), self.accelerator
+        share = loop.shards_of_process(len(phase.shards), accelerator.process_index, accelerator.num_processes)
+        return phase.micro_batches(step, share)
 
-    def _is_logged(self, step: int) -> bool:
-        return step == 1 or self._is_due(step, self.settings.log.every_steps)
-
-    def _log(
-        self,
-        log: MetricsLog,
-        progress: Progress,
-        report: loop.StepReport,
-        tokens_per_second: float | None,
-        metrics: dict[str, float],
-    ) -> None:
-        """Write the row of a step and print its line; the row of a skipped one names the examples of its batch."""
-        row = metrics_row(report, tokens_per_second, metrics)
-        if report.fault is not None:
-            row["examples"] = self._phase_of(report.step - 1).examples(report.step - 1)
-        log.write(row)
-        progress.line(console.step_line(row, self.settings.steps, progress.time_left()))
+    def examples(self, step: int) -> list[tuple[int, int]]:
+        """Name the examples of the batch of a step, counted from 0."""
+        return self._phase_of(step).examples(step)
 
     def _phase_of(self, step: int) -> Phase:
         """Give the phase of a step, counted from 0; beyond the end it is the last one."""
         return next((phase for phase in self.phases if step < phase.last_step), self.phases[-1])
 
-    def _introduce(self) -> None:
-        if not self.main:
-            return
+    def introduce(self) -> None:
+        """Say what is going to happen."""
         settings, config = self.settings, self.packed.config
         size = sum(parameter.numel() for parameter in self.packed.parameters())
         how = f"{settings.precision} on {self.accelerator.device.type}, {self.accelerator.num_processes} process(es)"
         print(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(self.packed.heads), how))
-        print(self._phase_line(self.first_step))
+        print(self._phase_line(self.training.first_step))
         if self.phases[0].held_out is None:
             fixed = isinstance(settings.segments, InstancesConfig)
             hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
             print(f"warning: no held-out documents, so no evaluation; {hint}")
         if self.dataset.tokenizer.rules == "google":
             print("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
-        if self.first_step:
-            print(f"resumed from step {self.first_step} of {settings.steps}", flush=True)
 
     def _phase_line(self, step: int) -> str:
         phase, settings = self._phase_of(step), self.settings
@@ -388,21 +282,38 @@ class _Pretraining:
             len(phase.shards),
         )
 
+    def evaluate(self, step: int) -> tuple[dict[str, float], bool]:
+        """Measure the losses over held-out text; checkpoints come when they are due, whatever the losses."""
+        return self._evaluate(self._phase_of(step - 1)), False
+
     def _evaluate(self, phase: Phase) -> dict[str, float]:
         if phase.held_out is None:
             return {}
         limit, precision = self.settings.evaluation.max_sequences, self.settings.precision
-        results = evaluate_split(self.accelerator, self.model, phase.held_out, limit, EVALUATION_SEQUENCES, precision)
+        model = self.training.model
+        results = evaluate_split(self.accelerator, model, phase.held_out, limit, EVALUATION_SEQUENCES, precision)
         return {name: value for name, (value, _) in results.items()}
 
-    def _rate(self, step: int, phase: Phase, metrics: dict[str, float]) -> None:
-        """See whether the checkpoint that is saved now is the best one, by its evaluated loss if it has one."""
-        best = self.training.state["best"]
+    def show(self, step: int, metrics: dict[str, float], progress: Progress) -> None:
+        """Print what the losses say of the run's health, and draw its report."""
+        if "mlm_loss" in metrics:
+            baselines = self._baselines(self._phase_of(step - 1))
+            progress.line(f"  health: {console.health_line(metrics, baselines)}")
+            write_report(self.directory, baselines)
+
+    def before_save(self, step: int, metrics: dict[str, float]) -> None:
+        """See whether the checkpoint is the best one, by its evaluated loss if it has one."""
+        phase, best = self._phase_of(step - 1), self.training.standing.best
         if best is not None and (best["step"] <= phase.first_step or not self.settings.checkpoint.keep_best):
-            self.training.state["best"] = None  # losses over sequences of another length are no measure for these
+            self.training.standing.best = None  # losses over sequences of another length are no measure for these
         losses = [value for name, value in metrics.items() if name.endswith("_loss")]
         if losses and self.settings.checkpoint.keep_best:
             self.training.is_best(step, -sum(losses))
+
+    def after_step(self, step: int, progress: Progress) -> None:
+        """Announce the next phase."""
+        if self.main and step == self._phase_of(step - 1).last_step:
+            progress.line(self._phase_line(step))
 
     def _baselines(self, phase: Phase) -> dict[str, float]:
         """Give what a model reaches that only counts: words, and which label of next sentence prediction is commoner."""
@@ -412,7 +323,7 @@ class _Pretraining:
             baselines["guessing"] = max(share, 1 - share)
         return baselines
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Write the model, the metrics and the report; the metrics last, they mark the run as done."""
         metrics = self._evaluate(self.phases[-1])
         if not self.main:
@@ -428,6 +339,6 @@ class _Pretraining:
         write_durably(self.directory / runs.RESULT, to_json(result))
         if "mlm_loss" in metrics:
             print(console.health_line(metrics, baselines))
-        if self.state["skips"]["total"]:
-            print(console.skips_line(self.state["skips"]["total"]))
+        if self.training.standing.skips.total:
+            print(console.skips_line(self.training.standing.skips.total))
         print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")

@@ -16,11 +16,13 @@ from bertkit.errors import InputError
 FREE = "free"  # changes nothing of what is learned: places, logs, saves
 WARN = "warn"  # takes effect, and is said in a line
 FIXED = "fixed"  # refused, unless resume.allow names it; then it takes effect
+BEGUN = "begun"  # had its effect when the run began, and can have none on resume: refused, whatever is allowed
+REFUSED = (FIXED, BEGUN)
 
 Rules = Mapping[str, str]
 
 # of data and starting weights the content counts, not the place
-CONTENT = {"data_fingerprint": FIXED, "starting_weights": FIXED}
+CONTENT = {"data_fingerprint": FIXED, "starting_weights": BEGUN}
 BOTH = {
     **CONTENT,
     "output_dir": FREE,
@@ -33,10 +35,11 @@ BOTH = {
     "batch.micro_sequences": WARN,  # rounding and dropout differ
     "batch.micro_tokens": WARN,
     "optimizer": FIXED,
+    "optimizer.name": BEGUN,  # the moments of one mean something else to another
     "schedule": FIXED,
     "reproducibility": FIXED,
     "numerics": FREE,
-    "data.skip_steps": FREE,
+    "data.skip_steps": WARN,
     "checkpoint": FREE,
     "log": FREE,
     "launch": FREE,
@@ -45,7 +48,7 @@ BOTH = {
 PRETRAIN: Rules = {
     **BOTH,
     "init_from": FREE,
-    "init_moments": FIXED,
+    "init_moments": BEGUN,
     "steps": WARN,  # train longer, or less; the schedule is that of the new number of steps from there on
     "model": FIXED,
     "segments": FIXED,
@@ -58,8 +61,8 @@ FINETUNE: Rules = {
     "model_dir": FREE,
     "task": FIXED,
     "num_epochs": FIXED,
-    "freeze": FIXED,
-    "reinit_layers": FIXED,
+    "freeze": BEGUN,
+    "reinit_layers": BEGUN,
     "layer_decay": FIXED,
     "class_weights": FIXED,
     "max_train_examples": FIXED,
@@ -119,13 +122,26 @@ def check_allowed(allow: Sequence[str], identity: Mapping[str, Any]) -> None:
 
 
 def refused(found: Sequence[Change], rules: Rules, allow: Sequence[str]) -> list[Change]:
-    """Give the changes of fixed settings that no name in `allow`, of the setting or of a group that it is in, permits."""
-    return [
-        change
-        for change in found
-        if class_of(change.key, rules) == FIXED
-        and not any(change.key == name or change.key.startswith(f"{name}.") for name in allow)
-    ]
+    """Give the changes that are refused.
+
+    Those of a fixed setting that no name in `allow`, of the setting or of a group that it is in, permits; and all of one
+    that had its effect when the run began.
+    """
+
+    def is_allowed(key: str) -> bool:
+        return class_of(key, rules) != BEGUN and any(key == name or key.startswith(f"{name}.") for name in allow)
+
+    return [change for change in found if class_of(change.key, rules) in REFUSED and not is_allowed(change.key)]
+
+
+def ways_out(found: Sequence[Change], rules: Rules) -> str:
+    """Say what to do about refused changes, but for choosing another directory."""
+    begun = [change.key for change in found if class_of(change.key, rules) == BEGUN]
+    if begun:
+        return f"or go back to its settings: {', '.join(begun)} had its effect when the run began"
+    return (
+        f"use its settings, or change them from here on with resume.allow=[{','.join(change.key for change in found)}]"
+    )
 
 
 def listed(found: Sequence[Change]) -> str:

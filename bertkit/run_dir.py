@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import platform
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -25,13 +27,15 @@ from bertkit import __version__, heartbeat, resume_rules
 from bertkit.errors import InputError
 from bertkit.files import flush, locked, read_json, remove_leftovers, to_json, write_durably
 from bertkit.launch import STOP_SIGNALS, world_from_environment
-from bertkit.resume_rules import FIXED, LENGTH, Change, Rules, class_of
+from bertkit.resume_rules import LENGTH, REFUSED, Change, Rules, class_of
 
 RESULT = "eval.json"
 FILES_OF_A_RUN = (
     "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
     "predictions.json", "nbest_predictions.json", "null_odds.json",
 )  # fmt: skip
+SECONDS_OF_ONE_REQUEST = 2.0
+STDOUT = 1  # a print might be under way
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
@@ -44,7 +48,7 @@ def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool
     if not isinstance(theirs, dict):
         return False
     found = resume_rules.changes(theirs, identity)
-    return not any(change.key == LENGTH or class_of(change.key, rules) == FIXED for change in found)
+    return not any(change.key == LENGTH or class_of(change.key, rules) in REFUSED for change in found)
 
 
 def run_of(model_dir: str | Path) -> Path | None:
@@ -111,8 +115,7 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     if refused:
         raise InputError(
             f"output_dir={directory} holds another run ({resume_rules.listed(refused)}); choose another directory (with "
-            f"init_from={directory} to train its model further), use its settings, or change them from here on with "
-            f"resume.allow=[{','.join(change.key for change in refused)}]"
+            f"init_from={directory} to train its model further), {resume_rules.ways_out(refused, rules)}"
         )
     return changes
 
@@ -202,22 +205,26 @@ def _git_revision() -> str | None:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; the second one ends the process at once.
+    """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; another one, some seconds later, ends the process at once.
 
-    Under a launcher the second one is the launcher's to judge: Slurm and systemd send every signal to all processes, and
-    the launcher passes its own on.
+    torchrun and Slurm send their signal more than once, and to all processes: those that follow at once mean the same.
+    Under a launcher a second one is the launcher's to judge, which passes its own on.
 
     Gives a function that tells whether a stop was requested.
     """
-    received: list[int] = []
+    received: list[float] = []
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def remember(number: int, _: FrameType | None) -> None:
-        received.append(number)
+        now = time.monotonic()
+        received.append(now)
         if heartbeat.is_watched():
             return
-        for known, handler in before.items():
-            signal.signal(known, handler)
+        if now - received[0] > SECONDS_OF_ONE_REQUEST:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif len(received) == 1 and world_from_environment().is_main:
+            os.write(STDOUT, b"stopping after this step; another signal, later, ends at once\n")
 
     for number in before:
         signal.signal(number, remember)

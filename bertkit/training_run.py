@@ -5,9 +5,12 @@ Everything that a run chose for itself is in its checkpoints, and chosen again o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,24 +20,61 @@ from torch import Tensor
 
 from bertkit import heartbeat
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import BertkitError, InputError, StorageError
+from bertkit.errors import InputError, StorageError
 from bertkit.files import remove_leftovers
 from bertkit.interop import huggingface
 from bertkit.interop.load import text_files
+from bertkit.launch import OWN_THREADS
 from bertkit.model import kernels
 from bertkit.model.heads import BertWithHeads
 from bertkit.train import checkpoint, loop
 from bertkit.train.config import OptimizerConfig, SavingConfig
 from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
+from bertkit.train.step_report import NO_SKIPS, Skips
 
-KEPT = (
-    "best",
-    "num_worse",
-    "skips",
-    "num_threads",
-    "torch",
-    "num_processes",
-)  # of the state, whatever settings it was chosen for
+THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a run chose for itself when it began; a later start keeps it, unless a setting that it depends on changed.
+
+    Attributes:
+        cut: how a batch is cut into micro-batches, in the words of the stage; plain values.
+        num_parts: as for `loop.train`.
+        kernels: of `model.kernels`.
+        settings: those that it depends on; plain values.
+    """
+
+    cut: Any
+    num_parts: int | None
+    kernels: Sequence[str]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What the last bits of the weights depend on beside the settings."""
+
+    num_processes: int
+    num_threads: int
+    torch: str
+    device: str
+
+
+@dataclass
+class Standing:
+    """How far a run has come, beside its weights.
+
+    Attributes:
+        best: the step and the score of the best weights so far, or None.
+        num_worse: evaluations in a row since then.
+        skips: the steps skipped so far.
+    """
+
+    best: dict[str, Any] | None = None
+    num_worse: int = 0
+    skips: Skips = NO_SKIPS
 
 
 class TrainingRun:
@@ -44,8 +84,9 @@ class TrainingRun:
 
     Attributes:
         first_step: steps done before.
-        state: plain values that every checkpoint keeps: what the run chose for itself, and under "best" the step and the
-            score of the best weights so far, or None.
+        last_step: steps done in all, as of the newest save.
+        chosen: by this start, or by an earlier one.
+        standing: of now; every checkpoint keeps it.
         packed: the model itself.
         model: the model as the accelerator prepared it.
         num_failed_saves: since this start, with `on_save_error=continue`.
@@ -60,8 +101,7 @@ class TrainingRun:
         optimizer: OptimizerConfig,
         *,
         saving: SavingConfig,
-        state: dict[str, Any],
-        state_depends_on: dict[str, Any],
+        chosen: Chosen,
         starting_moments: dict[str, Tensor] | None = None,
         freeze: Callable[[BertWithHeads], None] = lambda model: None,
         rate_scale_of: Callable[[str], float] = lambda name: 1.0,
@@ -75,31 +115,28 @@ class TrainingRun:
             tokenizer: goes into every checkpoint.
             optimizer: its settings.
             saving: how checkpoints are saved.
-            state: of a run that starts; of one that resumes with other settings, what it chooses anew.
-            state_depends_on: the settings that `state` was chosen for.
+            chosen: by this start; the first process's holds for all.
             starting_moments: of the optimizer of a run that starts.
             freeze: takes parts of the model, in training mode, out of training.
             rate_scale_of: a parameter's name -> what its learning rate is multiplied with.
 
         Raises:
-            InputError: a process does not see the files of the first one, or the model is another one than the checkpoint's.
+            InputError: a process does not see the files of the first one, or the model is another one than the
+                checkpoint's, or strict reproducibility cannot be kept here.
             StorageError: there are checkpoints, and every one of them is damaged.
         """
         self.accelerator, self.directory, self.packed, self.tokenizer = accelerator, directory, model, tokenizer
-        here = {
-            "num_threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "num_processes": accelerator.num_processes,
-        }
         self.saving, self.ranks, self.num_failed_saves = saving, loop.ranks_of(accelerator), 0
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
         self._failed_step: int | None = None
         self._best_before: dict[str, Any] | None = None
         self.ranks.check_shared(directory)
-        self.first_step = 0
+        self.first_step = self.last_step = 0
         self.last_good: int | None = None
-        self.state = {"best": None, **state, "chosen_for": state_depends_on, **here}
+        self.standing = Standing()
+        self.chosen = self.ranks.first(lambda: chosen)
+        self.platform = self.ranks.first(self._platform_here)
         newest = self._newest()
         moments, num_updates = starting_moments or {}, 0
         if newest is not None:
@@ -107,8 +144,8 @@ class TrainingRun:
             self._take_weights(newest)
             moments = checkpoint.read_moments(newest)
             heartbeat.saved(self.first_step)
-        self._go_on(here)
-        kernels.use(self.state["kernels"])
+        torch.set_num_threads(self.platform.num_threads)
+        kernels.use(self.chosen.kernels)
         freeze(model.train())
         self.model = accelerator.prepare_model(model)
         groups = parameter_groups(model, optimizer.weight_decay, rate_scale_of)
@@ -119,34 +156,47 @@ class TrainingRun:
             _require_same_tensors(newest, moments, wanted)
         self.optimizer.restore(moments, self.names, num_updates)
 
-    def _go_on(self, here: dict[str, Any]) -> None:
+    def _platform_here(self) -> Platform:
+        accelerator = self.accelerator
+        return Platform(accelerator.num_processes, torch.get_num_threads(), torch.__version__, accelerator.device.type)
+
+    def _go_on_as(self, before: Platform) -> None:
         """Compute as the run did until now: the number of threads and torch's version are part of every last bit.
 
-        Other processes than before have their own number of threads.
+        The run's number of threads holds with the same number of processes, and always where reproducibility is strict;
+        but a number that the user asks for is not quietly changed.
 
         Raises:
             InputError: the last bits would differ, and reproducibility is strict.
         """
-        before = {key: self.state[key] for key in here}
-        changed = [
-            f"{before[key]} {name} before, {here[key]} here"
-            for key, name in (("num_threads", "threads"), ("torch", "as torch"))
-            if before[key] != here[key]
-        ]
-        if changed and self.state["num_parts"] is not None:
+        here, is_strict = self.platform, self.chosen.num_parts is not None
+        is_asked_for = THREADS in os.environ and OWN_THREADS not in os.environ
+        keeps = not is_asked_for and (is_strict or before.num_processes == here.num_processes)
+        if keeps:
+            self.platform = here = dataclasses.replace(here, num_threads=before.num_threads)
+        changed = []
+        if before.torch != here.torch:
+            changed.append((f"torch {before.torch} before, {here.torch} here", f"install torch {before.torch}"))
+        if before.num_threads != here.num_threads:
+            text = f"{before.num_threads} threads before, {here.num_threads} here"
+            changed.append((text, f"set {THREADS}={before.num_threads}"))
+        texts = "; ".join(text for text, _ in changed)
+        if changed and is_strict:
             raise InputError(
-                f"{self.directory}: {'; '.join(changed)}: reproducibility=strict goes on only as it began; set "
-                f"OMP_NUM_THREADS={before['num_threads']} and install torch {before['torch']}"
+                f"{self.directory}: {texts}: reproducibility=strict goes on only as it began; "
+                + " and ".join(remedy for _, remedy in changed)
             )
-        if before["num_processes"] == here["num_processes"]:
-            here["num_threads"] = before["num_threads"]
-        if changed and self.accelerator.is_main_process:
-            print(
-                f"warning: {'; '.join(changed)}: the last bits of the weights may differ from those of a run never "
-                f"stopped; going on with {here['num_threads']} threads"
+        if changed:
+            self._warn(f"{texts}: the last bits of the weights may differ from those of a run never stopped")
+        if before.device != here.device:
+            self._warn(f"resumed with device {here.device}, begun with {before.device}: the results differ by rounding")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        if here.device == "cpu" and here.num_threads * local_size > cores:
+            self._warn(
+                f"{local_size} process(es) of {here.num_threads} threads on {cores} core(s), as the run began: slow; to "
+                f"change processes at will, begin a run with {THREADS}=1"
             )
-        torch.set_num_threads(here["num_threads"])
-        self.state |= here
 
     def _newest(self) -> Path | None:
         """Find the newest valid checkpoint; the first process looks, and says what is wrong with newer ones."""
@@ -166,23 +216,22 @@ class TrainingRun:
         return newest
 
     def _take_state(self, newest: Path) -> int:
-        """Choose again what the run chose before, unless the settings that it depends on changed; give its updates."""
+        """Go on with what the run chose, and from where it stood; give its updates."""
         before = checkpoint.read_state(newest)
-        self.first_step = self.last_good = before.pop("step")
-        num_updates: int = before.pop("num_updates")
-        device = self.accelerator.device.type
-        there = before.pop("device", device)
-        if there != device:
-            self._warn(f"resumed with device {device}, begun with {there}: the results differ by rounding")
-        if before.get("chosen_for", self.state["chosen_for"]) != self.state["chosen_for"]:
-            before |= {name: self.state[name] for name in self.state if name not in KEPT}
-        self.state |= before
-        best = self.state["best"]
+        self.first_step = self.last_step = self.last_good = before["step"]
+        chosen = Chosen(**before["chosen"])
+        if chosen.settings == self.chosen.settings:
+            self.chosen = chosen
+        standing = before["standing"]
+        self.standing = Standing(**{**standing, "skips": Skips(**standing["skips"])})
+        self._go_on_as(Platform(**before["platform"]))
+        best = self.standing.best
         if best is not None and self.best_dir() is None:
             self._warn(
                 f"the best checkpoint, of step {best['step']}, is not there; the best is looked for from here on"
             )
-            self.state["best"] = None
+            self.standing.best = None
+        num_updates: int = before["num_updates"]
         return num_updates
 
     def _take_weights(self, newest: Path) -> None:
@@ -193,16 +242,18 @@ class TrainingRun:
 
     def best_dir(self) -> Path | None:
         """Where the best weights are: their checkpoint, or the model of a run that was finished before; None: nowhere."""
-        places = (checkpoint.step_dir(self.directory, self.state["best"]["step"]), self.directory / "model")
+        if self.standing.best is None:
+            return None
+        places = (checkpoint.step_dir(self.directory, self.standing.best["step"]), self.directory / "model")
         return next((place for place in places if place.is_dir()), None)
 
     def is_best(self, step: int, score: float) -> bool:
         """Tell whether a score, the larger the better, is the best so far, and remember it if so; the earlier of two equal ones stays."""
         self._settle()  # a best whose save failed is none
-        best = self.state["best"]
+        best = self.standing.best
         if best is not None and not score > best["score"]:
             return False
-        self.state["best"], self._best_before = {"step": step, "score": score}, best
+        self.standing.best, self._best_before = {"step": step, "score": score}, best
         return True
 
     def take_best(self) -> int:
@@ -211,9 +262,9 @@ class TrainingRun:
         Raises:
             StorageError: their checkpoint is damaged.
         """
-        directory = None if self.state["best"] is None else self.best_dir()
-        if directory is None:
-            return self.first_step  # a run that trains on evaluates its last step
+        best, directory = self.standing.best, self.best_dir()
+        if best is None or directory is None:
+            return self.last_step
         if directory.parent == checkpoint.checkpoints_dir(self.directory):
             fault = self.ranks.first(lambda: checkpoint.fault_of(directory))
             if fault is not None:
@@ -222,7 +273,7 @@ class TrainingRun:
                     "weights of the last step"
                 )
         self._take_weights(directory)
-        step: int = self.state["best"]["step"]
+        step: int = best["step"]
         return step
 
     def save(self, step: int, *, is_required: bool = False) -> None:
@@ -239,17 +290,23 @@ class TrainingRun:
             StorageError: the disk is full or fails.
         """
         self._settle()
-        state = {**self.state, "num_updates": self.optimizer.num_updates}
+        self.last_step = step
+        state = {
+            "num_updates": self.optimizer.num_updates,
+            "chosen": dataclasses.asdict(self.chosen),
+            "standing": dataclasses.asdict(self.standing),
+            "platform": dataclasses.asdict(self.platform),
+        }
         contents = checkpoint.Checkpoint(
             step=step,
             model=huggingface.tensors_of(self.packed),
             optimizer=self.optimizer.tensors(self.names),
-            state={**state, "device": self.accelerator.device.type},
+            state=state,
             files=text_files(self.packed, self.tokenizer),
         )
         part = contents.part(self.ranks.rank, self.ranks.size)
         in_background = self.saving.background and not is_required
-        best = self.state["best"] and self.state["best"]["step"]
+        best = None if self.standing.best is None else self.standing.best["step"]
         write = functools.partial(self._write, part.copy() if in_background else part, best)
         if in_background:
             self._writer = threading.Thread(target=write, name=f"save of step {step}")
@@ -275,8 +332,8 @@ class TrainingRun:
         failure, self._failure = self._failure, None
         if isinstance(failure, StorageError) and self.saving.on_save_error == "continue" and not is_required:
             self.num_failed_saves += 1
-            if self.state["best"] is not None and self.state["best"]["step"] == self._failed_step:
-                self.state["best"] = self._best_before  # whose checkpoint is still there
+            if self.standing.best is not None and self.standing.best["step"] == self._failed_step:
+                self.standing.best = self._best_before  # whose checkpoint is still there
             self._warn(f"{failure}; training goes on ({self.num_failed_saves} failed save(s) since this start)")
         elif failure is not None:
             raise failure
@@ -293,7 +350,7 @@ class TrainingRun:
     ) -> None:
         try:
             self._settle()
-        except BertkitError as failure:
+        except Exception as failure:
             if error is None:
                 raise
             self._warn(str(failure))  # the error that ends the run is said by its own line
@@ -315,22 +372,3 @@ def _require_same_tensors(directory: Path, there: dict[str, Tensor], here: dict[
                 f"{directory} is of another model: {name} is {shapes[0]} there, {shapes[1]} here; a run cannot change its "
                 "model: start another one from its weights"
             )
-
-
-def metrics_row(
-    report: loop.StepReport, tokens_per_second: float | None, evaluated: dict[str, float]
-) -> dict[str, Any]:
-    """Give the row of metrics.jsonl that a logged step has; that of a skipped one says why instead of what it measured."""
-    row: dict[str, Any] = {"step": report.step}
-    if report.fault is not None:
-        row["skipped"] = report.fault
-    else:
-        if report.losses:
-            row["loss"] = sum(report.losses.values())
-        row |= {f"{name}_loss": value for name, value in report.losses.items()}
-        row |= {f"{name}_accuracy": value for name, value in report.accuracies.items()}
-        row["grad_norm"] = report.grad_norm
-    row["learning_rate"] = report.learning_rate
-    if tokens_per_second is not None:
-        row["tokens_per_second"] = round(tokens_per_second, 1)
-    return row | {f"eval_{name}": value for name, value in evaluated.items()}

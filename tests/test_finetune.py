@@ -609,7 +609,7 @@ def test_one_order_of_adding_is_kept_from_the_start(data: Path, start: Path, tmp
     assert finetune(data, start, tmp_path / "strict", "reproducibility=strict") == 0
     assert finetune(data, start, tmp_path / "default") == 0
     state = json.loads((all_checkpoints(tmp_path / "strict")[0] / "state.json").read_text())
-    assert (state["num_parts"], state["cut"]["min_parts"]) == (4, 4)
+    assert (state["chosen"]["num_parts"], state["chosen"]["cut"]["min_parts"]) == (4, 4)
     strict, default = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("strict", "default"))
     assert strict[0]["loss"] != default[0]["loss"]  # other micro-batches, so other dropout
     assert len(strict) == len(default) == 14

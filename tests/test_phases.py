@@ -114,7 +114,7 @@ def test_what_a_run_says_and_writes(prepared_dir: Path, tmp_path: Path, capsys: 
     assert at == sorted(at)
     assert len(at) == 3
     state = json.loads((all_checkpoints(tmp_path / "run")[0] / "state.json").read_text())
-    assert state["micro_sequences"] == [6, 6]
+    assert state["chosen"]["cut"] == [6, 6]
     logged = rows(tmp_path / "run")
     assert [row["step"] for row in logged] == list(range(1, 11))
     assert [row["step"] for row in logged if "eval_mlm_loss" in row] == [3, 6, 9, 10]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_logged(
             assert sha256_file(ours / name) == sha256_file(theirs / name)
         states = [json.loads((path / "state.json").read_text()) for path in (ours, theirs)]
         assert states[0]["num_updates"] == states[1]["num_updates"]
-    assert states[0]["skips"] == {"total": 2, "in_a_row": 2}  # of the checkpoint of step 4
+    assert states[0]["standing"]["skips"] == {"total": 2, "in_a_row": 2}  # of the checkpoint of step 4
     rows = read_metrics(tmp_path / "struck" / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 3, 4, 6, 8, 9]
     for row in rows:
@@ -272,44 +273,65 @@ def test_a_live_run_is_left_alone(prepared_dir: Path, tmp_path: Path, capsys: py
     assert f"in use by process {os.getpid()}" in capsys.readouterr().err
 
 
-def set_state(run_dir: Path, **changed: object) -> None:
-    """Change what the newest checkpoint keeps of its run, as a run elsewhere would have written it."""
+def set_platform(run_dir: Path, **changed: object) -> None:
+    """Change where the newest checkpoint was written, as a run elsewhere would have written it."""
     newest = all_checkpoints(run_dir)[0]
     path, manifest = newest / "state.json", json.loads((newest / "manifest.json").read_text())
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "platform": {**state["platform"], **changed}}))
     manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
     (newest / "manifest.json").write_text(to_json(manifest))
     assert fault_of(newest) is None
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
-def test_other_threads_or_another_torch(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_other_threads(
+    prepared_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    is_asked_for: bool,
 ) -> None:
+    """A run keeps its number of threads; another one that the user asks for is refused when every bit must be the same."""
+    run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
+    here = torch.get_num_threads()
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    (run_dir / "eval.json").unlink()
+    set_platform(run_dir, num_threads=here + 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(here)) if is_asked_for else monkeypatch.delenv(
+        "OMP_NUM_THREADS", raising=False
+    )
+    capsys.readouterr()
+    code, said, after = pretrain(prepared_dir, run_dir, *more), capsys.readouterr(), torch.get_num_threads()
+    torch.set_num_threads(here)
+    line = f"{here + 1} threads before, {here} here"
+    if not is_asked_for:
+        assert (code, after, line in said.out) == (0, here + 1, False)
+    elif mode == "default":
+        assert (code, after, f"warning: {line}" in said.out) == (0, here, True)
+    else:
+        assert code == 2
+        assert f"{line}: reproducibility=strict goes on only as it began; set OMP_NUM_THREADS={here + 1}" in said.err
+
+
+@pytest.mark.parametrize("mode", ["default", "strict"])
+def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
     """Refused when every bit must be the same, said in a line when not."""
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
-    before = torch.get_num_threads()
     assert pretrain(prepared_dir, run_dir, *more) == 0
-    for changed, line in (
-        ({"num_threads": before + 1}, f"{before + 1} threads before, {before} here"),
-        ({"num_threads": before, "torch": "1.2.3"}, f"1.2.3 as torch before, {torch.__version__} here"),
-    ):
-        (run_dir / "eval.json").unlink(missing_ok=True)
-        set_state(run_dir, **changed)
-        capsys.readouterr()
-        code = pretrain(prepared_dir, run_dir, *more)
-        said = capsys.readouterr()
-        if mode == "strict":
-            assert code == 2
-            assert f"{line}: reproducibility=strict goes on only as it began" in said.err
-        else:
-            assert code == 0
-            assert f"warning: {line}" in said.out
-        assert torch.get_num_threads() == changed["num_threads"] if mode == "default" else before
-        torch.set_num_threads(before)
-    set_state(run_dir, num_threads=before, torch=torch.__version__)
-    assert pretrain(prepared_dir, run_dir, *more) == 0
-    assert "warning" not in capsys.readouterr().out.replace("warning: no held-out", "")
+    (run_dir / "eval.json").unlink()
+    set_platform(run_dir, torch="1.2.3")
+    capsys.readouterr()
+    code, said = pretrain(prepared_dir, run_dir, *more), capsys.readouterr()
+    line = f"torch 1.2.3 before, {torch.__version__} here: "
+    if mode == "strict":
+        assert code == 2
+        assert f"{line}reproducibility=strict goes on only as it began; install torch 1.2.3" in said.err
+    else:
+        assert code == 0
+        assert f"warning: {line}" in said.out
 
 
 def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
@@ -417,8 +439,43 @@ def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path) -> N
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
+    time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)  # torchrun and Slurm say it more than once
     said, errors = process.communicate(timeout=60)
     assert process.returncode == 75
     assert errors == ""
     newest = all_checkpoints(tmp_path / "run")[0]
     assert f"stopped at step {int(newest.name[5:])} of 100000; its checkpoint is saved" in said
+
+
+def is_loading(process: subprocess.Popen[str], run_dir: Path) -> bool:
+    return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def is_finishing(process: subprocess.Popen[str], run_dir: Path) -> bool:
+    return (run_dir / "model.partial").is_dir()
+
+
+@pytest.mark.parametrize("moment", [is_loading, is_finishing])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_stop_while_there_is_nothing_to_save(
+    prepared_dir: Path, tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool], number: int
+) -> None:
+    """Before the first step and after the last one: what is saved is said, and the same command ends the run."""
+    run_dir = tmp_path / "run"
+    assert pretrain(prepared_dir, run_dir, "steps=3") == 0
+    codes = []
+    while 75 not in codes and len(codes) < 5:  # the run may end before the signal comes
+        (run_dir / "eval.json").unlink(missing_ok=True)
+        process = start(prepared_dir, run_dir, "steps=3")
+        while process.poll() is None and not moment(process, run_dir):
+            time.sleep(0.0005)
+        process.send_signal(number)
+        said, errors = process.communicate(timeout=60)
+        assert errors == ""
+        codes.append(process.returncode)
+    assert set(codes) <= {0, 75}
+    assert codes[-1] == 75
+    assert said.splitlines()[-1] == "stopped; checkpoint 3 is saved, and the same command resumes"
+    assert pretrain(prepared_dir, run_dir, "steps=3") == 0
+    assert (run_dir / "eval.json").is_file()

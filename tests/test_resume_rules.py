@@ -15,7 +15,7 @@ from bertkit import run_dir
 from bertkit.cli import compose
 from bertkit.config import build, to_mapping
 from bertkit.errors import InputError
-from bertkit.resume_rules import FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
+from bertkit.resume_rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
 from bertkit.settings import SCHEMAS
 
 GIVEN = {
@@ -26,16 +26,18 @@ RULES = {"pretrain": PRETRAIN, "finetune": FINETUNE}
 CONTENT = {"data_fingerprint": "4f", "starting_weights": {"model.safetensors": "a1"}}
 CLASSES = {  # by hand; the others of a group are as it is
     "pretrain": {
-        FREE: ["output_dir", "data_dir", "init_from", "device", "data.skip_steps", "log.every_steps",
+        FREE: ["output_dir", "data_dir", "init_from", "device", "log.every_steps",
                "checkpoint.every_steps", "checkpoint.keep_last", "checkpoint.background", "evaluation.every_steps"],
-        WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens"],
-        FIXED: ["seed", "batch.sequences", "model.hidden_size", "optimizer.peak_learning_rate", "optimizer.name",
+        WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens", "data.skip_steps"],
+        BEGUN: ["optimizer.name", "init_moments"],
+        FIXED: ["seed", "batch.sequences", "model.hidden_size", "optimizer.peak_learning_rate",
                 "schedule.warmup_steps", "masking.probability", "segments.max_seq_length", "precision"],
     },
     "finetune": {
         FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps", "checkpoint.every_steps"],
         WARN: ["batch.micro_sequences", "evaluation.patience"],
-        FIXED: ["seed", "num_epochs", "task.max_seq_length", "freeze", "optimizer.peak_learning_rate", "batch.sequences"],
+        BEGUN: ["optimizer.name", "freeze", "reinit_layers"],
+        FIXED: ["seed", "num_epochs", "task.max_seq_length", "optimizer.peak_learning_rate", "batch.sequences"],
     },
 }  # fmt: skip
 
@@ -76,12 +78,17 @@ def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
         theirs = identity_of(other, rules) | CONTENT
         rule = class_of(key, rules)
         count[rule] += 1
-        if rule == FIXED:
+        if rule in (FIXED, BEGUN):
             with pytest.raises(InputError) as error:
                 run_dir.check(tmp_path, theirs, rules, ())
             assert f"{key}: {old!r} there, {new!r} here" in str(error.value)
-            assert f"resume.allow=[{key}]" in str(error.value)
+            hint = f"resume.allow=[{key}]" if rule == FIXED else f"{key} had its effect when the run began"
+            assert hint in str(error.value)
             assert "\n" not in str(error.value)
+        if rule == BEGUN:
+            with pytest.raises(InputError):
+                run_dir.check(tmp_path, theirs, rules, [key])
+            continue
         allow = [key] if rule == FIXED else []
         expected = [] if rule == FREE else [Change(key, old, new)]
         assert run_dir.check(tmp_path, theirs, rules, allow) == expected, key

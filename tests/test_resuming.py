@@ -95,9 +95,9 @@ def test_a_fixed_setting_takes_effect_when_it_is_allowed(
 
 def test_micro_batches_are_chosen_anew_only_when_they_are_asked_for(prepared_dir: Path, finished: Path) -> None:
     assert pretrain(prepared_dir, finished, "steps=5") == 0
-    assert read_state(all_checkpoints(finished)[0])["micro_sequences"] == [3]
+    assert read_state(all_checkpoints(finished)[0])["chosen"]["cut"] == [3]
     assert pretrain(prepared_dir, finished, "steps=6", "batch.micro_sequences=2") == 0
-    assert read_state(all_checkpoints(finished)[0])["micro_sequences"] == [2]
+    assert read_state(all_checkpoints(finished)[0])["chosen"]["cut"] == [2]
 
 
 def test_another_model_is_never_taken(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +162,10 @@ def test_the_best_is_kept_besides_the_last(prepared_dir: Path, tmp_path: Path) -
     best = min(losses, key=lambda step: losses[step])
     assert best != 6
     assert names(tmp_path / "run") == [6, best]
-    assert read_state(all_checkpoints(tmp_path / "run")[0])["best"] == {"step": best, "score": -losses[best]}
+    assert read_state(all_checkpoints(tmp_path / "run")[0])["standing"]["best"] == {
+        "step": best,
+        "score": -losses[best],
+    }
     more += ["checkpoint.keep_best=false"]
     assert pretrain(prepared_dir, tmp_path / "other", *more) == 0
     assert names(tmp_path / "other") == [6]
@@ -244,4 +247,4 @@ def test_an_allowed_reproducibility_takes_effect(prepared_dir: Path, tmp_path: P
     more = ["steps=4", "reproducibility=strict", "resume.allow=[reproducibility]"]
     assert pretrain(prepared_dir, run_dir, *more) == 0
     states = [read_state(path) for path in all_checkpoints(run_dir)[:3]]
-    assert [(state["step"], state["num_parts"]) for state in states] == [(4, 4), (3, 4), (2, None)]
+    assert [(state["step"], state["chosen"]["num_parts"]) for state in states] == [(4, 4), (3, 4), (2, None)]
