@@ -1,6 +1,7 @@
 """Signs of life of one process: to the launcher that started it, or to a thread of its own where nobody watches.
 
     beat(), beat(step=7)   still at work; from every loop that may take long
+    beating(rows)          the same for every row that is taken
     saved(7)               from now on a stop loses nothing before step 7
     fail(2, "...")         why this process ends
 
@@ -21,8 +22,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 STACKS_SIGNAL = signal.SIGUSR2
@@ -34,7 +37,7 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 # what a process does while it waits for others: the functions of torch that block, and whatever has to wait for a device
 WAITING_FILES = ("/torch/distributed/", "/torch/autograd/")
 WAITING_CALL = re.compile(
-    r"\.(wait|recv|send|backward|item|tolist|synchronize|barrier|wait_for_everyone)\(|float\(|reduce"
+    r"\.(wait|recv|send|backward|item|tolist|synchronize|barrier|wait_for_everyone|TCPStore)\(|float\(|reduce"
 )
 
 
@@ -110,6 +113,7 @@ class _Imports:
 
 
 _listener: _Silence | _Pipe | _Watch = _Silence()
+_beaten_at = 0.0
 
 
 def is_watched() -> bool:
@@ -118,8 +122,27 @@ def is_watched() -> bool:
 
 
 def beat(step: int | None = None) -> None:
-    """Say that this process is at work, and with `step` how many steps are done."""
+    """Say that this process is at work, and with `step` how many steps are done.
+
+    Nobody needs to hear of work that was done since the last tick: a call that says no more than that is free.
+    """
+    global _beaten_at
+    now = time.monotonic()
+    if step is None and now - _beaten_at < TICK_SECONDS:
+        return
+    _beaten_at = now
     _listener.send("beat", step)
+
+
+def beating(items: Iterable[T]) -> Iterator[T]:
+    """Give items on, with a sign of life for each of them that comes."""
+    said_at = -TICK_SECONDS
+    for item in items:
+        now = time.monotonic()  # a call of beat() for each item would cost three times as much
+        if now - said_at >= TICK_SECONDS:
+            beat()
+            said_at = now
+        yield item
 
 
 def saved(step: int) -> None:
@@ -169,6 +192,7 @@ def watch(rank: int, timeout_seconds: float, end: Callable[[str], None]) -> None
     """Watch this process from a thread, where no launcher does; `end` gets the line that says what was found."""
     global _listener
     _listener = _Watch(rank, timeout_seconds, end)
+    sys.meta_path.insert(0, _Imports())
 
 
 def where(stacks: str) -> tuple[str, bool]:
