@@ -14,6 +14,7 @@ import ctypes
 import faulthandler
 import json
 import linecache
+import math
 import os
 import re
 import signal
@@ -31,6 +32,7 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 STACKS_SIGNAL = signal.SIGUSR2
 TICK_SECONDS = 0.2
 SUSPENDED_SECONDS = 3.0  # a watcher that was not run for so long knows nothing of the others
+SHARES_PER_TIMEOUT = 10
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -72,12 +74,14 @@ class _Watch:
 
     def __init__(self, rank: int, timeout_seconds: float, end: Callable[[str], None]) -> None:
         self.rank, self.timeout_seconds, self.end, self.step = rank, timeout_seconds, end, 0
+        self.num_beats, self.others_at = 0, -math.inf
         self.heard_at = self.looked_at = time.monotonic()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     def send(self, kind: str, value: Any) -> bool:
         """Note the time."""
         self.heard_at = time.monotonic()
+        self.num_beats += 1
         self.step = value if kind == "beat" and value is not None else self.step
         return False
 
@@ -89,19 +93,42 @@ class _Watch:
                 self.heard_at = now
             self.looked_at = now
             if now - self.heard_at > self.timeout_seconds:
-                self.end(self._verdict())
+                line, waits = self._verdict()
+                if waits and now - self.others_at < self.timeout_seconds:
+                    self.heard_at = self.others_at
+                    continue
+                self.end(line)
                 return
 
-    def _verdict(self) -> str:
+    def share(self, add: Callable[[int], int]) -> None:
+        """Add this process's signs to a count of everybody's from time to time, and note when the others' were more.
+
+        From a thread of its own, since `add` comes back late, or never, where the process that counts is stopped.
+        """
+
+        def follow() -> None:
+            shared = total = 0
+            while True:
+                own = self.num_beats
+                before, total = total, add(own - shared)
+                if total - before > own - shared:
+                    self.others_at = time.monotonic()
+                shared = own
+                time.sleep(self.timeout_seconds / SHARES_PER_TIMEOUT)
+
+        threading.Thread(target=follow, daemon=True, name="share").start()
+
+    def _verdict(self) -> tuple[str, bool]:
         with tempfile.NamedTemporaryFile("w+", prefix=f"bertkit-stacks-rank-{self.rank}-", delete=False) as file:
             faulthandler.dump_traceback(file)
             file.seek(0)
             place, waits = where(file.read())
         does = f"waits for another process, at {place}" if waits else f"does not go on, at {place}"
-        return (
+        line = (
             f"rank {self.rank} on host {socket.gethostname()} (process {os.getpid()}) {does}; no sign of life for "
             f"{self.timeout_seconds:g} s, after step {self.step}; stacks: {file.name}"
         )
+        return line, waits
 
 
 class _Imports:
@@ -119,6 +146,21 @@ _beaten_at = 0.0
 def is_watched() -> bool:
     """Whether a launcher watches this process, and decides on a second request to stop."""
     return isinstance(_listener, _Pipe)
+
+
+def is_heard() -> bool:
+    """Whether anyone ends this process when it hangs: a launcher, or a watch."""
+    return not isinstance(_listener, _Silence)
+
+
+def share(add: Callable[[int], int]) -> None:
+    """Tell the other processes of this one's signs of life, and be patient with long work of theirs; a launcher sees it all.
+
+    Args:
+        add: adds to a number that all processes share, and gives it.
+    """
+    if isinstance(_listener, _Watch):
+        _listener.share(add)
 
 
 def beat(step: int | None = None) -> None:
