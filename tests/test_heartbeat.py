@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import small_model
 
-from bertkit import export_model, files, heartbeat
+from bertkit import files, heartbeat
 from bertkit.cli import compose
 from bertkit.config import build
 from bertkit.data import prepared
@@ -114,23 +113,6 @@ def test_a_file_that_comes_slowly_is_work_and_one_that_never_comes_is_not(
     assert "does not go on, at files.py:" in line
     assert code == 6
     assert TIMEOUT * 0.9 < seconds < TIMEOUT + 2
-
-
-@pytest.mark.slow
-def test_a_launch_that_reads_for_longer_than_the_timeout(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    model = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "start")
-    for split, num_rows in (("train", 1_000_000), ("dev", 7)):
-        rows = (f"{n}\tkan lon\t{('good', 'bad')[n % 2]}\n" for n in range(num_rows))
-        (tmp_path / f"{split}.tsv").write_text("id\ttext\tlabel\n" + "".join(rows))
-    settings = ["task=sequence", "task.max_seq_length=24", "max_train_examples=16", "batch.sequences=8", "device=cpu",
-                "num_epochs=1", "launch.num_processes=2", "launch.hang_timeout_seconds=4"]  # fmt: skip
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "bertkit", "finetune", f"model_dir={model}", f"data_dir={tmp_path}",
-         f"output_dir={tmp_path / 'run'}", *settings], capture_output=True, text=True,
-    )  # fmt: skip
-    print(f"\n{time.monotonic() - began:.1f} s; {done.stdout}{done.stderr}")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
