@@ -418,6 +418,19 @@ def test_a_process_that_hangs_is_named(prepared_dir: Path, tmp_path: Path) -> No
     assert stacks[1] == ""
 
 
+def test_a_reader_that_leaves_ends_a_run_as_it_ends_one_process(prepared_dir: Path, tmp_path: Path) -> None:
+    """As `| head -n 1` does."""
+    for more in (["launch.num_processes=2"], []):
+        process = start(prepared_dir, tmp_path / f"run-{len(more)}", *ENDLESS, *more)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert process.stderr.read() == ""
+        process.stderr.close()
+
+
 def inflict(fault: str, process: subprocess.Popen[str]) -> tuple[float, str]:
     """Do something to rank 1 of a run; give the seconds until all of it was gone, and its line."""
     pids = workers_of(process)
