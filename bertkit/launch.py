@@ -37,6 +37,7 @@ INTERRUPTED_CODE = 130
 READER_LEFT = "the reader of the output left"
 READER_LEFT_CODE = 141  # as a shell says of a command whose reader left, such as head
 LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: their words may tell more of the cause
+SAME_REQUEST_SECONDS = 1.0
 STACKS_SECONDS = 1.5  # for the stacks of a process to come
 JOB = "BERTKIT_JOB"  # the variable that tells a worker where its settings are
 STORE = "BERTKIT_STORE_FD"  # read by train/rendezvous.py
@@ -218,6 +219,7 @@ class _Launcher:
         self.launch, self.job, self.output_dir = launch, job, output_dir
         self.workers: list[_Worker] = []
         self.stop_signal: int | None = None
+        self.stop_at = 0.0
         self.saved_step: int | None = None
         self.num_signs = 0
 
@@ -252,11 +254,18 @@ class _Launcher:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        """Pass the first request to stop on; the second ends everything at once."""
+        """Pass the first request to stop on; the second ends everything at once.
+
+        A signal that comes again within a second is the same request: Slurm's and a terminal's own, to all processes, and
+        what a script in between passes on.
+        """
+        now = time.monotonic()
+        if number == self.stop_signal and now - self.stop_at < SAME_REQUEST_SECONDS:
+            return
         if self.stop_signal is not None:
             self._kill()
             os._exit(128 + number)
-        self.stop_signal = number
+        self.stop_signal, self.stop_at = number, now
         for worker in self.workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.process.pid, number)

@@ -397,6 +397,8 @@ def test_a_run_of_two_processes_stops_and_is_left_alone(prepared_dir: Path, tmp_
     assert errors.count("\n") == 1
     assert "is in use by process" in errors
     process.send_signal(signal.SIGUSR1)
+    time.sleep(0.2)  # Slurm's own, and what a script passes on, are one request
+    process.send_signal(signal.SIGUSR1)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (75, "")
     newest = all_checkpoints(output)[0]
