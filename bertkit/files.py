@@ -129,7 +129,7 @@ def publish_dir(partial: Path, final: Path) -> None:
     partial.rename(final)
     flush(final.parent)
     if trash is not None:
-        shutil.rmtree(trash)
+        shutil.rmtree(trash, ignore_errors=True)  # what was published stands; `remove_leftovers` tries again
 
 
 def remove_dir(path: Path) -> None:
