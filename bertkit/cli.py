@@ -37,7 +37,6 @@ KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate")  # they take task.* without t
 TRAINING_COMMANDS = ("pretrain", "finetune")
 PARALLEL_COMMANDS = (*TRAINING_COMMANDS, "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
-PIPE_CLOSED = 141  # as a shell says of a command whose reader left, such as head
 
 USAGE = """\
 usage: bertkit <command> [group=option] [key=value] ...
@@ -66,7 +65,7 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed at the end
-        code = PIPE_CLOSED
+        code = launch.READER_LEFT_CODE
     sys.exit(code)
 
 
@@ -111,7 +110,8 @@ def run(arguments: list[str]) -> int:
         print(_command_help(command))
         return 0
     try:
-        return _run_command(command, rest[1:], config_dir, print_config, options["-m"], options["--debug"])
+        launch.shows_tracebacks = options["--debug"]
+        return _run_command(command, rest[1:], config_dir, print_config, options["-m"])
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -122,9 +122,7 @@ def run(arguments: list[str]) -> int:
         return _fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)
 
 
-def _run_command(
-    command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool, debug: bool
-) -> int:
+def _run_command(command: str, overrides: list[str], config_dir: str | None, print_config: bool, sweep: bool) -> int:
     if sweep:
         return _sweep(command, overrides, config_dir)
     composed = compose(command, overrides, config_dir)
@@ -142,7 +140,7 @@ def _run_command(
     settings: Any = build(SCHEMAS[command], composed)
     if command in PARALLEL_COMMANDS:
         if launch.starts_workers(settings.launch):
-            launch.start(command, settings, debug)
+            launch.start(command, settings)
             return 0
         launch.enter(settings.launch)
     elif not launch.world_from_environment().is_main:
@@ -173,7 +171,12 @@ def _work() -> int:
 
     job = launch.take_job()
     try:
-        return _run_stage(job["command"], build(SCHEMAS[job["command"]], job["settings"]))
+        code = _run_stage(job["command"], build(SCHEMAS[job["command"]], job["settings"]))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        heartbeat.fail(launch.READER_LEFT_CODE, launch.READER_LEFT)
+        raise
     except Exception as error:
         if job["debug"]:
             import traceback
@@ -436,7 +439,7 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
         raise InputError("-m needs output_dir=: each run goes to a directory below it")
     for combination in itertools.product(*choices):  # refuse before the first one runs
         build(SCHEMAS[command], compose(command, list(combination), config_dir))
-    extra = ["--config-dir", config_dir] if config_dir else []
+    extra = [*(["--config-dir", config_dir] if config_dir else []), *(["--debug"] if launch.shows_tracebacks else [])]
     for combination in itertools.product(*choices):
         name = "_".join(choice for choice, is_swept in zip(combination, swept, strict=True) if is_swept)
         arguments = list(combination)

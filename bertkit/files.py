@@ -12,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import socket
@@ -27,13 +28,22 @@ PARTIAL = ".partial"
 TRASH = ".trash"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)  # a disk is full, read-only or failing
 UNFINISHED = ".unfinished"
+BLOCK_BYTES = 1 << 20  # read at once
+FLUSH_BYTES = 1 << 26  # flushed to the disk at once
+
+
+def blocks_of(path: Path) -> Iterator[bytes]:
+    """Read a file, or a pipe, block by block as it comes, with a sign of life for each."""
+    with path.open("rb", buffering=0) as file:
+        yield from heartbeat.beating(iter(lambda: file.read(BLOCK_BYTES), b""))
 
 
 def sha256_file(path: Path) -> str:
     """Hash a file's bytes, as 64 hexadecimal digits."""
-    heartbeat.beat()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for block in blocks_of(path):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def to_json(value: Any) -> str:
@@ -85,12 +95,29 @@ def writing(path: Path) -> Iterator[TextIO]:
 
 
 def flush(path: Path) -> None:
-    """Flush a file's bytes, or a directory's own entries (its file names), to the disk."""
+    """Flush a file's bytes, or a directory's own entries (its file names), to the disk.
+
+    A large file goes part by part, with a sign of life for each: a slow disk takes minutes for all of it.
+    """
+    heartbeat.beat()
+    if path.is_file() and path.stat().st_size > FLUSH_BYTES:
+        _flush_parts(path)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _flush_parts(path: Path) -> None:
+    with path.open("rb+") as file, contextlib.ExitStack() as stack:
+        try:
+            pages = stack.enter_context(mmap.mmap(file.fileno(), 0))
+        except OSError:  # a file system without shared mappings
+            return
+        for start in range(0, len(pages), FLUSH_BYTES):
+            pages.flush(start, min(FLUSH_BYTES, len(pages) - start))
+            heartbeat.beat()
 
 
 def publish_dir(partial: Path, final: Path) -> None:
@@ -102,7 +129,7 @@ def publish_dir(partial: Path, final: Path) -> None:
     partial.rename(final)
     flush(final.parent)
     if trash is not None:
-        shutil.rmtree(trash)
+        shutil.rmtree(trash, ignore_errors=True)  # what was published stands; `remove_leftovers` tries again
 
 
 def remove_dir(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Signs of life of one process: to the launcher that started it, or to a thread of its own where nobody watches.
 
     beat(), beat(step=7)   still at work; from every loop that may take long
+    beating(rows)          the same for every row that is taken
     saved(7)               from now on a stop loses nothing before step 7
     fail(2, "...")         why this process ends
 
@@ -13,6 +14,7 @@ import ctypes
 import faulthandler
 import json
 import linecache
+import math
 import os
 import re
 import signal
@@ -21,20 +23,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 STACKS_SIGNAL = signal.SIGUSR2
 TICK_SECONDS = 0.2
 SUSPENDED_SECONDS = 3.0  # a watcher that was not run for so long knows nothing of the others
+SHARES_PER_TIMEOUT = 10
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 # what a process does while it waits for others: the functions of torch that block, and whatever has to wait for a device
 WAITING_FILES = ("/torch/distributed/", "/torch/autograd/")
 WAITING_CALL = re.compile(
-    r"\.(wait|recv|send|backward|item|tolist|synchronize|barrier|wait_for_everyone)\(|float\(|reduce"
+    r"\.(wait|recv|send|backward|item|tolist|synchronize|barrier|wait_for_everyone|TCPStore)\(|float\(|reduce"
 )
 
 
@@ -69,12 +74,14 @@ class _Watch:
 
     def __init__(self, rank: int, timeout_seconds: float, end: Callable[[str], None]) -> None:
         self.rank, self.timeout_seconds, self.end, self.step = rank, timeout_seconds, end, 0
+        self.num_beats, self.others_at = 0, -math.inf
         self.heard_at = self.looked_at = time.monotonic()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     def send(self, kind: str, value: Any) -> bool:
         """Note the time."""
         self.heard_at = time.monotonic()
+        self.num_beats += 1
         self.step = value if kind == "beat" and value is not None else self.step
         return False
 
@@ -86,19 +93,42 @@ class _Watch:
                 self.heard_at = now
             self.looked_at = now
             if now - self.heard_at > self.timeout_seconds:
-                self.end(self._verdict())
+                line, waits = self._verdict()
+                if waits and now - self.others_at < self.timeout_seconds:
+                    self.heard_at = self.others_at
+                    continue
+                self.end(line)
                 return
 
-    def _verdict(self) -> str:
+    def share(self, add: Callable[[int], int]) -> None:
+        """Add this process's signs to a count of everybody's from time to time, and note when the others' were more.
+
+        From a thread of its own, since `add` comes back late, or never, where the process that counts is stopped.
+        """
+
+        def follow() -> None:
+            shared = total = 0
+            while True:
+                own = self.num_beats
+                before, total = total, add(own - shared)
+                if total - before > own - shared:
+                    self.others_at = time.monotonic()
+                shared = own
+                time.sleep(self.timeout_seconds / SHARES_PER_TIMEOUT)
+
+        threading.Thread(target=follow, daemon=True, name="share").start()
+
+    def _verdict(self) -> tuple[str, bool]:
         with tempfile.NamedTemporaryFile("w+", prefix=f"bertkit-stacks-rank-{self.rank}-", delete=False) as file:
             faulthandler.dump_traceback(file)
             file.seek(0)
             place, waits = where(file.read())
         does = f"waits for another process, at {place}" if waits else f"does not go on, at {place}"
-        return (
+        line = (
             f"rank {self.rank} on host {socket.gethostname()} (process {os.getpid()}) {does}; no sign of life for "
             f"{self.timeout_seconds:g} s, after step {self.step}; stacks: {file.name}"
         )
+        return line, waits
 
 
 class _Imports:
@@ -110,6 +140,7 @@ class _Imports:
 
 
 _listener: _Silence | _Pipe | _Watch = _Silence()
+_beaten_at = 0.0
 
 
 def is_watched() -> bool:
@@ -117,9 +148,43 @@ def is_watched() -> bool:
     return isinstance(_listener, _Pipe)
 
 
+def is_heard() -> bool:
+    """Whether anyone ends this process when it hangs: a launcher, or a watch."""
+    return not isinstance(_listener, _Silence)
+
+
+def share(add: Callable[[int], int]) -> None:
+    """Tell the other processes of this one's signs of life, and be patient with long work of theirs; a launcher sees it all.
+
+    Args:
+        add: adds to a number that all processes share, and gives it.
+    """
+    if isinstance(_listener, _Watch):
+        _listener.share(add)
+
+
 def beat(step: int | None = None) -> None:
-    """Say that this process is at work, and with `step` how many steps are done."""
+    """Say that this process is at work, and with `step` how many steps are done.
+
+    Nobody needs to hear of work that was done since the last tick: a call that says no more than that is free.
+    """
+    global _beaten_at
+    now = time.monotonic()
+    if step is None and now - _beaten_at < TICK_SECONDS:
+        return
+    _beaten_at = now
     _listener.send("beat", step)
+
+
+def beating(items: Iterable[T]) -> Iterator[T]:
+    """Give items on, with a sign of life for each of them that comes."""
+    said_at = -TICK_SECONDS
+    for item in items:
+        now = time.monotonic()  # a call of beat() for each item would cost three times as much
+        if now - said_at >= TICK_SECONDS:
+            beat()
+            said_at = now
+        yield item
 
 
 def saved(step: int) -> None:
@@ -169,6 +234,7 @@ def watch(rank: int, timeout_seconds: float, end: Callable[[str], None]) -> None
     """Watch this process from a thread, where no launcher does; `end` gets the line that says what was found."""
     global _listener
     _listener = _Watch(rank, timeout_seconds, end)
+    sys.meta_path.insert(0, _Imports())
 
 
 def where(stacks: str) -> tuple[str, bool]:

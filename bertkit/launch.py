@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED = "interrupted before there was anything to save"
 INTERRUPTED_CODE = 130
+READER_LEFT = "the reader of the output left"
+READER_LEFT_CODE = 141  # as a shell says of a command whose reader left, such as head
 LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: their words may tell more of the cause
+SAME_REQUEST_SECONDS = 1.0
 STACKS_SECONDS = 1.5  # for the stacks of a process to come
 JOB = "BERTKIT_JOB"  # the variable that tells a worker where its settings are
 STORE = "BERTKIT_STORE_FD"  # read by train/rendezvous.py
@@ -164,6 +167,7 @@ def stopped_line(step: int) -> str:
 
 
 is_launcher = False  # whether this process started others: then it speaks for them, whatever srun calls it
+shows_tracebacks = False  # whether the user asked for tracebacks, of the processes that are started too
 
 
 @dataclass
@@ -197,22 +201,27 @@ class _Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def start(command: str, settings: Any, debug: bool = False) -> None:
+def start(command: str, settings: Any) -> None:
     """Start this host's processes of a command, and watch them to their end.
 
     Args:
         command: the stage that they run.
         settings: its settings, with a group `launch`.
-        debug: whether they show tracebacks.
 
     Raises:
         BertkitError: of the kind that a process ended with.
         PeerError: a process died, hangs or raised something unforeseen, or another host did.
+        BrokenPipeError: nobody reads any longer what a process writes.
         KeyboardInterrupt: stopped before there was anything to save.
     """
     global is_launcher
     is_launcher = True
-    job = {"command": command, "settings": dataclasses.asdict(settings), "debug": debug, "arguments": sys.argv}
+    job = {
+        "command": command,
+        "settings": dataclasses.asdict(settings),
+        "debug": shows_tracebacks,
+        "arguments": sys.argv,
+    }
     _Launcher(settings.launch, job, getattr(settings, "output_dir", None)).run()
 
 
@@ -223,6 +232,7 @@ class _Launcher:
         self.launch, self.job, self.output_dir = launch, job, output_dir
         self.workers: list[_Worker] = []
         self.stop_signal: int | None = None
+        self.stop_at = 0.0
         self.saved_step: int | None = None
         self.num_signs = 0
 
@@ -244,6 +254,9 @@ class _Launcher:
                 except BertkitError as error:
                     others.end("failed", [error.exit_code, str(error)])
                     raise
+                except BrokenPipeError:
+                    others.end("failed", [READER_LEFT_CODE, f"{READER_LEFT} of host {launch.host_rank}"])
+                    raise
                 except KeyboardInterrupt:
                     others.end("failed", [INTERRUPTED_CODE, INTERRUPTED])
                     raise
@@ -254,11 +267,18 @@ class _Launcher:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        """Pass the first request to stop on; the second ends everything at once."""
+        """Pass the first request to stop on; the second ends everything at once.
+
+        A signal that comes again within a second is the same request: Slurm's and a terminal's own, to all processes, and
+        what a script in between passes on.
+        """
+        now = time.monotonic()
+        if number == self.stop_signal and now - self.stop_at < SAME_REQUEST_SECONDS:
+            return
         if self.stop_signal is not None:
             self._kill()
             os._exit(128 + number)
-        self.stop_signal = number
+        self.stop_signal, self.stop_at = number, now
         for worker in self.workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.process.pid, number)
@@ -396,6 +416,8 @@ class _Launcher:
                 worker.code == -self.stop_signal or worker.failure == (INTERRUPTED_CODE, INTERRUPTED)
             ):
                 self._stopped_early()
+            if worker.failure == (READER_LEFT_CODE, READER_LEFT):
+                raise BrokenPipeError
             comes_to_all = worker.code in [-number for number in STOP_SIGNALS]  # and perhaps to this process next
             if worker.code is not None and worker.code < 0 and worker.code != -signal.SIGABRT:
                 if comes_to_all and not is_last_word:

@@ -330,6 +330,20 @@ def test_users_add_groups_of_their_own(tmp_path: Path) -> None:
     assert compose("pretrain", arguments, str(tmp_path / "conf"))["model"]["hidden_size"] == 62
 
 
+def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    missing = [
+        "-m",
+        "prepare",
+        f"corpus.path={tmp_path / 'none'}",
+        f"output_dir={tmp_path / 'sweep'}",
+        "held_out_prob=0.1,0.2",
+    ]
+    assert run([*missing, "--debug"]) == 1
+    assert "Traceback" in capfd.readouterr().err
+    assert run(missing) == 2
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_sweep_runs_every_combination_in_its_own_directory(tmp_path: Path) -> None:
     text = write_text(tmp_path / "text.txt", make_text(5))
     done = bertkit(

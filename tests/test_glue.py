@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import small_model
 
 from bertkit import export_model
@@ -88,6 +89,16 @@ def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Pat
 
 def arguments(glue_dir: Path, start: Path, output: Path, *more: str) -> list[str]:
     return ["glue", f"model_dir={start}", f"data_dir={glue_dir}", f"output_dir={output}", "seeds=[0,1]", *SMALL, *more]
+
+
+def test_debug_reaches_the_processes_of_its_runs(glue_dir: Path, start: Path, tmp_path: Path) -> None:
+    more = ["tasks=[rte]", "device=cuda", "launch.num_processes=2", "--debug"]
+    command = arguments(glue_dir, start, tmp_path / "glue", *more)
+    if torch.cuda.is_available():
+        pytest.skip("device=cuda is refused only where there is none")
+    done = subprocess.run([sys.executable, "-m", "bertkit", *command], capture_output=True, text=True)
+    assert done.returncode == 1  # a traceback's
+    assert done.stderr.count("in choose_device") >= 1, done.stderr  # where a worker was
 
 
 def state_of(directory: Path) -> dict[str, tuple[int, int]]:

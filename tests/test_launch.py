@@ -397,6 +397,8 @@ def test_a_run_of_two_processes_stops_and_is_left_alone(prepared_dir: Path, tmp_
     assert errors.count("\n") == 1
     assert "is in use by process" in errors
     process.send_signal(signal.SIGUSR1)
+    time.sleep(0.2)  # Slurm's own, and what a script passes on, are one request
+    process.send_signal(signal.SIGUSR1)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (75, "")
     newest = all_checkpoints(output)[0]
@@ -416,6 +418,19 @@ def test_a_process_that_hangs_is_named(prepared_dir: Path, tmp_path: Path) -> No
     place, waits = heartbeat.where(stacks[0])
     assert waits, place
     assert stacks[1] == ""
+
+
+def test_a_reader_that_leaves_ends_a_run_as_it_ends_one_process(prepared_dir: Path, tmp_path: Path) -> None:
+    """As `| head -n 1` does."""
+    for more in (["launch.num_processes=2"], []):
+        process = start(prepared_dir, tmp_path / f"run-{len(more)}", *ENDLESS, *more)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert process.stderr.read() == ""
+        process.stderr.close()
 
 
 def inflict(fault: str, process: subprocess.Popen[str]) -> tuple[float, str]:

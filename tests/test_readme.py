@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from bertkit.config import build
 from bertkit.data.tokenizer import train_wordpiece
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings import PretrainSettings
+from bertkit.train.log import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12", "checkpoint.every_steps=12"]
@@ -144,8 +148,61 @@ def test_a_recipe_without_its_input_says_what_to_set(recipe: str, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("number", "rank", "num_hosts", "code"),
+    [
+        (signal.SIGTERM, 0, 1, 75),
+        (signal.SIGUSR1, 0, 1, 75),
+        (signal.SIGTERM, 1, 2, 143),  # while it waits for host 0, which prepares
+    ],
+)
+def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
+    number: int, rank: int, num_hosts: int, code: int, tmp_path: Path, inputs: dict[str, str]
+) -> None:
+    """To the script alone, as a supervisor sends it; in a copy that needs no installation."""
+    script = tmp_path / "recipes" / "multi_host" / "run.sh"
+    command = f'#!/bin/sh\nexec {sys.executable} -m bertkit "$@"\n'
+    original = (ROOT / "recipes" / "multi_host" / "run.sh").read_text()
+    for path, text in (
+        (script, original),
+        (tmp_path / ".venv" / "bin" / "bertkit", command),
+        (tmp_path / "docker" / "install.sh", ""),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "CORPUS": inputs["CORPUS"], "RUN_DIR": str(tmp_path / "run"),
+        "HOST_RANK": str(rank), "NUM_HOSTS": str(num_hosts), "NPROC": "2",
+    }  # fmt: skip
+    arguments = [*RECIPES["multi_host"][1][1:], "steps=100000", "checkpoint.every_steps=100000", "log.every_steps=1"]
+    with subprocess.Popen(
+        [script, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        until = time.monotonic() + 60
+        while rank == 0 and len(read_metrics(tmp_path / "run" / "model" / "metrics.jsonl")) < 2:
+            assert time.monotonic() < until
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.1)
+        time.sleep(0.5 * rank)
+        process.send_signal(number)
+        try:
+            said, _ = process.communicate(timeout=30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == code, said
+    assert ("its checkpoint is saved" in said) is (code == 75)
+
+
 FAKE_SRUN = """\
 #!/usr/bin/env bash
+while [ "${1#--}" != "$1" ]; do shift; done
 for node in 0 1; do
   SLURM_NODEID=$node SLURM_PROCID=$node SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_LOCALID=0 "$@" &
 done

@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bertkit import heartbeat
 from bertkit.errors import InputError
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.tables import lines_of, read_text
@@ -64,7 +65,7 @@ def read_conll(task: TaskConfig, path: Path, kind: str) -> list[Sentence]:
     num_documents = 0
     num_cells = 10 if is_conllu else 0
     tabs = is_conllu
-    for number, line in enumerate(lines_of(read_text(path)), 1):
+    for number, line in enumerate(heartbeat.beating(lines_of(read_text(path))), 1):
         is_document = line.startswith("# newdoc" if is_conllu else "-DOCSTART-")
         num_documents += is_document
         is_blank = not line.strip(" \t")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertkit import heartbeat
 from bertkit.errors import InputError
 from bertkit.tasks import chunks
 from bertkit.tasks.config import Column, TaskConfig
@@ -96,7 +97,7 @@ def hold_out(source: Source, share: float) -> tuple[Source, Source]:
         InputError: no example is left on one of the sides.
     """
     held, rest = list[Example](), list[Example]()
-    for example in source.examples:
+    for example in heartbeat.beating(source.examples):
         (held if _hash_of(example) < share else rest).append(example)
     if not held or not rest:
         raise InputError(
@@ -236,6 +237,7 @@ def read_rows(
     task: TaskConfig, table: Table, kind: str, is_labelled: bool | None, labels: tuple[str, ...] | None
 ) -> Source:
     """Read the rows of an open table; `kind` is its format, the rest as for `read_file`."""
+    table = dataclasses.replace(table, rows=heartbeat.beating(table.rows))
     if task.kind == "sequence":
         return _sequence(task, table, kind, is_labelled, labels)
     if task.kind == "tagging":
@@ -435,7 +437,7 @@ def _tagging(
         reader.by_value = {label: label for label in reader.names}
     ids = Ids("id")
     examples: list[Example] = []
-    for sentence in sentences:
+    for sentence in heartbeat.beating(sentences):
         tags = None
         if has_tags and sentence.tags:
             for tag, line in zip(sentence.tags, sentence.lines, strict=True):
@@ -471,7 +473,7 @@ def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any,
                     f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
                     "if tags mark no chunks, set task.scheme=none"
                 )
-        for part in sentence.sentences():
+        for part in heartbeat.beating(sentence.sentences()):
             tags = sentence.tags[part]
             at = chunks.first_break(tags, scheme)
             if at is not None:

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertkit import heartbeat
 from bertkit.config import nearest
 from bertkit.errors import InputError
+from bertkit.files import BLOCK_BYTES, blocks_of
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.squad_files import flatten
 
@@ -141,9 +143,10 @@ def read_text(path: Path) -> str:
         InputError: it is missing, empty, damaged, or not UTF-8, with the line and the byte.
     """
     try:
-        data = path.read_bytes()
+        data = b"".join(blocks_of(path))
         if path.suffix.lower() == ".gz":
-            data = gzip.decompress(data)
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+                data = b"".join(heartbeat.beating(iter(lambda: packed.read(BLOCK_BYTES), b"")))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -20,6 +20,7 @@ into any number of processes. Order, masks and dropout are functions of the step
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -38,6 +39,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bertkit import heartbeat
 from bertkit.errors import InputError, NumericsError, StorageError
 from bertkit.files import (
     DISK_ERRORS,
@@ -60,6 +62,7 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 SECONDS_TO_SHOW_A_FILE = 10.0
+_known_damaged: set[Path] = set()  # found by this process, which resumed from an older one
 SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
 
 
@@ -201,10 +204,10 @@ class Part:
             NumericsError: a tensor is not finite.
         """
         for group in self.tensors.values():
-            for name, tensor in group.items():
+            for name, tensor in heartbeat.beating(group.items()):
                 if not is_finite(tensor):
                     raise NumericsError(f"step {self.step}: {name} is not finite; nothing was saved")
-        for file, group in self.tensors.items():
+        for file, group in heartbeat.beating(self.tensors.items()):
             write_tensors(directory / file, group)
         for file, text in self.texts.items():
             (directory / file).write_text(text, encoding="utf-8")
@@ -234,7 +237,7 @@ def save(
 ) -> Path:
     """Write a checkpoint and, once it is safe on the disk, delete all but the newest `keep_last` and the best.
 
-    Damaged checkpoints of later steps, left aside on resume, are neither counted nor deleted.
+    Checkpoints of later steps, left aside on resume, are neither counted nor deleted.
 
     Args:
         run_dir: of the run; every process sees the same one.
@@ -255,13 +258,15 @@ def save(
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
-        remove_leftovers(directory)
+        with contextlib.suppress(OSError):  # what stays is in nobody's way, or the next lines say so
+            remove_leftovers(directory)
         require_space(directory, need)
         partial.mkdir()
 
     def commit() -> None:
         (partial / MANIFEST).write_text(_manifest(facts), encoding="utf-8")
         publish_dir(partial, final)
+        _known_damaged.discard(final)
 
     try:
         ranks.first(prepare)
@@ -284,11 +289,23 @@ def save(
 
 
 def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
-    """Delete the checkpoints before the newest `keep_last` up to `step`, but for the one of step `best`."""
-    up_to = [path for path in all_checkpoints(run_dir) if step_of(path) <= step]
-    for path in up_to[keep_last:]:
-        if step_of(path) != best:
-            remove_dir(path)
+    """Delete the checkpoints before the newest `keep_last` whole ones up to `step`, but for the one of step `best`.
+
+    One that cannot be deleted is said in a line, and is left to the next time: what was saved before stands.
+    Whole are those with a manifest that `newest_valid` has not found damaged in this process; to hash all of them at every
+    save would cost more than the save. Damaged ones are deleted in their turn, when `keep_last` whole ones are newer.
+    """
+    num_whole = 0
+    for path in all_checkpoints(run_dir):
+        if step_of(path) > step:
+            continue
+        if num_whole >= keep_last and step_of(path) != best:
+            try:
+                remove_dir(path)
+            except OSError as error:
+                print(f"warning: {path} could not be deleted ({error.strerror}); the next save tries again", flush=True)
+                return
+        num_whole += path not in _known_damaged and (path / MANIFEST).is_file()
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -377,6 +394,7 @@ def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
         fault = fault_of(path)
         if fault is None:
             return path, faults
+        _known_damaged.add(path)
         faults.append(f"{path} is damaged and left aside: {fault}")
     return None, faults
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ from bertkit.files import write_durably
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the log; a last line cut short by a crash is left out."""
+    """Read the log; what is no row is left out: a last line cut short by a crash, blocks that a power cut kept from the disk."""
     if not path.is_file():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    for line in path.read_bytes().split(b"\n"):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except ValueError:
             continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
     return rows
 
 
@@ -30,12 +33,21 @@ class MetricsLog:
         kept = [json.dumps(row) + "\n" for row in read_metrics(path) if row["step"] <= last_step]
         write_durably(path, "".join(kept))
         self._file = path.open("a", encoding="utf-8")
+        self._is_synced = True
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row."""
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
+        self._is_synced = False
+
+    def sync(self) -> None:
+        """Flush the rows to the disk, before a checkpoint says that their steps are done: a power cut leaves no gap then."""
+        if not self._is_synced:
+            os.fsync(self._file.fileno())
+            self._is_synced = True
 
     def close(self) -> None:
-        """Close the file."""
+        """Flush the rows to the disk, and close the file."""
+        self.sync()
         self._file.close()

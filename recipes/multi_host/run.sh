@@ -3,21 +3,28 @@
 # NUM_HOSTS= of them, ADDRESS= HOST:PORT of host 0, NPROC= processes on each, CORPUS= your text, VOCAB= an existing vocabulary,
 # RUN_DIR= a folder that all hosts see; paths are seen from the root of the repository, further settings go to pretrain.
 set -euo pipefail
-trap : USR1 TERM  # Slurm sends them to every process; bertkit saves and ends, then this script does
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
-run=${RUN_DIR:-runs/multi_host} rank=${HOST_RANK:-0} bertkit=.venv/bin/bertkit
+run_dir=${RUN_DIR:-runs/multi_host} rank=${HOST_RANK:-0} bertkit=.venv/bin/bertkit job=''
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing outside of the checkout
-
-until [ "$rank" = 0 ] || [ -f "$run/data/manifest.json" ]; do sleep 1; done
+# A signal goes on to the command, whose exit code is the script's; a command in the foreground would be waited for first.
+pass_on() { [ -n "$job" ] || exit 143; kill -s "$1" "$job" 2> /dev/null || :; }
+trap 'pass_on TERM' TERM; trap 'pass_on INT' INT; trap 'pass_on USR1' USR1
+run() {
+  "$@" & job=$! code=0
+  while kill -0 "$job" 2> /dev/null; do wait "$job" || :; done
+  wait "$job" || code=$?; [ "$code" != 75 ] || sleep "${GRACE:-0}"  # in slurm.sh, until the other hosts say the same
+  job=''; [ "$code" = 0 ] || exit "$code"
+}
+until [ "$rank" = 0 ] || [ -f "$run_dir/data/manifest.json" ]; do sleep 1; done
 bash docker/install.sh .venv
 if [ "$rank" = 0 ]; then
   echo "== prepare: text -> tokenizer and token shards"
-  $bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run/data"
+  run $bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_dir="$run_dir/data"
 fi
 echo "== pretrain: host $rank of ${NUM_HOSTS:-1}, ${NPROC:-1} process(es) here"
-$bertkit pretrain experiment=bert_base data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" \
+run $bertkit pretrain experiment=bert_base data_dir="$run_dir/data" output_dir="$run_dir/model" launch.num_processes="${NPROC:-1}" \
   launch.num_hosts="${NUM_HOSTS:-1}" launch.host_rank="$rank" launch.address="${ADDRESS:-null}" "$@"
 [ "$rank" = 0 ] || exit 0
 echo "== export: a model for transformers, compared with it"
-$bertkit export checkpoint="$run/model" head=pretraining output_dir="$run/exported"
+run $bertkit export checkpoint="$run_dir/model" head=pretraining output_dir="$run_dir/exported"

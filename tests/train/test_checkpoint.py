@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +75,64 @@ def test_the_one_just_saved_is_kept_beside_damaged_later_ones(tmp_path: Path) ->
     assert newest_valid(tmp_path)[0].name == "step-00000010"
     save(tmp_path, 15, keep_last=1)
     assert newest_valid(tmp_path)[0].name == "step-00000015"
+
+
+def test_damaged_checkpoints_do_not_count_among_those_kept(tmp_path: Path) -> None:
+    """Known by resuming, or by having no manifest; they go when as many whole ones as are kept have come after them."""
+    save(tmp_path, 10, 20, 30, 40, keep_last=4)
+    (tmp_path / "checkpoints" / "step-00000030" / "manifest.json").unlink()
+    (tmp_path / "checkpoints" / "step-00000040" / "state.json").write_text("{}")
+    assert newest_valid(tmp_path)[0].name == "step-00000020"
+    save(tmp_path, 45, keep_last=2)
+    assert [step[-2:] for step in names(tmp_path)] == ["45", "40", "30", "20"]
+    save(tmp_path, 50, keep_last=2)
+    assert [step[-2:] for step in names(tmp_path)] == ["50", "45"]
+
+
+def test_one_saved_again_over_a_damaged_one_counts(tmp_path: Path) -> None:
+    save(tmp_path, 10, 20, keep_last=2)
+    (tmp_path / "checkpoints" / "step-00000020" / "state.json").write_text("{}")
+    assert newest_valid(tmp_path)[0].name == "step-00000010"
+    save(tmp_path, 20, 30, keep_last=2)
+    assert [step[-2:] for step in names(tmp_path)] == ["30", "20"]
+
+
+UNDELETABLE = """
+import os, sys
+from pathlib import Path
+
+sys.path.insert(0, {here!r})
+from test_checkpoint import names, save
+
+save(Path(sys.argv[2]), 1)  # what is imported late may be root's alone
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)  # nobody: root may delete everything
+run_dir = Path(sys.argv[1])
+save(run_dir, 10)
+os.chmod(run_dir / "checkpoints" / "step-00000010", 0o500)
+for step in (20, 30):
+    save(run_dir, step, keep_last=1)
+    print(*names(run_dir))
+(trash,) = (run_dir / "checkpoints").glob(".*")
+trash.chmod(0o700)
+save(run_dir, 40, keep_last=1)
+print(*sorted(path.name for path in (run_dir / "checkpoints").iterdir()))
+"""
+
+
+def test_a_checkpoint_that_cannot_be_deleted_fails_no_save(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        if os.geteuid() == 0:
+            os.chown(folder, 65534, 65534)
+        done = subprocess.run(
+            [sys.executable, "-c", UNDELETABLE.format(here=str(Path(__file__).parent)), folder, tmp_path],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        warning, *said = done.stdout.splitlines()
+        path = f"{folder}/checkpoints/step-00000010"
+        assert warning == f"warning: {path} could not be deleted (Permission denied); the next save tries again"
+        assert said == ["step-00000020", "step-00000030", "step-00000040"]
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from bertkit.train.log import MetricsLog, read_metrics
 
@@ -47,3 +52,54 @@ def test_a_row_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
 
 def test_no_file_is_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "none.jsonl") == []
+
+
+def test_what_a_power_cut_leaves_is_healed(tmp_path: Path) -> None:
+    """Blocks that were given to the file but never written hold zeros, or what was there before."""
+    path = tmp_path / "metrics.jsonl"
+    for left in (b"\0" * 37, b'{"step": 3, "lo\0\0\0\0\n', b'\xff\xfe{"step": 3}\n', b"17\n", b'{"loss": 1}\n', b"[]"):
+        write(path, range(1, 3), 0)
+        with path.open("ab") as file:
+            file.write(left)
+        assert [row["step"] for row in read_metrics(path)] == [1, 2]
+        write(path, range(3, 5), 2)
+        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
+
+
+SYNCS = """
+import sys
+from pathlib import Path
+from bertkit.train.log import MetricsLog
+
+log = MetricsLog(Path(sys.argv[1]), 0)
+log.write({"step": 1})
+log.sync()
+log.sync()
+log.write({"step": 2})
+log.close()
+"""
+
+
+def test_rows_are_flushed_to_the_disk(tmp_path: Path) -> None:
+    """Once each, and the last ones by close()."""
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace, which tells what is flushed")
+    path = tmp_path / "metrics.jsonl"
+    traced = [
+        "strace",
+        "-y",
+        "-e",
+        "trace=write,fsync",
+        "-o",
+        tmp_path / "calls",
+        sys.executable,
+        "-c",
+        SYNCS,
+        path,
+    ]
+    done = subprocess.run(traced, capture_output=True, text=True)
+    if not (tmp_path / "calls").is_file() or "ptrace" in done.stderr:
+        pytest.skip(f"strace is not allowed to: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    calls = [call.split("(")[0] for call in (tmp_path / "calls").read_text().splitlines() if f"<{path}>" in call]
+    assert calls == ["write", "fsync", "write", "fsync"]
