@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import resume_rules
+from bertkit import heartbeat, resume_rules
 from bertkit import run_dir as runs
 from bertkit.answering import answer, mean_loss
 from bertkit.batch import IGNORED
@@ -171,7 +171,7 @@ def load_task_data(
 
 def _fingerprint(examples: Sequence[Any]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for example in examples:
+    for example in heartbeat.beating(examples):
         digest.update(repr(example).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 

@@ -26,7 +26,7 @@ import yaml
 from bertkit import __version__, heartbeat, resume_rules
 from bertkit.errors import InputError
 from bertkit.files import flush, locked, read_json, remove_leftovers, to_json, write_durably
-from bertkit.launch import STOP_SIGNALS, world_from_environment
+from bertkit.launch import SAME_REQUEST_SECONDS, STOP_SIGNALS, world_from_environment
 from bertkit.resume_rules import LENGTH, REFUSED, Change, Rules, class_of
 
 RESULT = "eval.json"
@@ -34,7 +34,6 @@ FILES_OF_A_RUN = (
     "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
     "predictions.json", "nbest_predictions.json", "null_odds.json",
 )  # fmt: skip
-SECONDS_OF_ONE_REQUEST = 2.0
 STDOUT = 1  # a print might be under way
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
@@ -220,7 +219,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         received.append(now)
         if heartbeat.is_watched():
             return
-        if now - received[0] > SECONDS_OF_ONE_REQUEST:
+        if now - received[0] > SAME_REQUEST_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif len(received) == 1 and world_from_environment().is_main:

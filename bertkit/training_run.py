@@ -5,6 +5,7 @@ Everything that a run chose for itself is in its checkpoints, and chosen again o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -202,7 +203,8 @@ class TrainingRun:
         """Find the newest valid checkpoint; the first process looks, and says what is wrong with newer ones."""
 
         def look() -> tuple[Path | None, list[str]]:
-            remove_leftovers(checkpoint.checkpoints_dir(self.directory))
+            with contextlib.suppress(OSError):  # what cannot be deleted is no checkpoint, and stands in nobody's way
+                remove_leftovers(checkpoint.checkpoints_dir(self.directory))
             return checkpoint.newest_valid(self.directory)
 
         newest, faults = self.ranks.first(look)

@@ -172,6 +172,8 @@ class TrainingStage(abc.ABC, Generic[Settings]):
             if is_kept or is_over or report.stop_requested or self.is_due(step, settings.checkpoint.every_steps):
                 self.training.standing.skips = report.skips
                 self.before_save(step, metrics)
+                if log is not None:
+                    log.sync()  # a power cut leaves no gap in front of the checkpoint
                 self.training.save(step, is_required=report.stop_requested and not is_over)
             progress.advance(step)
             if is_over:

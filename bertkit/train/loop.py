@@ -119,7 +119,7 @@ def ranks_of(accelerator: Accelerator) -> Ranks:
     """Connect the processes for saving, apart from training, so that both can go on at a time; all of them call this."""
     if accelerator.num_processes == 1:
         return Ranks()
-    group = torch.distributed.new_group(backend="gloo")
+    group = torch.distributed.new_group(backend="gloo", timeout=rendezvous.patience())
     return Ranks(accelerator.process_index, accelerator.num_processes, group)
 
 
