@@ -35,6 +35,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
 
     Source: Vaswani et al. 2017, equation 1.
     """
+    if kernels.takes_packed(query):
+        return kernels.packed_attention(query, key, value, layout, dropout_prob)
     contexts = []
     for first, count, length in layout.runs:
         last = first + count * length
