@@ -301,6 +301,7 @@ class _Finetuning:
                 "kernels": settings.kernels,
                 "reproducibility": settings.reproducibility,
             },
+            compiled=settings.compile,
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )

@@ -242,6 +242,7 @@ class _Pretraining:
                 "reproducibility": settings.reproducibility,
                 "lengths": [segments.max_seq_length for segments in segments_of(settings)],
             },
+            compiled=settings.compile,
             starting_moments=starting_moments,
         )
         self.packed, self.model, self.first_step = model, self.training.model, self.training.first_step

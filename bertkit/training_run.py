@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from bertkit.files import remove_leftovers
 from bertkit.interop import huggingface
 from bertkit.interop.load import text_files
 from bertkit.model import kernels
+from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.model.heads import BertWithHeads
 from bertkit.train import checkpoint, loop
 from bertkit.train.config import OptimizerConfig, SavingConfig
@@ -62,6 +63,7 @@ class TrainingRun:
         saving: SavingConfig,
         state: dict[str, Any],
         state_depends_on: dict[str, Any],
+        compiled: bool | Literal["auto"],
         starting_moments: dict[str, Tensor] | None = None,
         freeze: Callable[[BertWithHeads], None] = lambda model: None,
         rate_scale_of: Callable[[str], float] = lambda name: 1.0,
@@ -77,12 +79,14 @@ class TrainingRun:
             saving: how checkpoints are saved.
             state: of a run that starts; of one that resumes with other settings, what it chooses anew.
             state_depends_on: the settings that `state` was chosen for.
+            compiled: whether the layers run as compiled graphs; "auto" where there is a CUDA device.
             starting_moments: of the optimizer of a run that starts.
             freeze: takes parts of the model, in training mode, out of training.
             rate_scale_of: a parameter's name -> what its learning rate is multiplied with.
 
         Raises:
-            InputError: a process does not see the files of the first one, or the model is another one than the checkpoint's.
+            InputError: a process does not see the files of the first one, the model is another one than the checkpoint's, or
+                it cannot be compiled here.
             StorageError: there are checkpoints, and every one of them is damaged.
         """
         self.accelerator, self.directory, self.packed, self.tokenizer = accelerator, directory, model, tokenizer
@@ -110,6 +114,8 @@ class TrainingRun:
         self._go_on(here)
         kernels.use(self.state["kernels"])
         freeze(model.train())
+        if _is_compiled(compiled, accelerator.device.type):
+            compile_layers(model.bert.encoder)
         self.model = accelerator.prepare_model(model)
         groups = parameter_groups(model, optimizer.weight_decay, rate_scale_of)
         self.optimizer = OPTIMIZERS[optimizer.name](groups, optimizer)
@@ -297,6 +303,13 @@ class TrainingRun:
             if error is None:
                 raise
             self._warn(str(failure))  # the error that ends the run is said by its own line
+
+
+def _is_compiled(setting: bool | Literal["auto"], device_type: str) -> bool:
+    missing = missing_for(device_type)
+    if setting is True and missing is not None:
+        raise InputError(f"compile=true needs {missing} on {device_type}; install it, or set compile=auto")
+    return setting is True or (setting == "auto" and device_type == "cuda" and missing is None)
 
 
 def _require_same_tensors(directory: Path, there: dict[str, Tensor], here: dict[str, Tensor]) -> None:
