@@ -381,7 +381,9 @@ def _sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> li
     """Sum numbers of the host over all processes; a process by itself does not ask its device."""
     if accelerator.num_processes == 1:
         return list(values)
-    numbers = torch.tensor(values, dtype=torch.float64, device=accelerator.device)
+    # where the hosts are connected too, their numbers need not wait for the work of a GPU
+    device = "cpu" if "cpu:gloo" in torch.distributed.get_backend_config() else accelerator.device
+    numbers = torch.tensor(values, dtype=torch.float64, device=device)
     return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
 
 

@@ -26,6 +26,6 @@ def join(device_type: str) -> None:
         is_master=bool(listener),
         master_listen_fd=int(listener) if listener else None,
     )
-    backend = "nccl" if device_type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     prefixed = dist.PrefixStore("bertkit", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=prefixed, rank=rank, world_size=size)
