@@ -112,6 +112,8 @@ class TrainingRun:
             moments = checkpoint.read_moments(newest)
             heartbeat.saved(self.first_step)
         self._go_on(here)
+        if self.state["num_parts"] is not None:
+            loop.add_in_one_order(accelerator.device)
         kernels.use(self.state["kernels"])
         freeze(model.train())
         if _is_compiled(compiled, accelerator.device.type):

@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ ON_CPU = ("onednn_linear", "short_dropout", "own_attention")
 ON_CUDA = ("packed_attention",)
 NAMES = (*ON_CPU, *ON_CUDA)
 ALWAYS_FASTER = ("short_dropout", "own_attention", *ON_CUDA)
-EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # they compare 24 random bits or more
+EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # of torch's on CUDA; they compare floats
 _in_use: frozenset[str] = frozenset(ALWAYS_FASTER)
 
 
@@ -141,12 +142,20 @@ def dropout(inputs: Tensor, prob: float) -> Tensor:
     return F.dropout(inputs, prob)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, dropout_prob: float) -> Tensor:
-    """softmax(query key^T / sqrt(H)) value, with dropout of the softmax: each (B, N, T, H) -> (B, N, T, H)."""
-    if dropout_prob > 0 and "own_attention" in _in_use and query.device.type == "cpu" and not _is_traced():
+def attention(query: Tensor, key: Tensor, value: Tensor, dropout_prob: float, is_token: Tensor | None = None) -> Tensor:
+    """softmax(query key^T / sqrt(H)) value, with dropout of the softmax: each (B, N, T, H) -> (B, N, T, H).
+
+    Where keys are padded, `is_token` (B, 1, 1, T) says which are not, and only those are looked at.
+
+    On CUDA torch's flash attention is not used with dropout: it compares 8 random bits, so that 0.1 becomes 26/256, and
+    scales by 1/0.9 all the same (flash-attention flash_api.cpp, `p_dropout_in_uint8_t`).
+    """
+    is_own = "own_attention" in _in_use and query.device.type == "cpu" and not _is_traced()
+    if dropout_prob > 0 and is_own and is_token is None:
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)  # (B, N, T, T)
         return dropout(torch.softmax(scores, -1), dropout_prob) @ value
-    return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_prob)
+    with sdpa_kernel(EXACT_DROPOUT) if dropout_prob > 0 and query.is_cuda else nullcontext():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=is_token, dropout_p=dropout_prob)
 
 
 def takes_packed(query: Tensor) -> bool:
@@ -157,12 +166,11 @@ def takes_packed(query: Tensor) -> bool:
 def packed_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float) -> Tensor:
     """`attention` of every sequence of a packed batch: each (S, N, H) -> (S, N, H).
 
-    Flash attention is not used with dropout, though torch's operator below `varlen_attn` takes a probability: it compares
-    8 random bits, so that 0.1 becomes 26/256, and scales by 1/0.9 all the same (flash_api.cpp, `p_dropout_in_uint8_t`).
-    Nor is the memory-efficient kernel over packed tokens: its forward pass takes the longest key to be 0 tokens long, and
-    so drops alike in all heads and sequences, and its backward pass otherwise (torch 2.13, attention.cu, where
-    pytorch/pytorch#115590 is named, and mem_eff_attention/kernel_forward.h, `dropout_batch_head_rng_offset`). Over padded
-    sequences it drops each weight by itself with the given probability.
+    With dropout the batch is padded. `varlen_attn` has none. Torch's memory-efficient kernel over packed tokens has, but
+    its forward pass takes the longest key to be 0 tokens long, and so drops alike in all heads and sequences, and its
+    backward pass otherwise (torch's attention.cu, where pytorch/pytorch#115590 is named, and, in torch 2.13,
+    mem_eff_attention/kernel_forward.h and kernel_backward.h, `dropout_batch_head_rng_offset`). Over padded sequences it
+    drops each weight by itself with the given probability.
     """
     varlen_attn = _varlen_attn(query.device)
     is_half = query.dtype in (torch.bfloat16, torch.float16)
@@ -197,9 +205,7 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, 
     if is_padded:
         columns = torch.arange(longest, device=query.device)
         is_token = (columns < layout.bounds.diff()[:, None])[:, None, None]  # (B, 1, 1, T): no query looks at padding
-    with sdpa_kernel(EXACT_DROPOUT):
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=is_token, dropout_p=dropout_prob)
-    context = context.transpose(1, 2).flatten(0, 1)  # (B * T, N, H)
+    context = attention(q, k, v, dropout_prob, is_token).transpose(1, 2).flatten(0, 1)  # (B * T, N, H)
     return context.index_select(0, layout.slots) if is_padded else context
 
 
