@@ -172,6 +172,7 @@ def test_the_model_imports_only_torch() -> None:
         "functools",
         "importlib",
         "math",
+        "os",
         "pathlib",
         "shutil",
     }

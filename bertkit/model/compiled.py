@@ -12,6 +12,7 @@ follows torch's seed, but it draws other elements. Parameters and their names st
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 
 import torch
@@ -23,7 +24,7 @@ from bertkit.model.encoder import Encoder, EncoderLayer
 def missing_for(device_type: str) -> str | None:
     """Say what torch.compile would need here and does not find: it builds its kernels with other programs."""
     if device_type == "cpu":
-        return None if any(map(shutil.which, ("c++", "g++", "clang++"))) else "a C++ compiler"
+        return None if shutil.which(os.environ.get("CXX", "g++")) else "a C++ compiler"
     if importlib.util.find_spec("triton") is None:
         return "the package triton"
     return None if torch.cuda.get_device_capability() >= (7, 0) else "a GPU of compute capability 7.0 or later"
