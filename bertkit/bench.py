@@ -145,9 +145,11 @@ def contestants_of(settings: BenchSettings) -> list[Contestant]:
     found.append(Contestant(f"bertkit {precision}", BERTKIT, precision))
     if settings.tricks:
         chosen = kernels.choose("auto")
+        at_work = kernels.ON_CPU if choose_device(settings.device).type == "cpu" else kernels.ON_CUDA
         found += [
             Contestant(f"bertkit {precision}, without {name}", BERTKIT, precision, kernels=tuple(set(chosen) - {name}))
             for name in chosen
+            if name in at_work
         ]
         found.append(Contestant(f"bertkit {precision}, plain", BERTKIT, precision, kernels=()))
     return found
@@ -305,12 +307,13 @@ def _matrix_rate(device: str, precision: str, num_threads: int) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     first = torch.ones(size, size, dtype=dtype, device=device)
+    multiply = torch.mm if device == "cuda" else kernels.product
     seconds = []
     for _ in range(12):
         if device == "cuda":
             torch.cuda.synchronize()
         started_at = time.perf_counter()
-        kernels.product(first, first)
+        multiply(first, first)
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started_at)

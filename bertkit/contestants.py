@@ -159,6 +159,7 @@ class _Training:
     def __init__(self, job: Job, contestant: Contestant) -> None:
         from bertkit.interop.load import load_packed
         from bertkit.model import kernels
+        from bertkit.model.compiled import compile_layers, missing_for
         from bertkit.objective import pretraining_losses, task_losses
         from bertkit.train import loop
         from bertkit.train.config import OptimizerConfig
@@ -168,6 +169,8 @@ class _Training:
         self.batches = _Batches(job)
         self.loop, self.accelerator = loop, loop.make_accelerator(job.device, 1)
         model, _ = load_packed(job.model_dir)
+        if job.device == "cuda" and missing_for("cuda") is None:
+            compile_layers(model.bert.encoder)
         self.model = self.accelerator.prepare(model.train())
         config = OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         self.optimizer = AdamW(parameter_groups(model, config.weight_decay), config)

@@ -276,6 +276,7 @@ class _Finetuning(TrainingStage[FinetuneSettings]):
             settings.optimizer,
             saving=settings.checkpoint,
             chosen=chosen,
+            compiled=settings.compile,
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )

@@ -5,6 +5,8 @@ Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import heartbeat
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
-from bertkit.model.layout import Layout
+from bertkit.model.layout import Layout, on_device
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, squared_error
 
 
@@ -55,8 +57,8 @@ def _pretraining_logits(model: nn.Module, batch: PretrainBatch, precision: str) 
     return logits
 
 
-def _tensor(array: NDArray[np.int64], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    return on_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def task_losses(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> dict[str, LossTerm]:
@@ -73,14 +75,17 @@ def task_losses(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> 
 
 def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
     assert batch.labels is not None, "no labels to learn from"
-    labels = torch.from_numpy(batch.labels).to(logits.device, non_blocking=True)
-    weights = None if batch.class_weights is None else torch.from_numpy(batch.class_weights).to(logits.device)
+    device = logits.device
+    if batch.head in ("sequence", "token") and batch.labels.dtype.kind != "f":
+        known = np.flatnonzero(batch.labels != IGNORED)  # found on the host, so that it need not wait for a device
+        weights = None if batch.class_weights is None else _tensor(batch.class_weights, device)
+        labels = _tensor(batch.labels[known], device)
+        return cross_entropy(logits[_tensor(known, device)], labels, weights, batch.loss_counts[batch.head])
+    labels = _tensor(batch.labels, device)
     if batch.head == "span":
         return _span_loss(logits, batch.sequence_lengths, labels)
     if batch.head == "choice":
         return cross_entropy(logits.view(-1, batch.num_choices), labels)
-    if batch.labels.dtype.kind != "f":
-        return cross_entropy(logits, labels, weights, IGNORED)
     if batch.labels.ndim == 1:
         return squared_error(logits.squeeze(1), labels)
     return binary_cross_entropy(logits, labels)
@@ -106,9 +111,7 @@ def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
     heartbeat.beat()  # a step, or an evaluation, may be many forward passes long
     device = next(model.parameters()).device
     layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
-    ids, types = (
-        torch.from_numpy(array).to(device, non_blocking=True) for array in (batch.input_ids, batch.token_type_ids)
-    )
+    ids, types = _tensor(batch.input_ids, device), _tensor(batch.token_type_ids, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         logits: Tensor = model(ids, types, layout).logits[batch.head]
     return logits

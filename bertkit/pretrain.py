@@ -223,6 +223,7 @@ class _Pretraining(TrainingStage[PretrainSettings]):
             settings.optimizer,
             saving=settings.checkpoint,
             chosen=chosen,
+            compiled=settings.compile,
             starting_moments=starting_moments,
         )
         if training.first_step > settings.steps:

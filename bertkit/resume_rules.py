@@ -30,6 +30,7 @@ BOTH = {
     "seed": FIXED,
     "precision": FIXED,
     "kernels": WARN,  # rounding and dropout differ
+    "compile": WARN,
     "device": FREE,  # of another kind than before: said when the checkpoint is loaded
     "batch.sequences": FIXED,
     "batch.micro_sequences": WARN,  # rounding and dropout differ

@@ -210,6 +210,7 @@ class PretrainSettings:
     seed: int
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
+    compile: bool | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
     reproducibility: Literal["default", "strict"]
     model: BertShape
@@ -329,6 +330,7 @@ class FinetuneSettings:
     seed: int
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
+    compile: bool | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
     reproducibility: Literal["default", "strict"]
     freeze: str | None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from bertkit.interop import huggingface
 from bertkit.interop.load import text_files
 from bertkit.launch import OWN_THREADS
 from bertkit.model import kernels
+from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.model.heads import BertWithHeads
 from bertkit.train import checkpoint, loop
 from bertkit.train.config import OptimizerConfig, SavingConfig
@@ -103,6 +104,7 @@ class TrainingRun:
         *,
         saving: SavingConfig,
         chosen: Chosen,
+        compiled: bool | Literal["auto"],
         starting_moments: dict[str, Tensor] | None = None,
         freeze: Callable[[BertWithHeads], None] = lambda model: None,
         rate_scale_of: Callable[[str], float] = lambda name: 1.0,
@@ -117,13 +119,14 @@ class TrainingRun:
             optimizer: its settings.
             saving: how checkpoints are saved.
             chosen: by this start; the first process's holds for all.
+            compiled: whether the layers run as compiled graphs; "auto" where there is a CUDA device.
             starting_moments: of the optimizer of a run that starts.
             freeze: takes parts of the model, in training mode, out of training.
             rate_scale_of: a parameter's name -> what its learning rate is multiplied with.
 
         Raises:
             InputError: a process does not see the files of the first one, or the model is another one than the
-                checkpoint's, or strict reproducibility cannot be kept here.
+                checkpoint's, or cannot be compiled here, or strict reproducibility cannot be kept here.
             StorageError: there are checkpoints, and every one of them is damaged.
         """
         self.accelerator, self.directory, self.packed, self.tokenizer = accelerator, directory, model, tokenizer
@@ -146,8 +149,12 @@ class TrainingRun:
             moments = checkpoint.read_moments(newest)
             heartbeat.saved(self.first_step)
         torch.set_num_threads(self.platform.num_threads)
+        if self.chosen.num_parts is not None:
+            loop.add_in_one_order(accelerator.device)
         kernels.use(self.chosen.kernels)
         freeze(model.train())
+        if _is_compiled(compiled, accelerator.device.type):
+            compile_layers(model.bert.encoder)
         self.model = accelerator.prepare_model(model)
         groups = parameter_groups(model, optimizer.weight_decay, rate_scale_of)
         self.optimizer = OPTIMIZERS[optimizer.name](groups, optimizer)
@@ -356,6 +363,13 @@ class TrainingRun:
             if error is None:
                 raise
             self._warn(str(failure))  # the error that ends the run is said by its own line
+
+
+def _is_compiled(setting: bool | Literal["auto"], device_type: str) -> bool:
+    missing = missing_for(device_type)
+    if setting is True and missing is not None:
+        raise InputError(f"compile=true needs {missing} on {device_type}; install it, or set compile=auto")
+    return setting is True or (setting == "auto" and device_type == "cuda" and missing is None)
 
 
 def _require_same_tensors(directory: Path, there: dict[str, Tensor], here: dict[str, Tensor]) -> None:

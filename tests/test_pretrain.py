@@ -370,6 +370,17 @@ def stop_and_resume(data: Path, run_dir: Path, stops: int, rng: random.Random, *
 MANY_STEPS = ["steps=60", "checkpoint.every_steps=4", "checkpoint.keep_last=2", "evaluation.every_steps=25"]
 
 
+def test_layers_cannot_be_compiled_without_a_compiler(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=1", "schedule.warmup_steps=1", "compile=true") == 2
+    error = "error: compile=true needs a C++ compiler on cpu; install it, or set compile=auto\n"
+    assert capsys.readouterr().err == error
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=1", "schedule.warmup_steps=1") == 0
+    assert "warning: compile: True up to step 0, 'auto' from here on" in capsys.readouterr().out
+
+
 def test_stopped_and_resumed_is_bit_for_bit_the_same(prepared_dir: Path, tmp_path: Path) -> None:
     """One run, stopped at random moments again and again, against one that was never stopped."""
     assert start(prepared_dir, tmp_path / "whole", *MANY_STEPS).wait() == 0

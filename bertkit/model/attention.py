@@ -35,6 +35,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
 
     Source: Vaswani et al. 2017, equation 1.
     """
+    if kernels.takes_packed(query):
+        return kernels.packed_attention(query, key, value, layout, dropout_prob)
     contexts = []
     for first, count, length in layout.runs:
         last = first + count * length
@@ -61,6 +63,7 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(config.hidden_size, config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout_prob = config.attention_probs_dropout_prob
+        self.attend = attend
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """Mix the tokens of each sequence: (S, D) -> (S, D)."""
@@ -68,5 +71,5 @@ class MultiHeadAttention(nn.Module):
             projection(hidden).unflatten(1, (self.num_heads, -1))  # (S, N, H)
             for projection in (self.query, self.key, self.value)
         )
-        context = attend(query, key, value, layout, self.dropout_prob if self.training else 0.0)
+        context = self.attend(query, key, value, layout, self.dropout_prob if self.training else 0.0)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]

@@ -1,29 +1,44 @@
-"""Other ways to compute the same on a CPU, faster; each has a name here and can be switched off.
+"""Other ways to compute the same, faster; each has a name here and can be switched off.
 
-    onednn_linear   float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate of
-                    processors of other makers than its own: taken on those (`choose`)
-    short_dropout   dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536
-    own_attention   attention with dropout as matrix products and `short_dropout`; torch's own then leaves its fast path
+On a CPU:
+
+    onednn_linear     float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate
+                      of processors of other makers than its own: taken on those (`choose`)
+    short_dropout     dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536
+    own_attention     attention with dropout as matrix products and `short_dropout`; torch's own then leaves its fast path
+
+On CUDA:
+
+    packed_attention  attention of a whole batch by one kernel: torch's variable-length flash attention without dropout in half
+                      precision, else padded and masked by its memory-efficient one
 
 The plain way is `torch.nn.functional`'s. It is taken wherever a kernel does not apply: on other devices, in other dtypes,
 under autocast, while a graph is traced. Results differ from it by rounding, those of dropout by the elements that are drawn.
 
-Axes: S packed tokens, n, m: any number of rows and columns.
+Axes: B sequences, S packed tokens, T tokens per sequence, N heads, H head size, n, m: any number of rows and columns.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-NAMES = ("onednn_linear", "short_dropout", "own_attention")
-ALWAYS_FASTER = ("short_dropout", "own_attention")
+from bertkit.model.layout import Layout, pad
+
+ON_CPU = ("onednn_linear", "short_dropout", "own_attention")
+ON_CUDA = ("packed_attention",)
+NAMES = (*ON_CPU, *ON_CUDA)
+ALWAYS_FASTER = ("short_dropout", "own_attention", *ON_CUDA)
+EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # of torch's on CUDA; they compare floats
 _in_use: frozenset[str] = frozenset(ALWAYS_FASTER)
 
 
@@ -127,12 +142,71 @@ def dropout(inputs: Tensor, prob: float) -> Tensor:
     return F.dropout(inputs, prob)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, dropout_prob: float) -> Tensor:
-    """softmax(query key^T / sqrt(H)) value, with dropout of the softmax: each (B, N, T, H) -> (B, N, T, H)."""
-    if dropout_prob > 0 and "own_attention" in _in_use and query.device.type == "cpu" and not _is_traced():
+def attention(query: Tensor, key: Tensor, value: Tensor, dropout_prob: float, is_token: Tensor | None = None) -> Tensor:
+    """softmax(query key^T / sqrt(H)) value, with dropout of the softmax: each (B, N, T, H) -> (B, N, T, H).
+
+    Where keys are padded, `is_token` (B, 1, 1, T) says which are not, and only those are looked at.
+
+    On CUDA torch's flash attention is not used with dropout: it compares 8 random bits, so that 0.1 becomes 26/256, and
+    scales by 1/0.9 all the same (flash-attention flash_api.cpp, `p_dropout_in_uint8_t`).
+    """
+    is_own = "own_attention" in _in_use and query.device.type == "cpu" and not _is_traced()
+    if dropout_prob > 0 and is_own and is_token is None:
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)  # (B, N, T, T)
         return dropout(torch.softmax(scores, -1), dropout_prob) @ value
-    return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_prob)
+    with sdpa_kernel(EXACT_DROPOUT) if dropout_prob > 0 and query.is_cuda else nullcontext():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=is_token, dropout_p=dropout_prob)
+
+
+def takes_packed(query: Tensor) -> bool:
+    """Whether `packed_attention` is to be taken for packed queries."""
+    return "packed_attention" in _in_use and query.is_cuda and not _is_traced()
+
+
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float) -> Tensor:
+    """`attention` of every sequence of a packed batch: each (S, N, H) -> (S, N, H).
+
+    With dropout the batch is padded. `varlen_attn` has none. Torch's memory-efficient kernel over packed tokens has, but
+    its forward pass takes the longest key to be 0 tokens long, and so drops alike in all heads and sequences, and its
+    backward pass otherwise (torch's attention.cu, where pytorch/pytorch#115590 is named, and, in torch 2.13,
+    mem_eff_attention/kernel_forward.h and kernel_backward.h, `dropout_batch_head_rng_offset`). Over padded sequences it
+    drops each weight by itself with the given probability.
+    """
+    varlen_attn = _varlen_attn(query.device)
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if varlen_attn is None or dropout_prob > 0 or not is_half or query.shape[-1] % 8 or query.shape[-1] > 256:
+        return padded_attention(query, key, value, layout, dropout_prob)
+    longest = layout.longest
+    return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _varlen_attn(device: torch.device) -> Callable[..., Any] | None:
+    """Give torch's function; None where torch is older, or the GPU older than Ampere."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    has_flash = torch.backends.cuda.is_flash_attention_available()
+    return varlen_attn if has_flash and torch.cuda.get_device_capability(device) >= (8, 0) else None
+
+
+def padded_attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float) -> Tensor:
+    """`packed_attention` by way of a padded batch, on any device; nothing is padded where all lengths are equal."""
+    num_sequences, longest = len(layout.starts), layout.longest
+    is_padded = len(layout.runs) > 1
+    q, k, v = (
+        pad(packed, layout.slots, num_sequences, longest).transpose(1, 2)  # (B, N, T, H)
+        if is_padded
+        else packed.view(num_sequences, longest, *packed.shape[1:]).transpose(1, 2)
+        for packed in (query, key, value)
+    )
+    is_token = None
+    if is_padded:
+        columns = torch.arange(longest, device=query.device)
+        is_token = (columns < layout.bounds.diff()[:, None])[:, None, None]  # (B, 1, 1, T): no query looks at padding
+    context = attention(q, k, v, dropout_prob, is_token).transpose(1, 2).flatten(0, 1)  # (B * T, N, H)
+    return context.index_select(0, layout.slots) if is_padded else context
 
 
 def _applies(inputs: Tensor) -> bool:

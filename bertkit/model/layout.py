@@ -18,13 +18,22 @@ class Layout:
 
     Attributes:
         starts: index of each sequence's first token, (B,).
+        bounds: the same and, at the end, S: (B + 1,), int32, as variable-length kernels want them.
         position_ids: each token's place in its own sequence, (S,).
+        slots: each token's place in a batch padded to the longest sequence and flattened, (S,).
         runs: (first token, number of sequences, their length) of neighbours of equal length.
     """
 
     starts: Tensor
+    bounds: Tensor
     position_ids: Tensor
+    slots: Tensor
     runs: tuple[tuple[int, int, int], ...]
+
+    @property
+    def longest(self) -> int:
+        """T, tokens of the longest sequence."""
+        return max(length for _, _, length in self.runs)
 
     @classmethod
     def from_lengths(
@@ -32,20 +41,35 @@ class Layout:
     ) -> Layout:
         """Lay out sequences of the given lengths (B,), which lie on the CPU.
 
-        `position_ids` (S,) replaces 0, 1, 2, ... of each sequence where tokens do not stand side by side.
+        All of it is computed there, so that no device is waited for. `position_ids` (S,) replaces 0, 1, 2, ... of each
+        sequence where tokens do not stand side by side.
         """
-        starts = sequence_lengths.cumsum(0) - sequence_lengths
-        if position_ids is None:
-            total = int(sequence_lengths.sum())
-            position_ids = torch.arange(total) - starts.repeat_interleave(sequence_lengths)
+        lengths: list[int] = sequence_lengths.tolist()
+        ends = sequence_lengths.cumsum(0)
+        starts = ends - sequence_lengths
+        places = torch.arange(sum(lengths)) - starts.repeat_interleave(sequence_lengths)
+        rows = torch.arange(len(lengths)).repeat_interleave(sequence_lengths)
         runs: list[tuple[int, int, int]] = []
-        for start, length in zip(starts.tolist(), sequence_lengths.tolist(), strict=True):
+        for start, length in zip(starts.tolist(), lengths, strict=True):
             if runs and runs[-1][2] == length:
                 first, count, _ = runs[-1]
                 runs[-1] = (first, count + 1, length)
             else:
                 runs.append((start, 1, length))
-        return cls(starts.to(device), position_ids.to(device), tuple(runs))
+        return cls(
+            starts=on_device(starts, device),
+            bounds=on_device(torch.cat([starts[:1], ends]).int(), device),
+            position_ids=on_device(places if position_ids is None else position_ids, device),
+            slots=on_device(rows * max(lengths, default=0) + places, device),
+            runs=tuple(runs),
+        )
+
+
+def on_device(tensor: Tensor, device: torch.device | None) -> Tensor:
+    """Copy a tensor to a device; from the host to CUDA by way of pinned memory, the only one not waited for."""
+    if device is None or device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def unpad(attention_mask: Tensor) -> tuple[Tensor, Layout]:

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import hashlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -87,6 +88,17 @@ def make_accelerator(device: str, num_processes: int) -> Accelerator:
             f"launch.num_processes={num_processes}, or with torchrun"
         )
     return accelerator
+
+
+def add_in_one_order(device: torch.device) -> None:
+    """Let a GPU add in the same order every time; by itself torch leaves some sums, as in attention, to chance.
+
+    Operators that cannot are refused from then on. A CPU always does.
+    """
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as torch asks for; before the first product
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads it, and filling takes time
 
 
 @contextlib.contextmanager
@@ -381,7 +393,9 @@ def _sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> li
     """Sum numbers of the host over all processes; a process by itself does not ask its device."""
     if accelerator.num_processes == 1:
         return list(values)
-    numbers = torch.tensor(values, dtype=torch.float64, device=accelerator.device)
+    # where the hosts are connected too, their numbers need not wait for the work of a GPU
+    device = "cpu" if "cpu:gloo" in torch.distributed.get_backend_config() else accelerator.device
+    numbers = torch.tensor(values, dtype=torch.float64, device=device)
     return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
 
 

@@ -25,7 +25,7 @@ class LossTerm:
 
 
 def cross_entropy(
-    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, ignored: int | None = None
+    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, count: float | None = None
 ) -> LossTerm:
     """Sum the cross-entropy, in nats, of logits (n, classes) against labels (n,), in float32 or better.
 
@@ -34,19 +34,16 @@ def cross_entropy(
         labels: (n,).
         class_weights: what a prediction of each label counts, (classes,), in the sum and in the count, as torch's
             `CrossEntropyLoss(weight=...)` has it; None when all count 1.
-        ignored: a label whose rows are left out.
+        count: what the labels count together, which a device would have to be waited for; None where all count 1.
     """
-    if ignored is not None:
-        known = labels != ignored
-        logits, labels = logits[known], labels[known]
     logits = in_float32(logits)
     is_right = logits.detach().argmax(1) == labels
-    if class_weights is None:
+    if class_weights is None or count is None:
         return LossTerm(F.cross_entropy(logits, labels, reduction="sum"), len(labels), is_right.sum())
     weights = class_weights.to(logits.dtype)
     total = F.cross_entropy(logits, labels, weights, reduction="sum")
     counted = class_weights[labels]
-    return LossTerm(total, float(counted.sum()), (counted * is_right).sum())
+    return LossTerm(total, count, (counted * is_right).sum())
 
 
 def squared_error(outputs: Tensor, numbers: Tensor) -> LossTerm:

@@ -42,7 +42,7 @@ def join(device_type: str) -> None:
         check_devices(os.environ, torch.cuda.device_count())
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    backend = "nccl" if device_type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     if listener is None:
         dist.init_process_group(backend, timeout=patience())
         signs = dist.TCPStore(*address, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]

@@ -26,6 +26,9 @@ def test_starts_and_positions() -> None:
     layout = Layout.from_lengths(torch.tensor([3, 1, 2]))
     assert layout.starts.tolist() == [0, 3, 4]
     assert layout.position_ids.tolist() == [0, 1, 2, 0, 0, 1]
+    assert (layout.bounds.tolist(), layout.bounds.dtype) == ([0, 3, 4, 6], torch.int32)
+    assert layout.longest == 3
+    assert layout.slots.tolist() == [0, 1, 2, 3, 6, 7]
 
 
 MASKS = {
