@@ -28,6 +28,8 @@ HELPERS = (
     "launch",
     "settings",
     "contestants",
+    "memory_plan",
+    "memory_here",
 )
 ALLOWED = {
     "": ("interop",),  # on first use
@@ -38,6 +40,8 @@ ALLOWED = {
     "phases": ("data", "train", "settings", "evaluate"),
     "contestants": (*ABOVE, *BELOW, "answering", "objective", "task_model"),
     "answering": ("data", "objective", "tasks", "train"),
+    "memory_plan": ("model",),  # its config.py only
+    "memory_here": ("memory_plan",),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "files", "interop", "model", "train", "errors", "heartbeat"),
     "hosts": ("config", "errors"),
@@ -173,7 +177,9 @@ def python(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("module", ["bertkit", "bertkit.cli", "bertkit.settings", "bertkit.launch", *TORCH_FREE])
+@pytest.mark.parametrize(
+    "module", ["bertkit", "bertkit.cli", "bertkit.settings", "bertkit.launch", "bertkit.memory_plan", *TORCH_FREE]
+)
 def test_light_modules_stay_light(module: str) -> None:
     """A misspelt key is refused without waiting for torch."""
     code = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"
