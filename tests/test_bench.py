@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.bench import Result, table
+from bertkit.bench_compare import Result, table
 from bertkit.cli import run
 
 SMALL = ["model=tiny", "rounds=1", "steps_per_round=1", "batch_sequences=3", "max_seq_length=48", "device=cpu"]
@@ -41,14 +41,14 @@ def test_contestants_do_the_same_work(
 def test_work_that_differs_is_refused(
     prepared_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bertkit.bench.SAME_LOSS", {"fp32": -1.0, "bf16": -1.0})
+    monkeypatch.setattr("bertkit.bench_compare.SAME_LOSS", {"fp32": -1.0, "bf16": -1.0})
     assert run(["bench", "what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300"]) == 1
     assert "did not do the same work" in capsys.readouterr().err
 
 
 def test_the_table() -> None:
     results = [Result("first", 1234.4, 1.0, 1.0, 1.0, 10.4, 0.251), Result("second", 2.5, 2.0, 1.5, 2.25, 0.0, None)]
-    assert table("tokens/s", results).splitlines()[2:] == [
+    assert table("tokens/s", results).markdown().splitlines()[2:] == [
         "| first | 1,234 | 1.00 (1.00 - 1.00) | 10 MB | 25% |",
         "| second | 2.50 | 2.00 (1.50 - 2.25) |  |  |",
     ]

@@ -30,6 +30,10 @@ HELPERS = (
     "contestants",
     "memory_plan",
     "memory_here",
+    "bench_jobs",
+    "bench_compare",
+    "bench_memory",
+    "bench_scaling",
 )
 ALLOWED = {
     "": ("interop",),  # on first use
@@ -38,10 +42,14 @@ ALLOWED = {
     **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
     "objective": ("batch", "model", "train", "heartbeat"),
     "phases": ("data", "train", "settings", "evaluate"),
-    "contestants": (*ABOVE, *BELOW, "answering", "objective", "task_model"),
+    "contestants": (*ABOVE, *BELOW, "answering", "memory_here", "objective", "task_model"),
     "answering": ("data", "objective", "tasks", "train"),
     "memory_plan": ("model",),  # its config.py only
     "memory_here": ("memory_plan",),
+    "bench_jobs": (*ABOVE, *BELOW, "contestants", "settings"),
+    "bench_compare": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs"),
+    "bench_scaling": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs", "bench_compare"),
+    "bench_memory": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs", "memory_plan", "memory_here"),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "files", "interop", "model", "train", "errors", "heartbeat"),
     "hosts": ("config", "errors"),
