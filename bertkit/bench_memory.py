@@ -82,7 +82,11 @@ def compare_memory(settings: BenchSettings) -> Findings:
     )
     gigabytes = _limit(settings, device)
     largest = largest_micro_batch(shape, round(gigabytes * 1e9) - held)
-    fitting = Table("", ("memory", "largest micro-batch"), [(f"{gigabytes:.1f} GB", f"{largest} sequences")])
+    fitting = Table(
+        "The largest micro-batch that fits, as planned",
+        ("memory", "largest micro-batch"),
+        [(f"{gigabytes:.1f} GB", f"{largest} sequences")],
+    )
     results = [
         {"sequences": size, "hugging_face_megabytes": a, "megabytes": b, "planned_megabytes": plan}
         for size, a, b, plan in rows

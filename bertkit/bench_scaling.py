@@ -67,13 +67,13 @@ def compare_scaling(settings: BenchSettings) -> Findings:
         ParityError: the contestants did not do the same work.
     """
     contestants = [
-        Contestant(f"Hugging Face {settings.precision}", HUGGING_FACE, settings.precision),
-        Contestant(f"bertkit {settings.precision}", BERTKIT, settings.precision),
+        Contestant("Hugging Face", HUGGING_FACE, settings.precision),
+        Contestant("bertkit", BERTKIT, settings.precision),
     ]
     results: list[dict[str, Any]] = []
     tables, charts = [], []
     with tempfile.TemporaryDirectory(prefix="bertkit-bench-") as scratch:
-        for curve in _curves(settings, Path(scratch)):
+        for curve in curves_of(settings, Path(scratch)):
             measured = [_measure(settings, contestants, curve, point) for point in curve.points]
             sizes = [point.size for point in curve.points]
             lines = []
@@ -98,7 +98,8 @@ def exponent(sizes: Sequence[float], times: Sequence[float]) -> float | None:
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
-def _curves(settings: BenchSettings, scratch: Path) -> list[Curve]:
+def curves_of(settings: BenchSettings, scratch: Path) -> list[Curve]:
+    """Lay out the work of every point, with its text and its models in `scratch`."""
     data_dir, device = find_data(settings, scratch), choose_device(settings.device).type
     longest = max(*settings.lengths, settings.max_seq_length)
     starts = {}
@@ -128,10 +129,14 @@ def _curves(settings: BenchSettings, scratch: Path) -> list[Curve]:
     ]
     at = f"{settings.max_seq_length} tokens each"
     return [
-        Curve(f"Training on a sequence, by its length; {tokens:,} tokens a step", "sequence length", by_length),
-        Curve(f"Step, by sequences of {at}", "batch size", by_batch),
+        Curve(
+            f"Training on a sequence, by its tokens; {tokens:,} a step, {settings.precision}",
+            "sequence length",
+            by_length,
+        ),
+        Curve(f"Step, by sequences of {at}, {settings.precision}", "batch size", by_batch),
         Curve("prepare, by megabytes of text", "corpus size", by_corpus),
-        Curve(f"predict of a text, by its tokens; {tokens:,} tokens in all", "input length", by_input),
+        Curve(f"predict of a text, by its tokens; {tokens:,} in all, {settings.precision}", "input length", by_input),
     ]
 
 

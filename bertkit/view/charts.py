@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 480, 240, 62, 24, 28, 12
-BAR_HEIGHT, BAR_LEFT = 26, 250
+BAR_HEIGHT, BAR_LEFT = 26, 300
 COLORS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df")
 GREY = "#57606a"
 Points = Sequence[tuple[float, float]]
@@ -97,12 +97,12 @@ class BarChart:
         x = _scale(0, max(greatest for *_, greatest in self.bars), BAR_LEFT, WIDTH + BAR_LEFT - 2 * RIGHT)
         parts = []
         for number, (name, value, least, greatest) in enumerate(self.bars):
-            top, color = TOP + number * BAR_HEIGHT, COLORS[number % len(COLORS)]
+            top = TOP + number * BAR_HEIGHT
             middle = top + BAR_HEIGHT / 2 - 3
             parts.append(
                 f'<text x="{BAR_LEFT - 6}" y="{middle + 4:.1f}" text-anchor="end">{html.escape(name)}</text>'
                 f'<rect x="{BAR_LEFT}" y="{top}" width="{x(value) - BAR_LEFT:.1f}" height="{BAR_HEIGHT - 6}" '
-                f'fill="{color}" fill-opacity="0.75"/>'
+                f'fill="{COLORS[0]}" fill-opacity="0.6"/>'
                 f'<line x1="{x(least):.1f}" x2="{x(greatest):.1f}" y1="{middle:.1f}" y2="{middle:.1f}" stroke="#1c2128"/>'
                 f'<text x="{x(greatest) + 6:.1f}" y="{middle + 4:.1f}">{value:,.4g}</text>'
             )
@@ -125,10 +125,11 @@ def _scale(
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, 20, 50, ... between two limits above 0; only 1, 10, 100, ... where those are many."""
+    """1, 2, 5, 10, 20, 50, ... between two limits above 0; round numbers where those are few, 1, 10, 100 where they are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1, 2, 5) if len(powers) <= 4 else (1,)
-    return [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
+    found = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
+    return found if len(found) > 2 else _ticks(low, high)
 
 
 def _ticks(low: float, high: float) -> list[float]:

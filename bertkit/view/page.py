@@ -13,7 +13,7 @@ h1 { font-size: 1.4em; margin-bottom: .2em } h2 { font-size: 1.1em; margin-top: 
 .charts { display: flex; flex-wrap: wrap; gap: 18px } figure { margin: 0 } figcaption { font-weight: 600 }
 .legend span { margin-right: 1.2em; font-size: .85em } svg text { font: 11px system-ui, sans-serif; fill: #57606a }
 table { border-collapse: collapse } td, th { text-align: left; padding: .15em 1.2em .15em 0; border-bottom: 1px solid #eaeef2 }
-td.number { text-align: right } pre { background: #f6f8fa; padding: 1em; overflow: auto; font-size: .85em }
+pre { background: #f6f8fa; padding: 1em; overflow: auto; font-size: .85em }
 """
 
 
