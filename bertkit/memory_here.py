@@ -80,7 +80,8 @@ def memory_here(device: str) -> Memory | None:
     total, free = kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
     limit = _number_in(CGROUP / "memory.max")
     if limit is not None and limit < total:
-        total, free = limit, min(free, limit - (_number_in(CGROUP / "memory.current") or 0))
+        used = (_number_in(CGROUP / "memory.current") or 0) - _cached()
+        total, free = limit, min(free, limit - used)
     return Memory(pages * os.sysconf("SC_PAGE_SIZE"), free, total)
 
 
@@ -120,6 +121,15 @@ def _number_in(path: Path) -> int | None:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None  # not there, or "max"
+
+
+def _cached() -> int:
+    """Bytes of files that a container's use counts, and that the system gives up when memory is needed."""
+    try:
+        lines = (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def _gigabytes(num_bytes: int) -> str:

@@ -19,10 +19,9 @@ from bertkit.model.config import POOLED_HEADS, BertConfig
 
 FP32, BF16 = 4, 2
 MASKED_SHARE = 0.15  # of the tokens are predicted (Devlin et al. 2019, A.1)
-# Of the process on a CPU, beyond the tensors: what oneDNN and torch take on first use, and the freed memory that glibc
-# keeps. Measured with `bertkit bench what=memory`, mini at 128 and base at 512, fp32 and bf16, 1 thread, glibc 2.36.
-FIRST_USE = 60_000_000
-KEPT_BY_ALLOCATOR, SHARE_KEPT_BY_ALLOCATOR = 120_000_000, 0.5  # at most so much, and such a share of what a step needs
+# Of the process on a CPU, beyond the tensors: what oneDNN and torch take on first use, and freed memory that glibc keeps.
+# Fitted to `bertkit bench what=memory`: mini at 128 with 4 to 64 sequences, base at 512 with 2, fp32 and bf16, 1 thread.
+FIRST_USE, SHARE_KEPT_BY_ALLOCATOR = 80_000_000, 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +143,7 @@ def largest_micro_batch(shape: StepShape, num_bytes: int) -> int:
 def _overhead(shape: StepShape, working: int) -> int:
     if shape.device != "cpu":
         return 0
-    return FIRST_USE + min(KEPT_BY_ALLOCATOR, round(SHARE_KEPT_BY_ALLOCATOR * working))
+    return FIRST_USE + round(SHARE_KEPT_BY_ALLOCATOR * working)
 
 
 class _Parameters:

@@ -10,6 +10,7 @@ import torch
 
 from bertkit import memory_here
 from bertkit.batch import PretrainBatch
+from bertkit.cli import run
 from bertkit.memory_here import Planned, memory_lines
 from bertkit.memory_plan import StepShape, largest_micro_batch, plan_step
 from bertkit.model import kernels
@@ -126,9 +127,12 @@ def planned(num_sequences: int, **changes: object) -> Planned:
 
 
 def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_here, "CGROUP", tmp_path)  # a container's files: 3 GB, of which one is taken
+    monkeypatch.setattr(
+        memory_here, "CGROUP", tmp_path
+    )  # a container's files: 3 GB, of which one is taken, besides cached files
     (tmp_path / "memory.max").write_text("3000000000\n")
-    (tmp_path / "memory.current").write_text("1000000000\n")
+    (tmp_path / "memory.current").write_text("1700000000\n")
+    (tmp_path / "memory.stat").write_text("anon 900000000\ninactive_file 700000000\nactive_file 5\n")
     here = memory_here.memory_here("cpu")
     assert here is not None
     assert (here.total, here.free) == (3_000_000_000, 2_000_000_000)
@@ -147,7 +151,7 @@ def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shared = memory_lines([planned(largest)], 2)
     assert " in each of 2 processes of 3.0 GB here" in shared[0]
     assert len(shared) == 2
-    (tmp_path / "memory.current").write_text("2999999999\n")
+    (tmp_path / "memory.current").write_text("3699999999\n")
     assert memory_lines([planned(1)], 1)[1].endswith("; take a smaller model or a larger machine")
 
 
@@ -166,3 +170,16 @@ def test_copies_and_evaluation_count() -> None:
     assert planned(2, saves_copies=True).needed == alone + 3 * weights
     assert planned(2, evaluated_tokens=2 * LENGTH).needed == alone
     assert planned(2, evaluated_tokens=200 * LENGTH).needed > alone
+
+
+def test_pretraining_says_what_it_will_need(
+    prepared_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "memory.max").write_text("900000000\n")
+    (tmp_path / "memory.current").write_text("890000000\n")
+    monkeypatch.setattr(memory_here, "CGROUP", tmp_path)
+    small = ["steps=1", "batch.sequences=4", "batch.micro_sequences=2", "evaluation.max_sequences=4", "device=cpu"]
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "model=tiny", *small]) == 0
+    said = capsys.readouterr().out
+    assert said.count("expected peak memory ") == said.count(" GB of 0.9 GB here\n") == 1
+    assert said.count("warning: batch.micro_sequences=2 needs 0.1 GB more, 0.0 GB are free; take a smaller model") == 1
