@@ -20,7 +20,7 @@ from bertkit.model.config import POOLED_HEADS, BertConfig
 FP32, BF16 = 4, 2
 MASKED_SHARE = 0.15  # of the tokens are predicted (Devlin et al. 2019, A.1)
 # Of the process on a CPU, beyond the tensors: what oneDNN and torch take on first use, and freed memory that glibc keeps.
-# Fitted to `bertkit bench what=memory`: mini at 128 with 4 to 64 sequences, base at 512 with 2, fp32 and bf16, 1 thread.
+# Fitted to `bertkit bench what=memory`: mini at 128 with 4 to 64 sequences, base at 512 with 2 and 4, fp32 and bf16; 1 thread, glibc.
 FIRST_USE, SHARE_KEPT_BY_ALLOCATOR = 80_000_000, 0.25
 
 
