@@ -43,7 +43,6 @@ from bertkit.view.page import Table
 
 SAME_LOSS = {"fp32": 1e-4, "bf16": 2e-2}  # relative; of the first batch, without dropout
 SAME_PROBABILITY = {"fp32": 1e-5, "bf16": 1e-2}
-WITHOUT = ", without "
 
 
 @dataclass(frozen=True)
