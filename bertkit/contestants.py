@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 BERTKIT, HUGGING_FACE = "bertkit", "Hugging Face"
+HELD = "held"  # asks for the memory that a contestant holds
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Job:
         model_dir: where all models start; a Hugging Face directory.
         texts: of predict.
         files: of prepare.
+        is_full: sequences of exactly `max_seq_length` tokens, cut from the text wherever they end.
     """
 
     what: str
@@ -43,6 +45,7 @@ class Job:
     num_threads: int
     texts: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    is_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,13 @@ class Work(Protocol):
 
 
 def serve(connection: Connection, job: Job, contestant: Contestant) -> None:
-    """Do what is asked over a connection: None for the first result, a number for a round; ends when it closes."""
+    """Do what is asked over a connection: None for the first result, `HELD` for the memory it holds, a number for a round.
+
+    It ends when the connection closes.
+    """
     import torch
+
+    from bertkit.memory_here import memory_here
 
     torch.set_num_threads(job.num_threads)
     work = _make(job, contestant)
@@ -88,6 +96,10 @@ def serve(connection: Connection, job: Job, contestant: Contestant) -> None:
                 return
             if asked is None:
                 connection.send(work.first_result())
+                continue
+            if asked == HELD:
+                here = memory_here(job.device)
+                connection.send(0 if here is None else here.held)
                 continue
             started_at = time.perf_counter()
             amount = work.round(asked)
@@ -101,7 +113,9 @@ def _peak_megabytes(device: str) -> float:
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e6
-    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1e3
+    return (
+        max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024 / 1e6
+    )
 
 
 def _make(job: Job, contestant: Contestant) -> Work:
@@ -131,12 +145,14 @@ class _Batches:
         shape = SegmentsConfig("pairs", job.max_seq_length, 1.0 if job.what == "finetune" else 0.1)
         masking = MaskingConfig(0.15, False, 0.8, 0.1)
         self.sampler = Sampler(dataset.splits["train"], dataset.tokenizer.facts, shape, masking, seed=0)
-        self.job = job
+        self.job, self.dataset = job, dataset
 
     def of_step(self, step: int) -> Any:
         """Give the batch of a step, packed."""
         from bertkit.batch import TaskBatch
 
+        if self.job.is_full:
+            return self._full(step)
         size = self.job.batch_sequences
         (batch,) = self.sampler.micro_batches(step, size, [(0, size)])
         if self.job.what == "pretrain":
@@ -146,6 +162,22 @@ class _Batches:
         return TaskBatch(
             "sequence", ids, batch.token_type_ids, batch.sequence_lengths, batch.next_sentence_labels, 1, None
         )
+
+    def _full(self, step: int) -> Any:
+        """Cut sequences of one length; the text is read in a circle, and three of twenty tokens are masked."""
+        import numpy as np
+
+        from bertkit.batch import PretrainBatch
+
+        size, length = self.job.batch_sequences, self.job.max_seq_length
+        text, special = self.dataset.splits["train"], self.dataset.tokenizer.facts
+        ids = np.resize(text.tokens(0, min(text.num_tokens, size * length)).astype(np.int64), size * length)
+        masked = np.flatnonzero(np.arange(size * length) % 20 < 3)
+        labels = ids[masked].copy()
+        ids[masked] = special.mask
+        types = np.tile(np.arange(length) >= length // 2, size).astype(np.int64)
+        follows = (np.arange(size) + step) % 2
+        return PretrainBatch(ids, types, np.full(size, length), masked, labels, follows)
 
     def of_round(self, number: int) -> list[Any]:
         """Give the batches of a round."""

@@ -31,6 +31,8 @@ from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
 from bertkit.launch import world_from_environment
+from bertkit.memory_here import Planned, memory_lines, processes_here
+from bertkit.memory_plan import StepShape
 from bertkit.model import kernels
 from bertkit.model.config import POOLED_HEADS
 from bertkit.model.depth import depth_of, freeze_below, reinitialise_top
@@ -54,6 +56,7 @@ from bertkit.view.report import TASK_CHARTS, write_report
 
 RULES = resume_rules.FINETUNE
 SCORE = "score"  # the label of a regression
+LOOKED_AT = 50  # steps, to know how large a micro-batch gets; a millisecond each
 
 
 @dataclass(frozen=True)
@@ -360,6 +363,38 @@ class _Finetuning(TrainingStage[FinetuneSettings]):
         print(
             f"{self.order.steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} "
             f"examples a step; learning rate {settings.optimizer.peak_learning_rate:g} after {self.warmup_steps:g} steps"
+        )
+        for line in memory_lines([self._planned()], processes_here(self.accelerator.device.type)):
+            print(line)
+
+    def _planned(self) -> Planned:
+        """Say what a step is, to know what memory it needs."""
+        settings, num_processes, device = self.settings, self.accelerator.num_processes, self.accelerator.device.type
+        num_tokens, num_parts = self.order.largest_part(LOOKED_AT)
+        length = max(len(feature.input_ids) for feature in self.features)
+        shape = StepShape(
+            config=self.packed.config,
+            heads=tuple(self.packed.heads),
+            max_seq_length=length,
+            precision=settings.precision,
+            device=device,
+            kernels=kernels.in_use(),
+            optimizer=settings.optimizer.name,
+            accumulates=num_parts > num_processes,
+            num_processes=num_processes,
+            is_strict=self.training.chosen.num_parts is not None,
+            frozen_depth=settings.frozen_depth(self.packed.config.num_hidden_layers),
+        )
+        by_items = settings.batch.micro_sequences != "auto"
+        return Planned(
+            shape=shape,
+            num_tokens=num_tokens,
+            evaluated_tokens=TOKENS_AT_ONCE[device],
+            setting=("batch.micro_sequences", -(-num_tokens // length))
+            if by_items
+            else ("batch.micro_tokens", num_tokens),
+            tokens_of_setting=length if by_items else 1,
+            saves_copies=settings.checkpoint.background,
         )
 
     def finish(self) -> None:

@@ -29,6 +29,8 @@ from bertkit.files import building_dir, read_json, sha256_file, to_json, write_d
 from bertkit.interop import card, huggingface
 from bertkit.interop.load import resolve_model_dir, write_model
 from bertkit.launch import world_from_environment
+from bertkit.memory_here import Planned, memory_lines, processes_here
+from bertkit.memory_plan import StepShape
 from bertkit.model import kernels
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
@@ -264,12 +266,46 @@ class _Pretraining(TrainingStage[PretrainSettings]):
         how = f"{settings.precision} on {self.accelerator.device.type}, {self.accelerator.num_processes} process(es)"
         print(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(self.packed.heads), how))
         print(self._phase_line(self.training.first_step))
+        for line in memory_lines(self._planned(), processes_here(self.accelerator.device.type)):
+            print(line)
         if self.phases[0].held_out is None:
             fixed = isinstance(settings.segments, InstancesConfig)
             hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
             print(f"warning: no held-out documents, so no evaluation; {hint}")
         if self.dataset.tokenizer.rules == "google":
             print("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
+
+    def _planned(self) -> list[Planned]:
+        """Say what each phase's steps are, to know what memory they need."""
+        settings, num_processes = self.settings, self.accelerator.num_processes
+        parts = []
+        for phase in self.phases:
+            size, length = phase.shards[0][1], phase.max_seq_length
+            shape = StepShape(
+                config=self.packed.config,
+                heads=tuple(self.packed.heads),
+                max_seq_length=length,
+                precision=settings.precision,
+                device=self.accelerator.device.type,
+                kernels=kernels.in_use(),
+                optimizer=settings.optimizer.name,
+                accumulates=len(phase.shards) > num_processes,
+                num_processes=num_processes,
+                is_strict=self.training.chosen.num_parts is not None,
+            )
+            by_tokens = settings.batch.micro_tokens != "auto"
+            evaluated = min(EVALUATION_SEQUENCES, settings.evaluation.max_sequences) if phase.held_out else 0
+            parts.append(
+                Planned(
+                    shape=shape,
+                    num_tokens=size * length,
+                    evaluated_tokens=evaluated * length,
+                    setting=("batch.micro_tokens", size * length) if by_tokens else ("batch.micro_sequences", size),
+                    tokens_of_setting=1 if by_tokens else length,
+                    saves_copies=settings.checkpoint.background,
+                )
+            )
+        return parts
 
     def _phase_line(self, step: int) -> str:
         phase, settings = self._phase_of(step), self.settings

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,37 @@ def strike(monkeypatch: pytest.MonkeyPatch, steps: Sequence[int]) -> None:
         return real(accelerator, model, optimizer, chosen, *more, step=step, **named)
 
     monkeypatch.setattr(loop, "optimizer_step", struck)
+
+
+VOID = {"meta", "line", "polyline", "circle", "rect", "br", "link", "img"}
+
+
+class Page(HTMLParser):
+    """Reads a page, and fails where a tag is not closed or where it needs anything from outside."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        assert not re.search(r"https?:|//|@import|url\(|<script|<link|<img", text)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)

@@ -29,6 +29,12 @@ HELPERS = (
     "launch",
     "settings",
     "contestants",
+    "memory_plan",
+    "memory_here",
+    "bench_jobs",
+    "bench_compare",
+    "bench_memory",
+    "bench_scaling",
 )
 ALLOWED = {
     "": ("interop",),  # on first use
@@ -37,8 +43,14 @@ ALLOWED = {
     **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
     "objective": ("batch", "model", "train", "heartbeat"),
     "phases": ("data", "train", "settings", "evaluate"),
-    "contestants": (*ABOVE, *BELOW, "answering", "objective", "task_model"),
+    "contestants": (*ABOVE, *BELOW, "answering", "memory_here", "objective", "task_model"),
     "answering": ("data", "objective", "tasks", "train"),
+    "memory_plan": ("model",),  # its config.py only
+    "memory_here": ("memory_plan",),
+    "bench_jobs": (*ABOVE, *BELOW, "contestants", "settings"),
+    "bench_compare": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs"),
+    "bench_scaling": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs", "bench_compare"),
+    "bench_memory": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs", "memory_plan", "memory_here"),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "files", "interop", "launch", "model", "train", "errors", "heartbeat"),
     "training_stage": ("training_run", "run_dir", "resume_rules", "settings", "train", "view", *BASE),
@@ -187,7 +199,9 @@ def python(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("module", ["bertkit", "bertkit.cli", "bertkit.settings", "bertkit.launch", *TORCH_FREE])
+@pytest.mark.parametrize(
+    "module", ["bertkit", "bertkit.cli", "bertkit.settings", "bertkit.launch", "bertkit.memory_plan", *TORCH_FREE]
+)
 def test_light_modules_stay_light(module: str) -> None:
     """A misspelt key is refused without waiting for torch."""
     code = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"

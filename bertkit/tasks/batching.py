@@ -170,6 +170,16 @@ class TrainingOrder:
         places = np.arange(number * self.batch_size, min((number + 1) * self.batch_size, len(self.batches)))
         return permute(places, len(self.batches), self.seed, Stream.ORDER, epoch)
 
+    def largest_part(self, num_steps: int) -> tuple[int, int]:
+        """Give the most tokens of a micro-batch, and the most micro-batches of a step, among the first steps."""
+        most_tokens = most_parts = 0
+        for step in range(min(num_steps, self.steps_per_epoch)):
+            lengths = np.sort(self.batches.lengths[self.items(step)])
+            parts = self.cut.parts(lengths)
+            most_tokens = max(most_tokens, *(int(lengths[part.start : part.stop].sum()) for part in parts))
+            most_parts = max(most_parts, len(parts))
+        return most_tokens, most_parts
+
     def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, TaskBatch]]:
         """Give a process its neighbouring share of a step's micro-batches, numbered among all of them."""
         items = self.items(step)

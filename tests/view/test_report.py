@@ -3,46 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from conftest import Page
 
 from bertkit.view.report import CHARTS, write_report
 
-VOID = {"meta", "line", "polyline", "circle", "br", "link", "img"}
 KEYS = [key for _, series, _ in CHARTS for key, _ in series]
-
-
-class Page(HTMLParser):
-    """Reads a page and fails where a tag is not closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.text: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 def report(run_dir: Path, rows: list[dict], corpus: str = "two files", settings: str = "steps: 5\n") -> Page:
@@ -59,7 +27,6 @@ def report(run_dir: Path, rows: list[dict], corpus: str = "two files", settings:
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_report(run_dir, {"unigram entropy": 4.5, "guessing": 0.625})
     text = (run_dir / "report.html").read_text()
-    assert not re.search(r"https?:|//|@import|url\(|<script|<link|<img", text)
     return Page(text)
 
 
