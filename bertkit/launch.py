@@ -137,7 +137,8 @@ def _variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
     )
     job = sum(int(slurm.get(name, 0)) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     found = {"RANK": slurm["SLURM_PROCID"], "WORLD_SIZE": slurm["SLURM_NTASKS"]}
-    found["LOCAL_RANK"] = slurm.get("SLURM_LOCALID", "0")
+    # with --gpus-per-task each task sees devices of its own, numbered from 0
+    found["LOCAL_RANK"] = "0" if "SLURM_GPUS_PER_TASK" in slurm else slurm.get("SLURM_LOCALID", "0")
     if nodes:
         found["MASTER_ADDR"] = first_host(nodes)
     found["MASTER_PORT"] = str(20000 + job % 10000)  # below the ports that Linux gives out by itself

@@ -207,14 +207,15 @@ def test_who_starts_processes(
     assert launch.starts_workers(config) is starts
 
 
-def test_srun_s_variables_become_those_of_torchrun() -> None:
-    slurm = {**SRUN, "SLURM_LOCALID": "1", "SLURM_JOB_ID": "12345", "SLURM_STEP_NODELIST": "gpu[03-04]"}
+@pytest.mark.parametrize(("more", "device"), [({}, "1"), ({"SLURM_GPUS_PER_TASK": "1"}, "0")])
+def test_srun_s_variables_become_those_of_torchrun(more: dict[str, str], device: str) -> None:
+    slurm = {**SRUN, **more, "SLURM_LOCALID": "1", "SLURM_JOB_ID": "12345", "SLURM_STEP_NODELIST": "gpu[03-04]"}
     code = (
         "import os; from bertkit import launch; from bertkit.settings import LaunchConfig\n"
         f"print(launch.enter(LaunchConfig(1, 1, 0, None, None, 300)), *[os.environ[name] for name in {OF_A_LAUNCHER}])"
     )
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **slurm}, capture_output=True, text=True)
-    assert done.stdout.split(" ", 2)[2].split() == ["1", "2", "1", "gpu03", "22345"], done.stderr
+    assert done.stdout.split(" ", 2)[2].split() == ["1", "2", device, "gpu03", "22345"], done.stderr
     assert done.stdout.startswith("World(rank=1, size=2) ")
 
 
