@@ -33,6 +33,7 @@ from bertkit.errors import InputError
 from bertkit.tasks import readers
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.labels import Ids
+from bertkit.tasks.rows import WORDS, read_rows
 from bertkit.tasks.tables import ENDINGS, Gaps, Table, read_table, stream_table
 from bertkit.tasks.task import Example, SequenceExample, TaggingExample
 
@@ -256,7 +257,7 @@ def _table(task: TaskConfig, table: Table, kind: str) -> tuple[str, Iterator[lis
     endings = columns.endings if isinstance(columns.endings, tuple) else (columns.endings,)
     wanted: dict[str, list[tuple[str, Column, bool]]] = {
         "sequence": [("text", columns.text, True), ("text_pair", columns.text_pair, task.needs_pair)],
-        "tagging": [("words", columns.words or readers.WORDS, True)],
+        "tagging": [("words", columns.words or WORDS, True)],
         "spans": [("question", columns.question, True), ("context", columns.context, True)],
         "choice": [
             ("context", columns.context, True),
@@ -288,7 +289,7 @@ def _rows(task: TaskConfig, table: Table, kind: str) -> Iterator[list[Any]]:
     first = 0
     while rows := list(itertools.islice(table.rows, EXAMPLES_AT_ONCE)):
         part = dataclasses.replace(table, rows=iter(rows))
-        examples: list[Any] = readers.read_rows(unnamed, part, kind, False, None).examples
+        examples: list[Any] = read_rows(unnamed, part, kind, False, None).examples
         chunk = []
         for number, (example, (line, row)) in enumerate(zip(examples, rows, strict=True), first):
             own = None if field is None or row.get(field) == "" else row.get(field)
