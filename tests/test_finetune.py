@@ -154,7 +154,7 @@ def test_the_best_is_one_of_the_checkpoints_until_the_end(
         before(self, step, **others)
         kept.append(
             (
-                (self.state["best"] or {"step": step})["step"],
+                (self.standing.best or {"step": step})["step"],
                 [step_of(path) for path in all_checkpoints(tmp_path / "run")],
             )
         )
