@@ -42,7 +42,7 @@ from bertkit.view.charts import BarChart
 from bertkit.view.page import Table
 
 SAME_LOSS = {"fp32": 1e-4, "bf16": 2e-2}  # relative; of the first batch, without dropout
-SAME_PROBABILITY = {"fp32": 1e-5, "bf16": 1e-2}
+SAME_PROBABILITY = {"fp32": 1e-6, "bf16": 1e-2}
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ class _Predicting:
 
         kernels.use(kernels.choose("auto") if contestant.kernels is None else contestant.kernels)
         self.opened, self.texts, self.precision = (
-            open_task_model(str(job.model_dir), None, {}),
+            open_task_model(str(job.model_dir), None, {"max_seq_length": job.max_seq_length}),
             job.texts,
             contestant.precision,
         )
@@ -301,9 +301,11 @@ class _PredictingBeside:
         from bertkit.interop import baseline
 
         best = contestant.padding == "grouped"
-        self.answers = baseline.classify(job.model_dir, job.texts, 32 if best else 1, contestant.precision, best)
+        self.answers = baseline.classify(
+            job.model_dir, job.texts, job.max_seq_length, 32 if best else 1, contestant.precision, best
+        )
         ids = load_tokenizer(job.model_dir)(list(job.texts))["input_ids"]
-        self.num_tokens = sum(map(len, ids))
+        self.num_tokens = sum(min(len(each), job.max_seq_length) for each in ids)
 
     def first_result(self) -> Any:
         return next(self.answers)

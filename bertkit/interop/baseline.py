@@ -85,12 +85,15 @@ class TrainingBaseline:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def classify(directory: Path, texts: Sequence[str], batch_size: int, precision: str, is_sorted: bool) -> Iterator[Any]:
+def classify(
+    directory: Path, texts: Sequence[str], max_seq_length: int, batch_size: int, precision: str, is_sorted: bool
+) -> Iterator[Any]:
     """Make the pipeline for text classification once; then give the probabilities of all texts each time it is asked.
 
     Args:
         directory: a model with a sequence head.
         texts: what to classify.
+        max_seq_length: longer texts are cut to so many tokens.
         batch_size: texts of a forward pass; 1 is the pipeline's default.
         precision: "bf16" loads the weights in bfloat16.
         is_sorted: whether the texts are put in the order of their lengths, so that little is padded.
@@ -101,9 +104,10 @@ def classify(directory: Path, texts: Sequence[str], batch_size: int, precision: 
     transformers.logging.disable_progress_bar()
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     pipeline = transformers.pipeline("text-classification", str(directory), dtype=dtype, top_k=None)
+    cut = {"truncation": True, "max_length": max_seq_length}
     order = sorted(range(len(texts)), key=lambda place: len(texts[place])) if is_sorted else range(len(texts))
     while True:
-        answers = pipeline([texts[place] for place in order], batch_size=batch_size, truncation=True)
+        answers = pipeline([texts[place] for place in order], batch_size=batch_size, **cut)
         found: list[dict[str, float]] = [{} for _ in texts]
         for place, answer in zip(order, answers, strict=True):
             found[place] = {row["label"]: row["score"] for row in answer}
