@@ -40,6 +40,8 @@ def run(settings: BenchSettings) -> None:
         InputError: the data cannot be used.
         ParityError: two contestants did not do the same work.
     """
+    if settings.output is not None:
+        Path(settings.output).parent.mkdir(parents=True, exist_ok=True)
     found = OTHERS.get(settings.what, compare)(settings)
     for number, table in enumerate(found.tables):
         print("\n" * bool(number) + (f"{table.title}\n\n" if table.title else "") + table.markdown())

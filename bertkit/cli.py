@@ -152,7 +152,7 @@ def _run_stage(command: str, settings: Any) -> int:
     import importlib
 
     _quieten_libraries()
-    numbers = launch.STOP_SIGNALS if command in TRAINING_COMMANDS else (signal.SIGINT,)
+    numbers = launch.STOP_SIGNALS if command in (*TRAINING_COMMANDS, "glue") else (signal.SIGINT,)
     # raised inside an import, an interrupt leaves a library half loaded
     with _handling(numbers, lambda *_: os._exit(_stopped(command, settings))):
         stage = importlib.import_module(f"bertkit.{command}")
@@ -202,9 +202,11 @@ def _stopped(command: str, settings: Any) -> int:
     from bertkit.errors import StoppedError
 
     step = launch.newest_checkpoint(settings.output_dir) if command in TRAINING_COMMANDS else None
-    if step is None:
-        return _fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)
-    return _report(StoppedError(launch.stopped_line(step)))
+    if step is not None:
+        return _report(StoppedError(launch.stopped_line(step)))
+    if command == "glue" and any(Path(settings.output_dir).glob("*/seed-*/manifest.json")):
+        return _report(StoppedError("stopped; the runs that are there are kept, and the same command goes on"))
+    return _fail(launch.INTERRUPTED, launch.INTERRUPTED_CODE)
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -468,12 +470,13 @@ def _quieten_libraries() -> None:
 def _report(error: Exception) -> int:
     """Say in a line what went wrong; give the exit code."""
     from bertkit.errors import BertkitError, InputError, PeerError, StoppedError, StorageError
-    from bertkit.files import DISK_ERRORS
 
     if isinstance(error, StoppedError):
         if not heartbeat.fail(error.exit_code, str(error)) and _is_main():
             print(error, flush=True)
         return error.exit_code
+    from bertkit.files import DISK_ERRORS  # not before: a stop may come while it is being imported
+
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)
     if isinstance(error, OSError):

@@ -201,7 +201,7 @@ class _Training:
         self.batches = _Batches(job)
         self.loop, self.accelerator = loop, loop.make_accelerator(job.device, 1)
         model, _ = load_packed(job.model_dir)
-        if job.device == "cuda" and missing_for("cuda") is None:
+        if job.device == "cuda" and contestant.kernels != () and missing_for("cuda") is None:
             compile_layers(model.bert.encoder)
         self.model = self.accelerator.prepare(model.train())
         config = OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0)

@@ -49,7 +49,7 @@ from bertkit.train import loop
 from bertkit.train.checkpoint import rotate
 from bertkit.train.losses import LossTerm
 from bertkit.train.summation import FEWEST_PARTS, num_parts_for
-from bertkit.training_run import Chosen, TrainingRun
+from bertkit.training_run import Chosen, TrainingRun, compiles
 from bertkit.training_stage import TrainingStage, opened
 from bertkit.view import console
 from bertkit.view.report import TASK_CHARTS, write_report
@@ -279,7 +279,6 @@ class _Finetuning(TrainingStage[FinetuneSettings]):
             settings.optimizer,
             saving=settings.checkpoint,
             chosen=chosen,
-            compiled=settings.compile,
             freeze=functools.partial(freeze_below, depth=settings.frozen_depth(num_layers)),
             rate_scale_of=lambda name: settings.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)),
         )
@@ -446,9 +445,11 @@ def _choose(settings: FinetuneSettings, accelerator: loop.Accelerator) -> Chosen
         cut=dataclasses.asdict(cut),
         num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
         kernels=kernels.choose(settings.kernels),
+        is_compiled=compiles(settings.compile, accelerator.device.type),
         settings={
             "batch": dataclasses.asdict(batch),
             "kernels": settings.kernels,
+            "compile": settings.compile,
             "reproducibility": settings.reproducibility,
         },
     )

@@ -93,9 +93,10 @@ class _Watch:
                 self.heard_at = now
             self.looked_at = now
             if now - self.heard_at > self.timeout_seconds:
-                line, waits = self._verdict()
+                line, waits, stacks = self._verdict()
                 if waits and now - self.others_at < self.timeout_seconds:
                     self.heard_at = self.others_at
+                    os.unlink(stacks)
                     continue
                 self.end(line)
                 return
@@ -110,7 +111,10 @@ class _Watch:
             shared = total = 0
             while True:
                 own = self.num_beats
-                before, total = total, add(own - shared)
+                try:
+                    before, total = total, add(own - shared)
+                except RuntimeError:  # the process that counts is gone; those that wait for it find out by themselves
+                    return
                 if total - before > own - shared:
                     self.others_at = time.monotonic()
                 shared = own
@@ -118,7 +122,7 @@ class _Watch:
 
         threading.Thread(target=follow, daemon=True, name="share").start()
 
-    def _verdict(self) -> tuple[str, bool]:
+    def _verdict(self) -> tuple[str, bool, str]:
         with tempfile.NamedTemporaryFile("w+", prefix=f"bertkit-stacks-rank-{self.rank}-", delete=False) as file:
             faulthandler.dump_traceback(file)
             file.seek(0)
@@ -128,7 +132,7 @@ class _Watch:
             f"rank {self.rank} on host {socket.gethostname()} (process {os.getpid()}) {does}; no sign of life for "
             f"{self.timeout_seconds:g} s, after step {self.step}; stacks: {file.name}"
         )
-        return line, waits
+        return line, waits, file.name
 
 
 class _Imports:

@@ -94,6 +94,16 @@ def first_host(nodelist: str) -> str:
     return re.sub(r"\[(\d+)[^]]*\]", r"\1", re.split(r",(?![^[]*\])", nodelist)[0])
 
 
+def tasks_of_host(tasks_per_host: str, host: int) -> int:
+    """Give the tasks on one host of Slurm's short form: `2(x3),1`, host 3 -> 1."""
+    counts = [
+        int(count)
+        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_host)
+        for _ in range(int(times or 1))
+    ]
+    return counts[host]
+
+
 def is_lost_peer(error: Exception) -> bool:
     """Whether an error says that another process went away, rather than what is wrong here."""
     kind = type(error)
@@ -139,6 +149,9 @@ def _variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
     found = {"RANK": slurm["SLURM_PROCID"], "WORLD_SIZE": slurm["SLURM_NTASKS"]}
     # with --gpus-per-task each task sees devices of its own, numbered from 0
     found["LOCAL_RANK"] = "0" if "SLURM_GPUS_PER_TASK" in slurm else slurm.get("SLURM_LOCALID", "0")
+    per_host = slurm.get("SLURM_STEP_TASKS_PER_NODE", slurm.get("SLURM_TASKS_PER_NODE", ""))
+    if per_host:
+        found["LOCAL_WORLD_SIZE"] = str(tasks_of_host(per_host, int(slurm.get("SLURM_NODEID", 0))))
     if nodes:
         found["MASTER_ADDR"] = first_host(nodes)
     found["MASTER_PORT"] = str(20000 + job % 10000)  # below the ports that Linux gives out by itself
@@ -369,6 +382,8 @@ class _Launcher:
                 for worker in self.workers:
                     if worker.code is None:
                         worker.code = worker.process.poll()
+                        if worker.code is not None:
+                            self._hear(worker)  # its last words may have come after the others were heard
                 if any(worker.code or worker.failure for worker in self.workers) or others.failure is not None:
                     failed_at = now if failed_at is None else failed_at
                     self._judge_failures(others, is_last_word=now - failed_at > LAST_WORDS_SECONDS)

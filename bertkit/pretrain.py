@@ -42,7 +42,7 @@ from bertkit.settings import PretrainSettings
 from bertkit.train import checkpoint, loop
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.summation import num_parts_for
-from bertkit.training_run import Chosen, TrainingRun
+from bertkit.training_run import Chosen, TrainingRun, compiles
 from bertkit.training_stage import TrainingStage, opened
 from bertkit.view import console
 from bertkit.view.report import write_report
@@ -99,9 +99,11 @@ def run(settings: PretrainSettings) -> None:
         cut=micro_sequences,
         num_parts=num_parts,
         kernels=kernels.choose(settings.kernels),
+        is_compiled=compiles(settings.compile, accelerator.device.type),
         settings={
             "batch": dataclasses.asdict(settings.batch),
             "kernels": settings.kernels,
+            "compile": settings.compile,
             "reproducibility": settings.reproducibility,
             "lengths": [segments.max_seq_length for segments in segments_of(settings)],
         },
@@ -225,7 +227,6 @@ class _Pretraining(TrainingStage[PretrainSettings]):
             settings.optimizer,
             saving=settings.checkpoint,
             chosen=chosen,
-            compiled=settings.compile,
             starting_moments=starting_moments,
         )
         if training.first_step > settings.steps:

@@ -45,12 +45,14 @@ class Chosen:
         cut: how a batch is cut into micro-batches, in the words of the stage; plain values.
         num_parts: as for `loop.train`.
         kernels: of `model.kernels`.
+        is_compiled: whether the layers run as compiled graphs, which draw other dropout.
         settings: those that it depends on; plain values.
     """
 
     cut: Any
     num_parts: int | None
     kernels: Sequence[str]
+    is_compiled: bool
     settings: Mapping[str, Any]
 
 
@@ -104,7 +106,6 @@ class TrainingRun:
         *,
         saving: SavingConfig,
         chosen: Chosen,
-        compiled: bool | Literal["auto"],
         starting_moments: dict[str, Tensor] | None = None,
         freeze: Callable[[BertWithHeads], None] = lambda model: None,
         rate_scale_of: Callable[[str], float] = lambda name: 1.0,
@@ -119,7 +120,6 @@ class TrainingRun:
             optimizer: its settings.
             saving: how checkpoints are saved.
             chosen: by this start; the first process's holds for all.
-            compiled: whether the layers run as compiled graphs; "auto" where there is a CUDA device.
             starting_moments: of the optimizer of a run that starts.
             freeze: takes parts of the model, in training mode, out of training.
             rate_scale_of: a parameter's name -> what its learning rate is multiplied with.
@@ -153,7 +153,7 @@ class TrainingRun:
             loop.add_in_one_order(accelerator.device)
         kernels.use(self.chosen.kernels)
         freeze(model.train())
-        if _is_compiled(compiled, accelerator.device.type):
+        if self._can_compile():
             compile_layers(model.bert.encoder)
         self.model = accelerator.prepare_model(model)
         groups = parameter_groups(model, optimizer.weight_decay, rate_scale_of)
@@ -206,6 +206,23 @@ class TrainingRun:
                 f"change processes at will, begin a run with {THREADS}=1"
             )
 
+    def _can_compile(self) -> bool:
+        """Whether to compile the layers, as the run chose.
+
+        Raises:
+            InputError: the run did, but here it cannot, and reproducibility is strict.
+        """
+        missing = missing_for(self.accelerator.device.type) if self.chosen.is_compiled else None
+        if missing is None:
+            return self.chosen.is_compiled
+        if self.chosen.num_parts is not None:
+            raise InputError(
+                f"{self.directory}: the run began with compiled layers, which needs {missing}; install it, or begin another "
+                "run with compile=false"
+            )
+        self._warn(f"the run began with compiled layers, which needs {missing}: going on without, with other dropout")
+        return False
+
     def _newest(self) -> Path | None:
         """Find the newest valid checkpoint; the first process looks, and says what is wrong with newer ones."""
 
@@ -235,7 +252,7 @@ class TrainingRun:
         self.standing = Standing(**{**standing, "skips": Skips(**standing["skips"])})
         self._go_on_as(Platform(**before["platform"]))
         best = self.standing.best
-        if best is not None and self.best_dir() is None:
+        if best is not None and self.ranks.first(self.best_dir) is None:
             self._warn(
                 f"the best checkpoint, of step {best['step']}, is not there; the best is looked for from here on"
             )
@@ -271,7 +288,7 @@ class TrainingRun:
         Raises:
             StorageError: their checkpoint is damaged.
         """
-        best, directory = self.standing.best, self.best_dir()
+        best, directory = self.standing.best, self.ranks.first(self.best_dir)
         if best is None or directory is None:
             return self.last_step
         if directory.parent == checkpoint.checkpoints_dir(self.directory):
@@ -365,7 +382,12 @@ class TrainingRun:
             self._warn(str(failure))  # the error that ends the run is said by its own line
 
 
-def _is_compiled(setting: bool | Literal["auto"], device_type: str) -> bool:
+def compiles(setting: bool | Literal["auto"], device_type: str) -> bool:
+    """Choose whether the layers are compiled; `auto` does on CUDA, where what that needs is there.
+
+    Raises:
+        InputError: they are to be, and something is missing.
+    """
     missing = missing_for(device_type)
     if setting is True and missing is not None:
         raise InputError(f"compile=true needs {missing} on {device_type}; install it, or set compile=auto")

@@ -1,8 +1,8 @@
 """What pretraining and fine-tuning have in common: a run from its directory's opening to its last step.
 
-with opened(...) as changes:            # the run's directory, held by this run
-stage = Pretraining(...)            # resumes, or starts
-stage.run(changes)                  # steps; logs, evaluations and checkpoints on the way; the end
+with opened(...) as record_changes:  # the run's directory, held by this run
+stage = _Pretraining(...)        # resumes, or starts
+stage.run(record_changes)        # steps; logs, evaluations and checkpoints on the way; the end
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bertkit import heartbeat, resume_rules
 from bertkit import run_dir as runs
 from bertkit.config import to_mapping
 from bertkit.errors import StoppedError
+from bertkit.launch import stopped_line
 from bertkit.progress import Progress
 from bertkit.settings import FinetuneSettings, PretrainSettings
 from bertkit.train import loop
@@ -145,6 +146,8 @@ class TrainingStage(abc.ABC, Generic[Settings]):
                 self._train(stop_requested, log, progress)
         if log is not None:
             log.close()
+        if any(self.training.ranks.each(stop_requested)):  # in the last step, which is saved
+            raise StoppedError(stopped_line(self.training.last_step))
         self.finish()
 
     def _train(self, stop_requested: Callable[[], bool], log: MetricsLog | None, progress: Progress) -> None:

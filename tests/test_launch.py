@@ -180,6 +180,13 @@ def test_the_first_host_of_slurms_short_form(nodelist: str, first: str) -> None:
     assert launch.first_host(nodelist) == first
 
 
+@pytest.mark.parametrize(
+    ("tasks", "counts"), [("1", [1]), ("4(x2)", [4, 4]), ("2(x3),1", [2, 2, 2, 1]), ("3,10(x2)", [3, 10, 10])]
+)
+def test_the_tasks_of_each_host_of_slurms_short_form(tasks: str, counts: list[int]) -> None:
+    assert [launch.tasks_of_host(tasks, host) for host in range(len(counts))] == counts
+
+
 def settings(**changes: object) -> LaunchConfig:
     return dataclasses.replace(LaunchConfig(1, 1, 0, None, None, 300), **changes)  # type: ignore[arg-type]
 

@@ -51,7 +51,7 @@ def grouped(batches: Sequence[Inputs]) -> list[Inputs]:
     lengths = together["attention_mask"].sum(1)
     return [
         {
-            name: values[part] if values.dim() == 1 else values[part][:, : int(lengths[part].max())]
+            name: values[part] if values.dim() == 1 else values[part][:, : int(lengths[part].max())].contiguous()
             for name, values in together.items()
         }
         for part in lengths.argsort().chunk(len(batches))

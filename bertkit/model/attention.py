@@ -37,7 +37,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
     """
     if kernels.takes_packed(query):
         return kernels.packed_attention(query, key, value, layout, dropout_prob)
-    contexts = []
+    contexts, last = [], 0
     for first, count, length in layout.runs:
         last = first + count * length
         q, k, v = (
@@ -46,6 +46,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
         )
         context = kernels.attention(q, k, v, dropout_prob)
         contexts.append(context.transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
+    if last < len(query):  # rows of no sequence, which `kernels.even_rows` added
+        contexts.append(contexts[0].new_zeros(len(query) - last, *query.shape[1:]))
     return torch.cat(contexts)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bertkit.model.activations import ACTIVATIONS
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.config import BertConfig
-from bertkit.model.kernels import Dropout, Linear
+from bertkit.model.kernels import Dropout, Linear, even_rows
 from bertkit.model.layout import Layout
 
 
@@ -55,7 +55,8 @@ class Encoder(nn.Module):
 
     def forward(self, hidden: Tensor, layout: Layout) -> list[Tensor]:
         """Give the input and the output of every layer: (S, D) -> L + 1 times (S, D)."""
-        hidden_states = [hidden]
+        even = even_rows(hidden)
+        hidden_states = [even]
         for layer in self.layers:
             hidden_states.append(layer(hidden_states[-1], layout))
-        return hidden_states
+        return hidden_states if even is hidden else [each[: len(hidden)] for each in hidden_states]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertkit.model.activations import ACTIVATIONS
 from bertkit.model.bert import Bert
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig
-from bertkit.model.kernels import Dropout, Linear, linear
+from bertkit.model.kernels import Dropout, Linear, even_rows, linear
 from bertkit.model.layout import Layout, pad, unpad
 
 
@@ -33,7 +33,9 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        return linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)
+        even = even_rows(hidden)
+        logits = linear(self.norm(self.activation(self.dense(even))), token_embedding, self.bias)
+        return logits if even is hidden else logits[: len(hidden)]
 
 
 class LinearHead(nn.Module):

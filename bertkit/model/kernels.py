@@ -5,6 +5,8 @@ On a CPU:
     onednn_linear     float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate
                       of processors of other makers than its own: taken on those (`choose`)
     short_dropout     dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536
+    even_rows         numbers of tokens rounded up, by 1/32 at most: oneDNN makes and keeps a program for each number of rows,
+                      of which a run without padding meets thousands, and hundreds of megabytes of them
     own_attention     attention with dropout as matrix products and `short_dropout`; torch's own then leaves its fast path
 
 On CUDA:
@@ -34,10 +36,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bertkit.model.layout import Layout, pad
 
-ON_CPU = ("onednn_linear", "short_dropout", "own_attention")
+ON_CPU = ("onednn_linear", "short_dropout", "even_rows", "own_attention")
 ON_CUDA = ("packed_attention",)
 NAMES = (*ON_CPU, *ON_CUDA)
-ALWAYS_FASTER = ("short_dropout", "own_attention", *ON_CUDA)
+ALWAYS_FASTER = ("short_dropout", "even_rows", "own_attention", *ON_CUDA)
 EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # of torch's on CUDA; they compare floats
 _in_use: frozenset[str] = frozenset(ALWAYS_FASTER)
 
@@ -108,6 +110,19 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     ):
         return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
     return F.linear(inputs, weight, bias)
+
+
+def even_rows(rows: Tensor) -> Tensor:
+    """Add rows of zeros to (n, m) where oneDNN computes with them, up to one of 32 numbers between each power of 2 and the next.
+
+    (n, m) -> (n + at most n / 32, m). Who asks for them takes the first n rows of what is computed from them, so that nothing
+    flows back from the others.
+    """
+    is_by_onednn = ("onednn_linear" in _in_use and rows.dtype == torch.float32) or torch.is_autocast_enabled("cpu")
+    if not ("even_rows" in _in_use and is_by_onednn and rows.device.type == "cpu") or _is_traced():
+        return rows
+    num_more = -len(rows) % (1 << max(0, len(rows).bit_length() - 6))
+    return F.pad(rows, (0, 0, 0, num_more)) if num_more else rows
 
 
 class _ShortDropout(torch.autograd.Function):

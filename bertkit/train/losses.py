@@ -38,8 +38,9 @@ def cross_entropy(
     """
     logits = in_float32(logits)
     is_right = logits.detach().argmax(1) == labels
-    if class_weights is None or count is None:
+    if class_weights is None:
         return LossTerm(F.cross_entropy(logits, labels, reduction="sum"), len(labels), is_right.sum())
+    assert count is not None, "what the labels count together, by their weights"
     weights = class_weights.to(logits.dtype)
     total = F.cross_entropy(logits, labels, weights, reduction="sum")
     counted = class_weights[labels]

@@ -66,8 +66,10 @@ def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
         InputError: there are more.
     """
     num_here = int(variables.get("LOCAL_WORLD_SIZE", int(variables["LOCAL_RANK"]) + 1))
+    if "SLURM_GPUS_PER_TASK" in variables:
+        return  # Slurm gave each its own
     if num_here > num_devices:
         raise InputError(
             f"{num_here} processes on this host for {num_devices} CUDA device(s); start at most one for each device that all of "
-            f"them see (launch.num_processes={num_devices}), or set device=cpu"
+            f"them see (launch.num_processes={num_devices}; under srun --gpus-per-task=1 gives each its own), or set device=cpu"
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import small_model
 from torch.nn.attention.varlen import varlen_attn
 
 from bertkit.model import kernels
@@ -43,6 +44,40 @@ def test_linear_of_parameters_that_are_frozen_and_of_a_gradient_that_is_not_cont
     kernels.linear(inputs, weight, bias).t().sum(0).sum().backward()
     torch.testing.assert_close(inputs.grad, weight.sum(0).expand(5, 3))
     assert weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "even"),
+    [(0, 0), (1, 1), (31, 31), (63, 63), (65, 66), (127, 128), (2047, 2048), (2049, 2112), (5000, 5120)],
+)
+def test_rows_are_rounded_up_where_onednn_computes(rows: int, even: int) -> None:
+    values = torch.randn(rows, 3)
+    found = kernels.even_rows(values)
+    assert found.shape == (even, 3)
+    assert torch.equal(found[:rows], values)
+    assert not found[rows:].any()
+    assert len(kernels.even_rows(values.double())) == rows
+    kernels.use({"even_rows"})
+    assert len(kernels.even_rows(values)) == rows
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_model_with_rounded_rows(precision: str) -> None:
+    """Logits, every hidden state and every gradient are those of the tokens alone."""
+    model = small_model().eval()
+    lengths, found = torch.tensor([30, 41, 30]), []
+    ids, masked = torch.randint(model.config.vocab_size, (101,)), torch.tensor([3, 50, 100])
+    for names in (kernels.NAMES, tuple(set(kernels.NAMES) - {"even_rows"})):
+        kernels.use(names)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            output = model(ids, ids % 2, Layout.from_lengths(lengths), masked, output_hidden_states=True)
+        model.zero_grad()
+        torch.stack([logits.float().square().mean() for logits in output.logits.values()]).sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        found.append([*output.hidden_states, *output.logits.values(), *gradients])
+    for ours, plain in zip(*found, strict=True):
+        assert ours.shape == plain.shape
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 if precision == "fp32" else 2e-2)
 
 
 @pytest.mark.parametrize("prob", [0.1, 0.5, 0.9])
