@@ -113,9 +113,17 @@ def _peak_megabytes(device: str) -> float:
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e6
-    return (
-        max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024 / 1e6
-    )
+    kilobytes = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, _peak_kilobytes_here()]
+    return max(kilobytes) * 1024 / 1e6
+
+
+def _peak_kilobytes_here() -> int:
+    """The peak of this process alone; `ru_maxrss` starts from that of the process that started it."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def _make(job: Job, contestant: Contestant) -> Work:

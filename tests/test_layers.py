@@ -53,7 +53,7 @@ ALLOWED = {
     "bench_memory": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs", "memory_plan", "memory_here"),
     "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
     "training_run": ("data", "files", "interop", "launch", "model", "train", "errors", "heartbeat"),
-    "training_stage": ("training_run", "run_dir", "resume_rules", "settings", "train", "view", *BASE),
+    "training_stage": ("training_run", "launch", "run_dir", "resume_rules", "settings", "train", "view", *BASE),
     "hosts": ("config", "errors"),
     "run_dir": ("errors", "files", "launch", "resume_rules", "heartbeat", ""),
     "resume_rules": ("config", "errors"),
