@@ -26,7 +26,8 @@ from bertkit.files import to_json, write_durably
 from bertkit.settings import BenchSettings
 from bertkit.view.bench_page import bench_page
 
-OTHERS: dict[str, Callable[[BenchSettings], Findings]] = {
+MEASURES: dict[str, Callable[[BenchSettings], Findings]] = {
+    **dict.fromkeys(("pretrain", "finetune", "predict", "prepare"), compare),
     "startup": compare_startup,
     "memory": compare_memory,
     "scaling": compare_scaling,
@@ -42,7 +43,7 @@ def run(settings: BenchSettings) -> None:
     """
     if settings.output is not None:
         Path(settings.output).parent.mkdir(parents=True, exist_ok=True)
-    found = OTHERS.get(settings.what, compare)(settings)
+    found = MEASURES[settings.what](settings)
     for number, table in enumerate(found.tables):
         print("\n" * bool(number) + (f"{table.title}\n\n" if table.title else "") + table.markdown())
     if settings.output is None:
