@@ -1,8 +1,8 @@
 """Stage: bertkit beside the Hugging Face way, on the same work -> tables, JSON, a page.
 
-pretrain, finetune, predict, prepare, startup    how fast, and with how much memory (`bench_compare`)
-memory                                           the peak for several batch sizes, beside the plan (`bench_memory`)
-scaling                                          how time grows with lengths, batches and corpora (`bench_scaling`)
+pretrain, finetune, predict, prepare, batches, startup    how fast, and with how much memory (`bench_compare`)
+memory     the peak for several batch sizes, beside the plan (`bench_memory`)
+scaling    how time grows with lengths, batches and corpora (`bench_scaling`)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bertkit.settings import BenchSettings
 from bertkit.view.bench_page import bench_page
 
 MEASURES: dict[str, Callable[[BenchSettings], Findings]] = {
-    **dict.fromkeys(("pretrain", "finetune", "predict", "prepare"), compare),
+    **dict.fromkeys(("pretrain", "finetune", "predict", "prepare", "batches"), compare),
     "startup": compare_startup,
     "memory": compare_memory,
     "scaling": compare_scaling,

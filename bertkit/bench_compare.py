@@ -42,6 +42,10 @@ from bertkit.view.charts import BarChart
 from bertkit.view.page import Table
 
 SAME_LOSS = {"fp32": 1e-4, "bf16": 2e-2}  # relative; of the first batch, without dropout
+WITHOUT_A_MODEL = {
+    "prepare": ("Hugging Face: datasets, map", "bertkit prepare"),
+    "batches": ("Hugging Face: masks and padding of ready pairs", "bertkit: pairs, order, masks, packing"),
+}
 SAME_PROBABILITY = {"fp32": 1e-6, "bf16": 1e-2}
 
 
@@ -118,8 +122,9 @@ def compare(settings: BenchSettings) -> Findings:
 def contestants_of(settings: BenchSettings) -> list[Contestant]:
     """Choose who competes: Hugging Face at its default first, at its best, then bertkit."""
     precision, what = settings.precision, settings.what
-    if what == "prepare":
-        return [Contestant("Hugging Face: datasets, map", HUGGING_FACE), Contestant("bertkit prepare", BERTKIT)]
+    if what in WITHOUT_A_MODEL:
+        theirs, ours = WITHOUT_A_MODEL[what]
+        return [Contestant(theirs, HUGGING_FACE), Contestant(ours, BERTKIT)]
     best = "one at a time" if what == "predict" else "padded to max_seq_length"
     found = [
         Contestant(f"Hugging Face fp32, {best}", HUGGING_FACE),
@@ -153,6 +158,8 @@ def check_same(what: str, contestants: Sequence[Contestant], firsts: Sequence[An
             rows = zip(firsts[0], first, strict=True)
             difference = max(abs(ours[label] - theirs[label]) for ours, theirs in rows for label in ours)
             limit = SAME_PROBABILITY[contestant.precision]
+        elif what == "batches":
+            difference, limit = abs(first / firsts[0] - 1), 0.0
         else:
             return
         if not difference <= limit:

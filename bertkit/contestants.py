@@ -6,6 +6,7 @@ dropout, so that the work is known to be the same.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import resource
 import subprocess
@@ -18,6 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 BERTKIT, HUGGING_FACE = "bertkit", "Hugging Face"
 HELD = "held"  # asks for the memory that a contestant holds
 
@@ -27,7 +30,7 @@ class Job:
     """The work of a bench, the same for all contestants.
 
     Attributes:
-        what: "pretrain", "finetune", "predict" or "prepare".
+        what: "pretrain", "finetune", "predict", "prepare" or "batches".
         data_dir: a prepared dataset.
         model_dir: where all models start; a Hugging Face directory.
         texts: of predict.
@@ -136,6 +139,8 @@ def _make(job: Job, contestant: Contestant) -> Work:
         ("predict", HUGGING_FACE): _PredictingBeside,
         ("prepare", BERTKIT): _Preparing,
         ("prepare", HUGGING_FACE): _PreparingBeside,
+        ("batches", BERTKIT): _Batching,
+        ("batches", HUGGING_FACE): _BatchingBeside,
     }
     return works[job.what, contestant.system](job, contestant)
 
@@ -173,8 +178,6 @@ class _Batches:
 
     def _full(self, step: int) -> Any:
         """Cut sequences of one length; the text is read in a circle, and three of twenty tokens are masked."""
-        import numpy as np
-
         from bertkit.batch import PretrainBatch
 
         size, length = self.job.batch_sequences, self.job.max_seq_length
@@ -358,3 +361,35 @@ class _PreparingBeside:
                 self.job.files, self.job.data_dir / "tokenizer", self.job.max_seq_length, Path(cache)
             )
         return sum(path.stat().st_size for path in self.job.files)
+
+
+class _Batching:
+    """Prepared text to the packed batches of an epoch: pairs, their order, masks, assembly."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        self.job, self.sampler = job, _Batches(job).sampler
+
+    def first_result(self) -> int:
+        return self.round(0)
+
+    def round(self, number: int) -> int:
+        sampler, size = dataclasses.replace(self.sampler), self.job.batch_sequences  # one that has drawn no pairs yet
+        steps = range(sampler.epoch_length // size)
+        return sum(sampler.micro_batches(step, size, [(0, size)])[0].num_tokens for step in steps)
+
+
+class _BatchingBeside:
+    """Ready pairs, the same, to masked and padded batches by transformers' collator."""
+
+    def __init__(self, job: Job, contestant: Contestant) -> None:
+        from bertkit.interop import baseline
+
+        sampler, size = _Batches(job).sampler, job.batch_sequences
+        pairs = sampler.take(np.arange(sampler.epoch_length // size * size))
+        self.epochs = baseline.collate(pairs, job.data_dir / "tokenizer", size)
+
+    def first_result(self) -> int:
+        return next(self.epochs)
+
+    def round(self, number: int) -> int:
+        return next(self.epochs)

@@ -575,7 +575,7 @@ class GlueSettings:
 class BenchSettings:
     """`bertkit bench`."""
 
-    what: Literal["pretrain", "finetune", "predict", "prepare", "startup", "memory", "scaling"]
+    what: Literal["pretrain", "finetune", "predict", "prepare", "batches", "startup", "memory", "scaling"]
     model: BertShape
     data_dir: str | None
     device: Literal["auto", "cpu", "cuda"]

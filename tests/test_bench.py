@@ -42,6 +42,15 @@ def test_contestants_do_the_same_work(
     assert "| bertkit fp32 |" in capsys.readouterr().out
 
 
+def test_batches_of_an_epoch(prepared_dir: Path, tmp_path: Path) -> None:
+    """The same tokens by both; the collator's work is the smaller one, as its pairs are ready."""
+    output = tmp_path / "bench.json"
+    assert run(["bench", "what=batches", f"data_dir={prepared_dir}", *SMALL, f"output={output}"]) == 0
+    theirs, ours = json.loads(output.read_text())["results"]
+    assert theirs["rate"] > 0
+    assert ours["rate"] > 0
+
+
 def test_work_that_differs_is_refused(
     prepared_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

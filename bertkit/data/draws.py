@@ -11,6 +11,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+ROUNDS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+LAST_SHIFT = np.uint64(31)
 Key = int | NDArray[np.int64] | NDArray[np.uint64]
 
 
@@ -33,35 +36,39 @@ class Stream(IntEnum):
     MASK_TOKEN = 14
 
 
-def bits(*key: Key) -> NDArray[np.uint64]:
+def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
     """Give 64 random bits for each key.
 
     The finaliser of SplitMix64 is applied once per part of the key (Steele, Lea and Flood 2014).
+
+    Args:
+        key: the parts.
+        after: the bits of the parts before these, where they are known: bits(a, b) is bits(b, after=bits(a)).
     """
-    with np.errstate(over="ignore"):
-        state = np.zeros(1, np.uint64)
-        for part in key:
-            state = state + np.asarray(part).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            state = state ^ (state >> np.uint64(31))
+    state = np.zeros(1, np.uint64) if after is None else after
+    for part in key:
+        state = state + (np.asarray(part).astype(np.uint64) + GOLDEN)  # wraps, being no scalar
+        for shift, factor in ROUNDS:
+            state ^= state >> shift
+            state *= factor
+        state ^= state >> LAST_SHIFT
     return state
 
 
-def uniform(*key: Key) -> NDArray[np.float64]:
-    """Give a uniform number in [0, 1) for each key."""
-    return (bits(*key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def uniform(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.float64]:
+    """Give a uniform number in [0, 1) for each key, as `bits` takes it."""
+    return (bits(*key, after=after) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def below(limit: int | NDArray[np.int64], *key: Key) -> NDArray[np.int64]:
-    """Give a uniform integer in [0, limit) for each key; limit is below 2**53."""
-    return (uniform(*key) * limit).astype(np.int64)
+def below(limit: int | NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.int64]:
+    """Give a uniform integer in [0, limit) for each key, as `bits` takes it; limit is below 2**53."""
+    return (uniform(*key, after=after) * limit).astype(np.int64)
 
 
-def num_heads(tosses: NDArray[np.int64], *key: Key) -> NDArray[np.int64]:
-    """Count the heads of `tosses` fair coins for each key (a binomial draw)."""
+def num_heads(tosses: NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.int64]:
+    """Count the heads of `tosses` fair coins for each key, as `bits` takes it (a binomial draw)."""
     heads = np.zeros_like(tosses)
-    keys = np.broadcast_to(bits(*key), tosses.shape)
+    keys = np.broadcast_to(bits(*key, after=after), tosses.shape)
     rows, word = np.flatnonzero(tosses > 0), 0
     while len(rows):
         left = np.minimum(tosses[rows] - 64 * word, 64).astype(np.uint64)
@@ -79,13 +86,13 @@ def permute(index: NDArray[np.int64], size: int, *key: Key) -> NDArray[np.int64]
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
     shift = np.uint64(half)
-    base = bits(*key)
+    of_turns = bits(bits(*key), np.arange(8)[:, None])
     value = np.array(index, np.uint64)
     outside = np.ones(value.shape, bool)
     while outside.any():
         left, right = value[outside] >> shift, value[outside] & mask
-        for turn in range(8):
-            left, right = right, left ^ (bits(base, turn, right) & mask)
+        for of_turn in of_turns:
+            left, right = right, left ^ (bits(right, after=of_turn) & mask)
         value[outside] = (left << shift) | right
         outside = value >= np.uint64(size)
     return value.astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.config import MaskingConfig
-from bertkit.data.draws import Stream, below, uniform
+from bertkit.data.draws import Stream, below, bits, uniform
 from bertkit.data.tokenizer import VocabFacts
 
 Ids = NDArray[np.int64]
@@ -39,18 +39,18 @@ def mask_tokens(
     position = np.arange(len(input_ids)) - starts[sequence]  # (S,) within the sequence
     quota = np.maximum(1, np.rint(sequence_lengths * policy.probability)).astype(np.int64)  # (B,)
     maskable = ~np.isin(input_ids, (vocab.cls, vocab.sep))  # (S,)
-    token_key = keys[sequence]
 
     if policy.whole_word:
         chosen = _whole_words(input_ids, starts, sequence_lengths, maskable, quota, keys, vocab)
     else:
-        priority = np.where(maskable, uniform(token_key, Stream.MASK_CHOICE, position), 2.0)
+        priority = np.where(maskable, uniform(position, after=bits(keys, Stream.MASK_CHOICE)[sequence]), 2.0)
         order = np.lexsort((priority, sequence))  # each sequence's tokens, lowest priority number first
         chosen = np.sort(order[(position < quota[sequence]) & (priority[order] < 2.0)])
 
     labels = input_ids[chosen]
-    kind = uniform(token_key[chosen], Stream.MASK_KIND, position[chosen])
-    random_ids = below(vocab.size, token_key[chosen], Stream.MASK_TOKEN, position[chosen])
+    place, of = position[chosen], sequence[chosen]
+    kind = uniform(place, after=bits(keys, Stream.MASK_KIND)[of])
+    random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[of])
     masked_ids = input_ids.copy()
     masked_ids[chosen] = np.where(
         kind < policy.mask_prob,

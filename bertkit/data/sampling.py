@@ -7,6 +7,7 @@ repeats a few. Step s then simply takes positions s * batch to (s + 1) * batch o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,6 +24,7 @@ from bertkit.data.prepared import Split
 from bertkit.data.segments import Examples, concatenate, examples_of_epoch
 from bertkit.data.tokenizer import VocabFacts
 
+PERMUTED_AT_ONCE = 4096  # so that a step costs no more than looking up
 OpenEpoch = Callable[[int], Examples]
 
 
@@ -74,10 +76,7 @@ class InstanceSampler:
     def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Give the instances at positions of the endless row of epochs, by epoch."""
         size = len(self.instances)
-        return [
-            (epoch, permute(within, size, self.seed, Stream.ORDER, epoch))
-            for epoch, within in _by_epoch(positions, size)
-        ]
+        return [(epoch, _shuffled(within, size, self.seed, epoch)) for epoch, within in _by_epoch(positions, size)]
 
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
         """Assemble the instances at positions of the endless row of epochs into one packed batch, shortest first."""
@@ -130,7 +129,7 @@ class Sampler:
         found = []
         for epoch, within in _by_epoch(positions, self.epoch_length):
             size = len(self._epoch(epoch))
-            found.append((epoch, permute(within % size, size, self.seed, Stream.ORDER, epoch)))
+            found.append((epoch, _shuffled(within % size, size, self.seed, epoch)))
         return found
 
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
@@ -166,6 +165,21 @@ class Sampler:
     def _compute_epoch(self, epoch: int) -> Examples:
         split = self.split
         return concatenate(list(examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch)))
+
+
+def _shuffled(positions: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Give the examples at positions of an epoch, of which many are permuted at once."""
+    found, block = np.empty_like(positions), positions // PERMUTED_AT_ONCE
+    for number in np.unique(block):
+        here = block == number
+        found[here] = _permuted_block(int(number), size, seed, epoch)[positions[here] % PERMUTED_AT_ONCE]
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _permuted_block(number: int, size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    first = number * PERMUTED_AT_ONCE
+    return permute(np.arange(first, min(first + PERMUTED_AT_ONCE, size)), size, seed, Stream.ORDER, epoch)
 
 
 def _by_epoch(positions: NDArray[np.int64], epoch_length: int) -> list[tuple[int, NDArray[np.int64]]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.config import SegmentsConfig
-from bertkit.data.draws import Stream, below, num_heads, permute, uniform
+from bertkit.data.draws import Stream, below, bits, num_heads, permute, uniform
 
 Offsets = NDArray[np.int64]
 DOCUMENTS_AT_ONCE = 1 << 15
@@ -77,8 +77,9 @@ def document_pairs(
     """
     num_documents = len(documents) - 1
     max_tokens = max_seq_length - 3  # [CLS] A [SEP] B [SEP]
-    is_short = uniform(seed, Stream.TARGET_IS_SHORT, epoch, chosen) < short_seq_prob
-    short_target = 2 + below(max_tokens - 1, seed, Stream.TARGET_LENGTH, epoch, chosen)
+    drawn = {stream: bits(seed, stream, epoch) for stream in Stream}
+    is_short = uniform(chosen, after=drawn[Stream.TARGET_IS_SHORT]) < short_seq_prob
+    short_target = 2 + below(max_tokens - 1, chosen, after=drawn[Stream.TARGET_LENGTH])
     target = np.where(is_short, short_target, max_tokens)
     position, end = documents[chosen], documents[chosen + 1]
     document = chosen
@@ -89,19 +90,19 @@ def document_pairs(
         document, position, end, target = document[active], position[active], end[active], target[active]
         if not len(document):
             break
-        key = (epoch, document, turn)
-
         chunk_end = np.minimum(np.searchsorted(sentences, sentences[position] + target), end)
         num_sentences = chunk_end - position
-        split = 1 + below(np.maximum(num_sentences - 1, 1), seed, Stream.SPLIT_POINT, *key)
+        split = 1 + below(np.maximum(num_sentences - 1, 1), document, turn, after=drawn[Stream.SPLIT_POINT])
         a_end = np.where(num_sentences > 1, position + split, chunk_end)
-        is_random = (num_sentences == 1) | (uniform(seed, Stream.IS_RANDOM_NEXT, *key) < 0.5)
+        is_random = (num_sentences == 1) | (uniform(document, turn, after=drawn[Stream.IS_RANDOM_NEXT]) < 0.5)
         a_start, a_length = sentences[position], sentences[a_end] - sentences[position]
 
-        other = below(max(num_documents - 1, 1), seed, Stream.RANDOM_DOCUMENT, *key)
+        other = below(max(num_documents - 1, 1), document, turn, after=drawn[Stream.RANDOM_DOCUMENT])
         other += (other >= document) & (num_documents > 1)
         first_of_other, end_of_other = documents[other], documents[other + 1]
-        random_first = first_of_other + below(end_of_other - first_of_other, seed, Stream.RANDOM_SENTENCE, *key)
+        random_first = first_of_other + below(
+            end_of_other - first_of_other, document, turn, after=drawn[Stream.RANDOM_SENTENCE]
+        )
         wanted = np.maximum(target - a_length, 1)
         random_end = np.minimum(np.searchsorted(sentences, sentences[random_first] + wanted), end_of_other)
         b_first = np.where(is_random, random_first, a_end)
@@ -109,8 +110,8 @@ def document_pairs(
         b_start, b_length = sentences[b_first], sentences[b_end] - sentences[b_first]
 
         cut_a, cut_b = _tokens_to_cut(a_length, b_length, max_tokens)
-        a_start = a_start + num_heads(cut_a, seed, Stream.TRUNCATE_A, *key)
-        b_start = b_start + num_heads(cut_b, seed, Stream.TRUNCATE_B, *key)
+        a_start = a_start + num_heads(cut_a, document, turn, after=drawn[Stream.TRUNCATE_A])
+        b_start = b_start + num_heads(cut_b, document, turn, after=drawn[Stream.TRUNCATE_B])
         turns = np.full(len(document), turn)
         found.append((document, turns, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random))
         position = np.where(is_random, a_end, chunk_end)

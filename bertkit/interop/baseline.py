@@ -114,6 +114,27 @@ def classify(
         yield found
 
 
+def collate(pairs: PretrainBatch, tokenizer_dir: Path, batch_size: int) -> Iterator[int]:
+    """Put pairs into a dataset once; then mask and pad an epoch of them each time, and give its number of tokens."""
+    import datasets
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_dir)
+    ids = pairs.input_ids.copy()
+    ids[pairs.masked_positions] = pairs.masked_labels
+    columns = {
+        "input_ids": ids,
+        "token_type_ids": pairs.token_type_ids,
+        "special_tokens_mask": np.isin(ids, tokenizer.all_special_ids).astype(np.int64),
+    }
+    borders = np.cumsum(pairs.sequence_lengths)[:-1]
+    rows = datasets.Dataset.from_dict({name: np.split(values, borders) for name, values in columns.items()})
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    while True:
+        batches = torch.utils.data.DataLoader(rows, batch_size, shuffle=True, collate_fn=collator)
+        yield sum(int(batch["attention_mask"].sum()) for batch in batches)
+
+
 def prepare_as_examples(files: Sequence[Path], tokenizer_dir: Path, max_seq_length: int, cache_dir: Path) -> int:
     """Prepare text as transformers' run_mlm.py does: a line dataset, tokenized, and grouped; give the number of tokens."""
     import datasets
