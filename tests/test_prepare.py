@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -432,6 +433,51 @@ def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
     assert capsys.readouterr().out == f"done already: {tmp_path / 'merged'} holds this dataset\n"
     assert run(jobs[2][3:]) == 0
     assert capsys.readouterr().out == f"done already: {tmp_path / 'shard2'} holds this shard\n"
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[tuple[str, list[int]]]:
+    """A Dask cluster of two workers, each in a process: the scheduler's address, and the workers' process ids."""
+    told = tmp_path / "scheduler.json"
+    where = {"cwd": tmp_path, "stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    cluster = [sys.executable, "-m", "dask"]
+    scheduler = subprocess.Popen(
+        [*cluster, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", told],
+        **where,
+    )
+    worker = ["worker", "--scheduler-file", told, "--nthreads", "1", "--no-dashboard", "--local-directory", tmp_path]
+    workers = []
+    try:
+        while not told.exists():
+            time.sleep(0.1)
+            assert scheduler.poll() is None
+        workers = [subprocess.Popen([*cluster, *worker, "--no-nanny"], **where) for _ in range(2)]
+        yield json.loads(told.read_text())["address"], [each.pid for each in workers]
+    finally:
+        for each in (*workers, scheduler):
+            each.kill()
+            each.wait()
+
+
+def test_dask_prepares_what_one_command_does(many: Path, tmp_path: Path, dask: tuple[str, list[int]]) -> None:
+    """Through the recipe, with one of the workers killed; then with a file that is no text."""
+    address, workers = dask
+    vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    subprocess.run(command(many, tmp_path / "at_once", vocab), check=True, capture_output=True)
+    recipe = [sys.executable, "recipes/prepare_on_dask/prepare.py", address, "5"]
+    given = [f"corpus.path={many}", vocab, "tokenizer.vocab_size=131", "held_out_prob=0.2", "part_bytes=9000"]
+    running = subprocess.Popen([*recipe, tmp_path / "data", *given], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    assert next(running.stdout) == "1 of 5 shards\n"
+    os.kill(workers[0], signal.SIGKILL)
+    assert "5 of 5 shards\n" in running.stdout.read()
+    assert running.wait(timeout=60) == 0
+    assert hashes(tmp_path / "data") == hashes(tmp_path / "at_once")
+
+    (many / "2.txt").write_bytes(b"good\nbad \xff\n")
+    failed = subprocess.run([*recipe, tmp_path / "bad", *given], capture_output=True, text=True, timeout=60)
+    assert failed.returncode == 2
+    assert failed.stderr.startswith(f"error: {many / '2.txt'}:2: not UTF-8 (byte 0xff at column 5)")
 
 
 def test_shards_that_do_not_belong_together(many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
