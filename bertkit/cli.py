@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -494,9 +495,12 @@ def _report(error: Exception) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    if not heartbeat.fail(code, message) and _is_main():
+    """Say it once on each host of torchrun and srun: what one lacks, such as a file, the others may have."""
+    is_main = _is_main()
+    if not heartbeat.fail(code, message) and (is_main or launch.is_first_of_host()):
+        where = "" if is_main else f" (on {socket.gethostname()})"
         for line in message.split("\n"):
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error{where}: {line}", file=sys.stderr)
     return code
 
 

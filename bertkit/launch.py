@@ -81,6 +81,11 @@ def world_from_environment() -> World:
     return World(int(rank), int(size))
 
 
+def is_first_of_host() -> bool:
+    """Whether this process of a run is the first one on its host, by the variables of torchrun, accelerate or srun."""
+    return os.environ.get("SLURM_LOCALID" if _is_slurm_task(os.environ) else "LOCAL_RANK") == "0"
+
+
 def _is_slurm_task(variables: Mapping[str, str]) -> bool:
     """Whether srun started this process; a batch script has the same variables, but is a step that no srun made."""
     if not {"SLURM_PROCID", "SLURM_NTASKS"} <= set(variables):

@@ -271,6 +271,28 @@ def test_refusals(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (
+            {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0"},
+            f"error (on {socket.gethostname()}): unknown key 'stepz'",
+        ),
+        ({**SRUN, "SLURM_LOCALID": "0"}, f"error (on {socket.gethostname()}): unknown key 'stepz'"),
+        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, "error: unknown key 'stepz'"),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, ""),
+    ],
+)
+def test_one_process_of_each_host_says_what_is_wrong(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "is_launcher", False)  # as in a new process
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run(["pretrain", "data_dir=x", "output_dir=y", "stepz=1"]) == 2
+    assert capsys.readouterr().err.partition(";")[0] == said
+
+
 def test_the_settings_survive_the_way_to_a_worker() -> None:
     given = {
         "pretrain": ["data_dir=x", "output_dir=y", "optimizer=lamb", "data.skip_steps=[3]", "segments=google"],
