@@ -202,9 +202,15 @@ class _Kept:
         self.by_head, self.working_of_head = 0, 0
         if "masked_lm" in shape.heads:
             masked = round(MASKED_SHARE * num_tokens)
-            logits = FP32 * masked * config.vocab_size
-            self.by_head = logits + 4 * width * masked * hidden  # the log-probabilities
-            self.working_of_head = max(2 * logits, FP32 * config.vocab_size * hidden)
+            is_in_place = on_cpu and "loss_in_place" in shape.kernels
+            # the logits, where their gradient will be; else the log-probabilities, and on the way back twice as much
+            logits, embedded = (
+                (width if is_in_place else FP32) * masked * config.vocab_size,
+                FP32 * config.vocab_size * hidden,
+            )
+            self.by_head = logits + 4 * width * masked * hidden
+            turned = logits * (not is_narrow and "onednn_linear" in shape.kernels)  # for the gradient of the embeddings
+            self.working_of_head = turned + embedded if is_in_place else max(2 * logits, embedded)
         if {"token", "span"} & set(shape.heads):
             self.by_head += width * row
         if is_narrow:  # the copies of the weights

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import heartbeat
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.model import kernels
 from bertkit.model.layout import Layout, on_device
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, squared_error
 
@@ -26,8 +27,9 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     bfloat16; weights, LayerNorm, softmax of the losses and gradients stay in float32.
     """
     logits = _pretraining_logits(model, batch, precision)
-    device = logits["masked_lm"].device
-    terms = {"mlm": cross_entropy(logits["masked_lm"], _tensor(batch.masked_labels, device))}
+    device, count = logits["masked_lm"].device, len(batch.masked_labels)
+    labels = np.pad(batch.masked_labels, (0, len(logits["masked_lm"]) - count), constant_values=IGNORED)
+    terms = {"mlm": cross_entropy(logits["masked_lm"], _tensor(labels, device), count=count, uses_up_logits=True)}
     if batch.next_sentence_labels is not None and "next_sentence" in logits:
         terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, device))
     return terms
@@ -38,21 +40,24 @@ def best_tokens(
     model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Give the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
-    shares = torch.softmax(_pretraining_logits(model, batch, precision)["masked_lm"].float(), -1)
+    logits = _pretraining_logits(model, batch, precision)["masked_lm"][: len(batch.masked_positions)]
+    shares = torch.softmax(logits.float(), -1)
     best = shares.topk(min(top_k, shares.shape[-1]), -1)
     return best.indices.cpu().numpy(), best.values.cpu().numpy()
 
 
 def _pretraining_logits(model: nn.Module, batch: PretrainBatch, precision: str) -> dict[str, Tensor]:
+    """Give the logits of both heads; those of the masked LM may have more rows (`kernels.rows_to_add`), which mean nothing."""
     heartbeat.beat()  # a step, or an evaluation, may be many forward passes long
     device = next(model.parameters()).device
     layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        num_more = kernels.rows_to_add(len(batch.masked_positions), next(model.parameters()))
         logits: dict[str, Tensor] = model(
             _tensor(batch.input_ids, device),
             _tensor(batch.token_type_ids, device),
             layout,
-            masked_positions=_tensor(batch.masked_positions, device),
+            masked_positions=_tensor(np.pad(batch.masked_positions, (0, num_more)), device),
         ).logits
     return logits
 

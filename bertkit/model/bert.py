@@ -37,18 +37,22 @@ class Bert(nn.Module):
         self.encoder = Encoder(config)
         self.pooler = Pooler(config) if with_pooler else None
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> tuple[list[Tensor], Tensor | None]:
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout, output_hidden_states: bool = False
+    ) -> tuple[list[Tensor], Tensor | None]:
         """Encode packed tokens.
 
         Args:
             input_ids: (S,).
             token_type_ids: 0 for the first segment, 1 for the second, (S,).
             layout: where the sequences lie.
+            output_hidden_states: give the output of every layer.
 
         Returns:
-            The hidden states, L + 1 of (S, D), and the pooled output (B, D), None without a pooler.
+            The last hidden state, (S, D), or all L + 1 of them; and the pooled output (B, D), None without a pooler.
         """
-        hidden_states = self.encoder(self.embeddings(input_ids, token_type_ids, layout), layout)
+        embedded = self.embeddings(input_ids, token_type_ids, layout)
+        hidden_states = self.encoder(embedded, layout, output_hidden_states)
         pooled = self.pooler(hidden_states[-1][layout.starts]) if self.pooler is not None else None
         return hidden_states, pooled
 

@@ -53,10 +53,11 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
 
-    def forward(self, hidden: Tensor, layout: Layout) -> list[Tensor]:
-        """Give the input and the output of every layer: (S, D) -> L + 1 times (S, D)."""
-        even = even_rows(hidden)
-        hidden_states = [even]
+    def forward(self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False) -> list[Tensor]:
+        """Give the last output, (S, D), or the input and the output of every layer, L + 1 times (S, D)."""
+        num_tokens = len(hidden)
+        hidden_states = [even_rows(hidden)]
         for layer in self.layers:
-            hidden_states.append(layer(hidden_states[-1], layout))
-        return hidden_states if even is hidden else [each[: len(hidden)] for each in hidden_states]
+            output = layer(hidden_states[-1], layout)
+            hidden_states = [*hidden_states, output] if output_hidden_states else [output]
+        return [each[:num_tokens] for each in hidden_states]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertkit.model.activations import ACTIVATIONS
 from bertkit.model.bert import Bert
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig
-from bertkit.model.kernels import Dropout, Linear, even_rows, linear
+from bertkit.model.kernels import Dropout, Linear, linear
 from bertkit.model.layout import Layout, pad, unpad
 
 
@@ -33,9 +33,7 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        even = even_rows(hidden)
-        logits = linear(self.norm(self.activation(self.dense(even))), token_embedding, self.bias)
-        return logits if even is hidden else logits[: len(hidden)]
+        return linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)
 
 
 class LinearHead(nn.Module):
@@ -120,7 +118,7 @@ class BertWithHeads(nn.Module):
             masked_positions: indices into S that the masked LM head looks at, (M,); None for all of them.
             output_hidden_states: give the output of every layer.
         """
-        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout)
+        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states)
         last = hidden_states[-1]
         logits: dict[str, Tensor] = {}
         for name, head in self.heads.items():

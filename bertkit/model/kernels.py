@@ -7,6 +7,10 @@ On a CPU:
     short_dropout     dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536
     even_rows         numbers of tokens rounded up, by 1/32 at most: oneDNN makes and keeps a program for each number of rows,
                       of which a run without padding meets thousands, and hundreds of megabytes of them
+    loss_in_place     the cross-entropy over a vocabulary some rows at a time, its gradient written where the logits were: no
+                      more tensors of their size, for which the system would have to find new pages in every step
+    kept_memory       freed memory stays with the process: glibc's allocator would give large blocks back, and get them anew from
+                      the system, page by page, in every step
     own_attention     attention with dropout as matrix products and `short_dropout`; torch's own then leaves its fast path
 
 On CUDA:
@@ -22,8 +26,10 @@ Axes: B sequences, S packed tokens, T tokens per sequence, N heads, H head size,
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -34,12 +40,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bertkit.batch import IGNORED
 from bertkit.model.layout import Layout, pad
 
-ON_CPU = ("onednn_linear", "short_dropout", "even_rows", "own_attention")
+ON_CPU = ("onednn_linear", "short_dropout", "even_rows", "loss_in_place", "kept_memory", "own_attention")
 ON_CUDA = ("packed_attention",)
 NAMES = (*ON_CPU, *ON_CUDA)
-ALWAYS_FASTER = ("short_dropout", "even_rows", "own_attention", *ON_CUDA)
+ALWAYS_FASTER = ("short_dropout", "even_rows", "loss_in_place", "kept_memory", "own_attention", *ON_CUDA)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+ROWS_AT_ONCE = 8  # of a loss; with BERT's vocabulary a megabyte, which stays in the cache
 EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # of torch's on CUDA; they compare floats
 _in_use: frozenset[str] = frozenset(ALWAYS_FASTER)
 
@@ -50,6 +59,17 @@ def use(names: Iterable[str]) -> None:
     chosen = frozenset(names)
     assert chosen <= set(NAMES), f"unknown kernels among {sorted(chosen)}"
     _in_use = chosen
+    if "kept_memory" in chosen:
+        _keep_memory()
+
+
+@functools.cache
+def _keep_memory() -> None:
+    """Let glibc map and trim nothing below a gigabyte; other C libraries have no such settings, or none of these names."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if sys.platform == "linux" and mallopt is not None:
+        for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            mallopt(parameter, 1 << 30)
 
 
 def in_use() -> tuple[str, ...]:
@@ -61,10 +81,11 @@ def choose(kernels: Literal["auto", "plain"]) -> tuple[str, ...]:
     """Give the kernels that suit this processor, or none: by what it is, so that every start on it chooses alike."""
     if kernels == "plain":
         return ()
-    return NAMES if _has_onednn() and not _is_intel() else ALWAYS_FASTER
+    return NAMES if has_onednn() and not _is_intel() else ALWAYS_FASTER
 
 
-def _has_onednn() -> bool:
+def has_onednn() -> bool:
+    """Whether this torch can compute `product`."""
     return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -113,16 +134,76 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def even_rows(rows: Tensor) -> Tensor:
-    """Add rows of zeros to (n, m) where oneDNN computes with them, up to one of 32 numbers between each power of 2 and the next.
+    """Add rows of zeros to (n, m): as many as `rows_to_add` says.
 
-    (n, m) -> (n + at most n / 32, m). Who asks for them takes the first n rows of what is computed from them, so that nothing
-    flows back from the others.
+    Who asks for them takes the first n rows of what is computed from them, so that nothing flows back from the others.
     """
-    is_by_onednn = ("onednn_linear" in _in_use and rows.dtype == torch.float32) or torch.is_autocast_enabled("cpu")
-    if not ("even_rows" in _in_use and is_by_onednn and rows.device.type == "cpu") or _is_traced():
-        return rows
-    num_more = -len(rows) % (1 << max(0, len(rows).bit_length() - 6))
+    num_more = rows_to_add(len(rows), rows)
     return F.pad(rows, (0, 0, 0, num_more)) if num_more else rows
+
+
+def rows_to_add(num_rows: int, like: Tensor) -> int:
+    """Say how many rows to add to so many, where oneDNN computes with them, in the dtype and on the device of a tensor.
+
+    There are 32 numbers of rows between each power of 2 and the next, so that at most a 32nd is added.
+    """
+    is_by_onednn = ("onednn_linear" in _in_use and like.dtype == torch.float32) or torch.is_autocast_enabled("cpu")
+    if not ("even_rows" in _in_use and is_by_onednn and like.device.type == "cpu") or _is_traced():
+        return 0
+    return -num_rows % (1 << max(0, num_rows.bit_length() - 6))
+
+
+class _LossInPlace(torch.autograd.Function):
+    """Sum of the cross-entropies, and the best label of each row."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        log_sums, best = logits.new_empty(len(logits), dtype=wide), torch.empty_like(labels)
+        for first in range(0, len(logits), ROWS_AT_ONCE):
+            part = slice(first, first + ROWS_AT_ONCE)
+            rows = logits[part].to(wide)
+            highest, best[part] = rows.max(1)
+            log_sums[part] = (rows - highest[:, None]).exp_().sum(1).log_().add_(highest)
+        is_known = labels != IGNORED
+        chosen = logits.gather(1, labels.where(is_known, 0)[:, None])[:, 0].to(wide)
+        ctx.save_for_backward(logits, labels, log_sums, is_known)
+        ctx.mark_non_differentiable(best)
+        return (log_sums - chosen).where(is_known, 0).sum(), best
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        logits, labels, log_sums, is_known = ctx.saved_tensors
+        logits, factors = logits.detach(), gradient * is_known.to(gradient.dtype)[:, None]
+        indices = labels.where(is_known, 0)[:, None]
+        for first in range(0, len(logits), ROWS_AT_ONCE):
+            part = slice(first, first + ROWS_AT_ONCE)
+            rows = (logits[part].to(log_sums.dtype) - log_sums[part, None]).exp_()
+            rows.scatter_add_(1, indices[part], rows.new_full((len(rows), 1), -1.0))
+            logits[part] = rows.mul_(factors[part])
+        return logits, None
+
+
+def takes_loss(logits: Tensor) -> bool:
+    """Whether `loss_in_place` is to be taken for logits (n, classes)."""
+    return (
+        "loss_in_place" in _in_use
+        and logits.device.type == "cpu"
+        and logits.requires_grad
+        and torch.is_grad_enabled()
+        and not _is_traced()
+    )
+
+
+def loss_in_place(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum the cross-entropy of logits (n, classes) against labels (n,), `IGNORED` ones left out, in float32 or better.
+
+    Returns:
+        The sum, and the best label of each row, (n,). On the way back the gradient takes the place of the logits: nobody
+        may look at them any more, and there is one way back.
+    """
+    return _LossInPlace.apply(logits, labels)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _ShortDropout(torch.autograd.Function):
@@ -130,7 +211,7 @@ class _ShortDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, prob: float) -> Tensor:
-        below = round(prob * 65536)  # of 65536 numbers, this many drop
+        below = min(round(prob * 65536), 65535)  # of 65536 numbers, this many drop
         words = torch.empty(math.ceil(inputs.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
         is_kept = words.view(torch.int16)[: inputs.numel()].view(inputs.shape) >= below - 32768
         ctx.save_for_backward(is_kept)

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from conftest import small_model
 from torch.nn.attention.varlen import varlen_attn
 
+from bertkit.batch import IGNORED
 from bertkit.model import kernels
 from bertkit.model.attention import attend
 from bertkit.model.layout import Layout
+from bertkit.train.losses import cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +80,35 @@ def test_a_model_with_rounded_rows(precision: str) -> None:
     for ours, plain in zip(*found, strict=True):
         assert ours.shape == plain.shape
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 if precision == "fp32" else 2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rows", [0, 1, 8, 29])
+def test_the_loss_and_its_gradient_in_place_of_the_logits(rows: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    values = (20 * torch.randn(rows, 301, generator=generator)).to(dtype)
+    labels = torch.randint(301, (rows,), generator=generator)
+    labels[2::5] = IGNORED
+    found = []
+    for in_place in (True, False):
+        inputs = values.clone().requires_grad_()
+        logits = inputs * 1  # no leaf, as that of a model
+        kernels.use(kernels.NAMES if in_place else ())
+        assert kernels.takes_loss(logits) is in_place
+        term = cross_entropy(logits, labels, uses_up_logits=True)
+        (term.sum / 7).backward()
+        assert torch.equal(logits, values) is (not in_place or not rows)
+        found.append((term.sum.detach(), term.correct, inputs.grad))
+    (ours, right, gradient), (plain, right_plainly, plain_gradient) = found
+    assert ours.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(ours, plain)
+    torch.testing.assert_close(gradient, plain_gradient)
+    assert right == right_plainly
+
+
+def test_the_logits_of_an_evaluation_stay() -> None:
+    with torch.no_grad():
+        assert not kernels.takes_loss(torch.randn(3, 5, requires_grad=True) * 1)
 
 
 @pytest.mark.parametrize("prob", [0.1, 0.5, 0.9])
