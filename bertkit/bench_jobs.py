@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 
 from bertkit.contestants import HELD, Contestant, Job, serve
+from bertkit.data.config import CorpusConfig
+from bertkit.data.corpus import Corpus
 from bertkit.data.prepared import open_prepared
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
@@ -136,19 +137,19 @@ def find_data(settings: BenchSettings, scratch: Path) -> Path:
 
 
 def start_config(settings: BenchSettings, data_dir: Path, *, is_pretraining: bool, longest: int) -> BertConfig:
-    """Give the shape of the model that all contestants load.
+    """Give the shape of the model that all contestants load, with a vocabulary filled up to `vocab_size`.
 
     Args:
         settings: of the bench.
         data_dir: the prepared text.
-        is_pretraining: whether the vocabulary is filled up to `vocab_size`: the decoder is then as large as BERT's.
+        is_pretraining: whether it has no labels.
         longest: sequence of the bench; the model has as many positions at least.
     """
     tokenizer = open_prepared(data_dir).tokenizer
     shape = dataclasses.asdict(settings.model)
     shape["max_position_embeddings"] = max(shape["max_position_embeddings"], longest)
     labels: dict[str, Any] = {} if is_pretraining else {"labels": LABELS}
-    vocab_size = max(settings.vocab_size, tokenizer.vocab_size) if is_pretraining else tokenizer.vocab_size
+    vocab_size = max(settings.vocab_size, tokenizer.vocab_size)
     return BertConfig(**shape, vocab_size=vocab_size, pad_token_id=tokenizer.facts.pad, **labels)
 
 
@@ -179,24 +180,24 @@ def sentences_of(settings: BenchSettings, data_dir: Path) -> tuple[str, ...]:
     )
 
 
-def write_text(megabytes: int, data_dir: Path, scratch: Path) -> Path:
-    """Write the prepared text as sentences, one a line, again and again up to the wanted size."""
-    dataset = open_prepared(data_dir)
-    split = dataset.splits["train"]
-    path = scratch / f"text-{megabytes}.txt"
-    wanted, size = megabytes * 1_000_000, 0
-    documents: list[str] = []
-    for number in range(split.num_documents):
-        first, last = int(split.documents[number]), int(split.documents[number + 1])
-        borders = split.sentences[first : last + 1].tolist()
-        lines = [dataset.tokenizer.decode(split.tokens(a, b - a).tolist()) for a, b in itertools.pairwise(borders)]
-        documents.append("\n".join(lines) + "\n\n")
-        size += len(documents[-1])
-        if size >= wanted:
-            break
+def write_text(settings: BenchSettings, megabytes: int, scratch: Path) -> Path:
+    """Write text as sentences, one a line: the user's, or the documentation of Python, again and again up to the wanted size."""
+    path, wanted = scratch / f"text-{megabytes}.txt", megabytes * 1_000_000
+    corpus = Corpus(
+        CorpusConfig(
+            "python_docs" if settings.text is None else "files",
+            settings.text, "auto", "text", "auto", "utf-8", None, "train",
+        )
+    )  # fmt: skip
     with path.open("w", encoding="utf-8") as file:
         written = 0
         while written < wanted:
-            for document in documents:
-                written += file.write(document)
+            before = written
+            for document in corpus:
+                written += len("\n".join([*document, "", ""]).encode())
+                file.write("\n".join([*document, "", ""]))
+                if written >= wanted:
+                    break
+            if written == before:
+                raise InputError(f"text={settings.text}: no text in it")
     return path

@@ -117,14 +117,14 @@ def curves_of(settings: BenchSettings, scratch: Path) -> list[Curve]:
         job = dataclasses.replace(step, max_seq_length=length, batch_sequences=count)
         by_length.append(Point(length, job, settings.steps_per_round * count))
         texts = _texts(data_dir, length, count)
-        job = dataclasses.replace(step, what="predict", model_dir=starts["predict"], texts=texts)
+        job = dataclasses.replace(step, what="predict", model_dir=starts["predict"], texts=texts, max_seq_length=length)
         by_input.append(Point(length, job, len(texts)))
     by_batch = [
         Point(size, dataclasses.replace(step, batch_sequences=size), settings.steps_per_round)
         for size in settings.batch_sizes
     ]
     by_corpus = [
-        Point(size, dataclasses.replace(step, what="prepare", files=(write_text(size, data_dir, scratch),)), 1)
+        Point(size, dataclasses.replace(step, what="prepare", files=(write_text(settings, size, scratch),)), 1)
         for size in settings.corpus_megabytes
     ]
     at = f"{settings.max_seq_length} tokens each"

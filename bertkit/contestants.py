@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import resource
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import numpy as np
 
 BERTKIT, HUGGING_FACE = "bertkit", "Hugging Face"
 HELD = "held"  # asks for the memory that a contestant holds
+WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Contestant:
         name: in the table.
         system: `BERTKIT` or `HUGGING_FACE`.
         precision: "fp32" or "bf16".
-        padding: Hugging Face's: "max", "longest" or "grouped" by length.
+        padding: Hugging Face's: "max", or "grouped" by length within `WINDOW` batches, as its sampler does it.
+        is_compiled: Hugging Face's model, by `torch.compile`; bertkit's layers are compiled on CUDA.
         kernels: bertkit's; None for those that it would choose.
     """
 
@@ -67,6 +70,7 @@ class Contestant:
     system: str
     precision: str = "fp32"
     padding: str = "max"
+    is_compiled: bool = False
     kernels: tuple[str, ...] | None = None
 
 
@@ -74,7 +78,9 @@ class Work(Protocol):
     """A contestant that is ready."""
 
     def first_result(self) -> Any:
-        """What can be compared: the loss of the first batch without dropout, or the answers."""
+        """What can be compared: the losses of the first batch without dropout, in float32 and in its precision; the answers;
+        or a number of tokens.
+        """
 
     def round(self, number: int) -> int:
         """Do the work of a round; give the number of tokens, or of bytes."""
@@ -85,6 +91,7 @@ def serve(connection: Connection, job: Job, contestant: Contestant) -> None:
 
     It ends when the connection closes.
     """
+    os.environ["RAYON_NUM_THREADS"] = str(job.num_threads)  # of the tokenizers library
     import torch
 
     from bertkit.memory_here import memory_here
@@ -116,8 +123,9 @@ def _peak_megabytes(device: str) -> float:
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e6
-    kilobytes = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, _peak_kilobytes_here()]
-    return max(kilobytes) * 1024 / 1e6
+    # a contestant that starts a command is no more than its clock
+    kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss or _peak_kilobytes_here()
+    return kilobytes * 1024 / 1e6
 
 
 def _peak_kilobytes_here() -> int:
@@ -217,20 +225,25 @@ class _Training:
         self.model = self.accelerator.prepare(model.train())
         config = OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         self.optimizer = AdamW(parameter_groups(model, config.weight_decay), config)
-        losses = pretraining_losses if job.what == "pretrain" else task_losses
-        self.losses = functools.partial(losses, precision=contestant.precision)
+        self.losses = pretraining_losses if job.what == "pretrain" else task_losses
+        self.precision = contestant.precision
 
-    def first_result(self) -> float:
+    def first_result(self) -> tuple[float, float]:
         self.model.eval()
-        terms = self.losses(self.model, self.batches.of_step(0))
+        losses = []
+        for precision in ("fp32", self.precision):
+            terms = self.losses(self.model, self.batches.of_step(0), precision)
+            losses.append(float(sum(term.sum.detach() / term.count for term in terms.values())))
         self.model.train()
-        return float(sum(term.sum.detach() / term.count for term in terms.values()))
+        return losses[0], losses[1]
 
     def round(self, number: int) -> int:
         batches = self.batches.of_round(number)
+        losses = functools.partial(self.losses, precision=self.precision)
         reports = self.loop.train(
-            self.accelerator, self.model, self.optimizer, self.losses, lambda step: [(0, batches[step])],
+            self.accelerator, self.model, self.optimizer, losses, lambda step: [(0, batches[step])],
             first_step=0, steps=len(batches), peak_learning_rate=1e-4, schedule=lambda step: 1.0, max_grad_norm=1.0, seed=0,
+            is_read=lambda step: False,
         )  # fmt: skip
         return sum(report.num_tokens for report in reports)
 
@@ -247,25 +260,34 @@ class _TrainingBeside:
         self.batches = _Batches(job)
         architecture = "BertForPreTraining" if job.what == "pretrain" else "BertForSequenceClassification"
         self.training = baseline.TrainingBaseline(
-            job.model_dir, architecture, contestant.precision, torch.device(job.device)
+            job.model_dir, architecture, contestant.precision, torch.device(job.device), contestant.is_compiled
         )
 
-    def first_result(self) -> float:
+    def first_result(self) -> tuple[float, float]:
         self.training.model.eval()
-        loss = float(self.training.loss(self._inputs(self.batches.of_step(0))).detach())
+        inputs = self._inputs(self.batches.of_step(0))
+        losses = [float(self.training.loss(inputs, precision)) for precision in ("fp32", self.training.precision)]
         self.training.model.train()
-        return loss
+        return losses[0], losses[1]
 
     def _inputs(self, batch: Any) -> Any:
         width = self.job.max_seq_length if self.padding == "max" else None
         return self.baseline.padded(batch, width, self.training.device)
 
+    @functools.cached_property
+    def _window(self) -> Any:
+        return self.baseline.grouped([self._inputs(self.batches.of_step(step)) for step in range(WINDOW)])
+
     def round(self, number: int) -> int:
-        batches = self.batches.of_round(number)
-        inputs = [self._inputs(batch) for batch in batches]
-        for each in self.baseline.grouped(inputs) if self.padding == "grouped" else inputs:
+        count = self.job.steps_per_round
+        if self.padding == "grouped":  # batches of all lengths in every round
+            inputs = [self._window[(number + place * WINDOW // count) % WINDOW] for place in range(count)]
+        else:
+            steps = range(number * count, (number + 1) * count)
+            inputs = [self._inputs(self.batches.of_step(step)) for step in steps]
+        for each in inputs:
             self.training.step(each)
-        return sum(batch.num_tokens for batch in batches)
+        return sum(int(each["attention_mask"].sum()) for each in inputs)
 
 
 class _Predicting:
@@ -273,15 +295,13 @@ class _Predicting:
 
     def __init__(self, job: Job, contestant: Contestant) -> None:
         from bertkit.model import kernels
+        from bertkit.phases import TOKENS_AT_ONCE
         from bertkit.task_model import open_task_model
 
         kernels.use(kernels.choose("auto") if contestant.kernels is None else contestant.kernels)
-        self.opened, self.texts, self.precision = (
-            open_task_model(str(job.model_dir), None, {"max_seq_length": job.max_seq_length}),
-            job.texts,
-            contestant.precision,
-        )
-        self.micro_tokens = 4096
+        self.texts, self.precision, self.micro_tokens = job.texts, contestant.precision, TOKENS_AT_ONCE[job.device]
+        self.opened = open_task_model(str(job.model_dir), None, {"max_seq_length": job.max_seq_length})
+        self.model = self.opened.model.to(job.device)
 
     def first_result(self) -> list[dict[str, float]]:
         from bertkit.answering import answer_here
@@ -293,7 +313,7 @@ class _Predicting:
         features = list(shapes.make_features(opened.task, examples, opened.tokenizer, ()))
         self.num_tokens = sum(len(feature.input_ids) for feature in features)
         predictions = answer_here(
-            opened.model, opened.task, examples, features, opened.labels,
+            self.model, opened.task, examples, features, opened.labels,
             opened.tokenizer,
             precision=self.precision, micro_tokens=self.micro_tokens,
         )  # fmt: skip
@@ -313,7 +333,7 @@ class _PredictingBeside:
 
         best = contestant.padding == "grouped"
         self.answers = baseline.classify(
-            job.model_dir, job.texts, job.max_seq_length, 32 if best else 1, contestant.precision, best
+            job.model_dir, job.texts, job.max_seq_length, 32 if best else 1, contestant.precision, best, job.device
         )
         ids = load_tokenizer(job.model_dir)(list(job.texts))["input_ids"]
         self.num_tokens = sum(min(len(each), job.max_seq_length) for each in ids)
@@ -332,15 +352,23 @@ class _Preparing:
     def __init__(self, job: Job, contestant: Contestant) -> None:
         self.job = job
 
-    def first_result(self) -> None:
-        return None
+    def _prepare(self) -> int:
+        """Give the number of tokens."""
+        from bertkit.files import read_json
 
-    def round(self, number: int) -> int:
         with tempfile.TemporaryDirectory() as target:
             paths = ",".join(map(str, self.job.files))
             command = [sys.executable, "-m", "bertkit", "prepare", f"corpus.path=[{paths}]"]
             command += [f"tokenizer.path={self.job.data_dir / 'tokenizer'}", f"output_dir={target}/prepared"]
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run([*command, f"num_workers={self.job.num_threads}"], check=True, capture_output=True)
+            splits = read_json(Path(target) / "prepared" / "manifest.json")["splits"]
+            return sum(int(split["tokens"]) for split in splits.values())
+
+    def first_result(self) -> int:
+        return self._prepare()
+
+    def round(self, number: int) -> int:
+        self._prepare()
         return sum(path.stat().st_size for path in self.job.files)
 
 
@@ -350,16 +378,20 @@ class _PreparingBeside:
     def __init__(self, job: Job, contestant: Contestant) -> None:
         self.job = job
 
-    def first_result(self) -> None:
-        return None
-
-    def round(self, number: int) -> int:
+    def _prepare(self) -> int:
         from bertkit.interop import baseline
 
+        job = self.job
         with tempfile.TemporaryDirectory() as cache:
-            baseline.prepare_as_examples(
-                self.job.files, self.job.data_dir / "tokenizer", self.job.max_seq_length, Path(cache)
+            return baseline.prepare_as_examples(
+                job.files, job.data_dir / "tokenizer", job.max_seq_length, Path(cache), job.num_threads
             )
+
+    def first_result(self) -> int:
+        return self._prepare()
+
+    def round(self, number: int) -> int:
+        self._prepare()
         return sum(path.stat().st_size for path in self.job.files)
 
 
@@ -373,7 +405,8 @@ class _Batching:
         return self.round(0)
 
     def round(self, number: int) -> int:
-        sampler, size = dataclasses.replace(self.sampler), self.job.batch_sequences  # one that has drawn no pairs yet
+        # another seed has other pairs and another order, none of them drawn before
+        sampler, size = dataclasses.replace(self.sampler, seed=number), self.job.batch_sequences
         steps = range(sampler.epoch_length // size)
         return sum(sampler.micro_batches(step, size, [(0, size)])[0].num_tokens for step in steps)
 

@@ -11,7 +11,7 @@ import torch
 
 from bertkit.memory_plan import StepShape, largest_micro_batch, plan_evaluation, plan_step
 
-CGROUP = Path("/sys/fs/cgroup")  # of a container; version 2
+CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # version 2
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,11 @@ def memory_here(device: str) -> Memory | None:
     except (OSError, ValueError, IndexError):
         return None
     total, free = kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
-    limit = _number_in(CGROUP / "memory.max")
-    if limit is not None and limit < total:
-        used = (_number_in(CGROUP / "memory.current") or 0) - _cached()
-        total, free = limit, min(free, limit - used)
+    for group in _cgroups():
+        limit = _number_in(group / "memory.max")
+        if limit is not None:
+            used = (_number_in(group / "memory.current") or 0) - _cached(group)
+            total, free = min(total, limit), min(free, limit - used)
     return Memory(pages * os.sysconf("SC_PAGE_SIZE"), free, total)
 
 
@@ -123,10 +124,20 @@ def _number_in(path: Path) -> int | None:
         return None  # not there, or "max"
 
 
-def _cached() -> int:
-    """Bytes of files that a container's use counts, and that the system gives up when memory is needed."""
+def _cgroups() -> list[Path]:
+    """The control groups of this process, such as a container, a Slurm job or a systemd slice: its own and those around it."""
     try:
-        lines = (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines()
+        lines = OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
+    own = CGROUPS / next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    return [group for group in (own, *own.parents) if group.is_relative_to(CGROUPS)]
+
+
+def _cached(group: Path) -> int:
+    """Bytes of files that a control group's use counts, and that the system gives up when memory is needed."""
+    try:
+        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))

@@ -100,10 +100,10 @@ def run(settings: PrepareSettings) -> None:
         if settings.shard is None:
             facts = _join(settings, facts, corpus.has_document_breaks, piece_paths(work / "pieces"), partial)
         else:
-            (work / "pieces").rename(partial / "pieces")
-            text_hash = _text_sha256(_digests(piece_paths(partial / "pieces")))
+            text_hash = _text_sha256(_digests(piece_paths(work / "pieces")))
             facts["corpus"] |= {"text_sha256": text_hash, "has_document_breaks": corpus.has_document_breaks}
             facts["num_parts"] = len(parts)
+            (work / "pieces").rename(partial / "pieces")
         prepared.write_manifest(partial, facts, kind)
     if settings.shard is not None:
         print(f"prepared shard {settings.shard} in {output_dir}; merge= makes a dataset of all of them")

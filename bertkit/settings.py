@@ -584,6 +584,7 @@ class BenchSettings:
     max_seq_length: int
     batch_sequences: int
     num_texts: int
+    text: str | None
     text_megabytes: int
     rounds: int
     steps_per_round: int
@@ -612,6 +613,14 @@ class BenchSettings:
             problems.append(f"memory_gigabytes={self.memory_gigabytes}: expected a positive number")
         if self.tricks and self.what not in ("pretrain", "finetune", "predict"):
             problems.append(f"tricks=true: has no effect with what={self.what}; leave it out")
+        has_no_model = self.what in ("prepare", "batches", "startup")
+        for name, has_effect, default in (
+            ("precision", not has_no_model, "fp32"),
+            ("num_threads", self.what != "startup", 1),
+            ("text", self.what in ("prepare", "scaling"), None),
+        ):
+            if getattr(self, name) != default and not has_effect:
+                problems.append(f"{name}={getattr(self, name)}: has no effect with what={self.what}; leave it out")
         if self.output is not None and not self.output.endswith((".json", ".html")):
             problems.append(f"output={self.output}: expected a name that ends in .json or .html")
         if problems:

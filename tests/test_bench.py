@@ -37,7 +37,7 @@ def test_contestants_do_the_same_work(
     results = json.loads(output.read_text())["results"]
     assert [each["name"].split()[0] for each in results] == ["Hugging", "Hugging", "bertkit"]
     assert all(each["rate"] > 0 and each["peak_megabytes"] > 50 for each in results)
-    assert results[0]["ratio"] == 1
+    assert results[0]["ratio"] == results[1]["ratio_to_best"] == 1
     assert (results[-1]["peak_share"] is not None) == (what == "pretrain")
     assert "| bertkit fp32 |" in capsys.readouterr().out
 
@@ -51,19 +51,48 @@ def test_batches_of_an_epoch(prepared_dir: Path, tmp_path: Path) -> None:
     assert ours["rate"] > 0
 
 
+def test_bfloat16_beside_bfloat16(prepared_dir: Path, tmp_path: Path) -> None:
+    output = tmp_path / "bench.json"
+    arguments = ["what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300", "precision=bf16"]
+    assert run(["bench", *arguments, f"output={output}"]) == 0
+    results = json.loads(output.read_text())["results"]
+    assert [each["name"].split(",")[0] for each in results] == [
+        *2 * ["Hugging Face fp32"],
+        *2 * ["Hugging Face bf16"],
+        "bertkit bf16",
+    ]
+    assert results[-2]["ratio_to_best"] == 1
+
+
+def test_preparing_gives_the_same_tokens_and_startup_the_right_codes(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Return the list.\nIt may be EMPTY, or not!\n\nAnother document.\nIs it?\n", encoding="utf-8")
+    arguments = [f"data_dir={prepared_dir}", "text_megabytes=1", "rounds=1"]
+    assert run(["bench", "what=prepare", *arguments, f"text={text}", f"output={tmp_path / 'bench.json'}"]) == 0
+    theirs, ours = json.loads((tmp_path / "bench.json").read_text())["results"]
+    assert ours["rate"] > theirs["rate"] > 0
+    assert run(["bench", "what=startup", "rounds=1"]) == 0
+    assert "a refused configuration" in capsys.readouterr().out
+
+
 def test_work_that_differs_is_refused(
     prepared_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bertkit.bench_compare.SAME_LOSS", {"fp32": -1.0, "bf16": -1.0})
+    monkeypatch.setattr("bertkit.bench_compare.SAME_LOSS", -1.0)
     assert run(["bench", "what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300"]) == 1
     assert "did not do the same work" in capsys.readouterr().err
 
 
 def test_the_table() -> None:
-    results = [Result("first", 1234.4, 1.0, 1.0, 1.0, 10.4, 0.251), Result("second", 2.5, 2.0, 1.5, 2.25, 0.0, None)]
+    results = [
+        Result("first", 1234.4, 1.0, 1.0, 1.0, 10.4, 0.251),
+        Result("second", 2.5, 2.0, 1.5, 2.25, 0.0, None, 1.25),
+    ]
     assert table("tokens/s", results).markdown().splitlines()[2:] == [
-        "| first | 1,234 | 1.00 (1.00 - 1.00) | 10 MB | 25% |",
-        "| second | 2.50 | 2.00 (1.50 - 2.25) |  |  |",
+        "| first | 1,234 | 1.00 (1.00 - 1.00) |  | 10 MB | 25% |",
+        "| second | 2.50 | 2.00 (1.50 - 2.25) | 1.25 |  |  |",
     ]
 
 
@@ -104,7 +133,11 @@ def test_the_sizes_of_scaling(prepared_dir: Path, tmp_path: Path) -> None:
         (32, 5, 2),
     ]
     assert [round(point.job.files[0].stat().st_size / 1e6, 1) for point in by_corpus.points] == [1.0, 2.0]
-    assert [len(point.job.texts) for point in by_input.points] == [16, 4, 1]
+    assert [(point.job.max_seq_length, len(point.job.texts)) for point in by_input.points] == [
+        (16, 16),
+        (64, 4),
+        (700, 1),
+    ]
     words = [len(point.job.texts[0].split()) for point in by_input.points]
     assert words[0] < words[1] < words[2]
     config = json.loads((by_length.points[0].job.model_dir / "config.json").read_text())

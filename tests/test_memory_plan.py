@@ -128,7 +128,7 @@ def planned(num_sequences: int, **changes: object) -> Planned:
 
 def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        memory_here, "CGROUP", tmp_path
+        memory_here, "CGROUPS", tmp_path
     )  # a container's files: 3 GB, of which one is taken, besides cached files
     (tmp_path / "memory.max").write_text("3000000000\n")
     (tmp_path / "memory.current").write_text("1700000000\n")
@@ -155,8 +155,21 @@ def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert memory_lines([planned(1)], 1)[1].endswith("; take a smaller model or a larger machine")
 
 
+def test_the_limit_of_a_job_counts_for_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup").write_text("4:memory:/old\n0::/job_7/step_0\n")
+    monkeypatch.setattr(memory_here, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory_here, "OWN_CGROUP", tmp_path / "cgroup")
+    (tmp_path / "job_7" / "step_0").mkdir(parents=True)
+    (tmp_path / "job_7" / "step_0" / "memory.max").write_text("max\n")
+    (tmp_path / "job_7" / "memory.max").write_text("2000000000\n")
+    (tmp_path / "job_7" / "memory.current").write_text("500000000\n")
+    here = memory_here.memory_here("cpu")
+    assert here is not None
+    assert (here.total, here.free) == (2_000_000_000, 1_500_000_000)
+
+
 def test_a_machine_without_a_limit_is_as_large_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_here, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory_here, "CGROUPS", tmp_path)
     (tmp_path / "memory.max").write_text("max\n")
     here = memory_here.memory_here("cpu")
     assert here is not None
@@ -177,7 +190,7 @@ def test_pretraining_says_what_it_will_need(
 ) -> None:
     (tmp_path / "memory.max").write_text("900000000\n")
     (tmp_path / "memory.current").write_text("890000000\n")
-    monkeypatch.setattr(memory_here, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory_here, "CGROUPS", tmp_path)
     small = ["steps=1", "batch.sequences=4", "batch.micro_sequences=2", "evaluation.max_sequences=4", "device=cpu"]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "model=tiny", *small]) == 0
     said = capsys.readouterr().out

@@ -116,7 +116,7 @@ def is_done(directory: Path, part: int) -> bool:
 
 def piece_paths(directory: Path) -> list[Path]:
     """The pieces in the order of the corpus."""
-    return sorted(directory.glob("*.npz"))
+    return sorted(directory.glob("*.npz"), key=lambda path: [int(number) for number in path.stem.split("-")])
 
 
 def load_piece(path: Path) -> Piece:

@@ -71,7 +71,8 @@ def encode_parts(job: EncodingJob, parts: dict[int, Part], num_workers: int | No
     sizes = {number: sum(span.num_bytes for span in part) for number, part in parts.items()}
     done = sum(size for number, size in sizes.items() if number not in todo)
     if num_workers is None:
-        num_workers = min(len(os.sched_getaffinity(0)), len(todo) // 2)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        num_workers = min(cores, len(todo) // 2)
     with Progress("encoding", sum(sizes.values()) or None, done=done) as progress:
         if min(num_workers, len(todo)) <= 1:
             encoder = Encoder(job)

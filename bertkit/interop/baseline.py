@@ -61,7 +61,9 @@ def grouped(batches: Sequence[Inputs]) -> list[Inputs]:
 class TrainingBaseline:
     """A class of transformers with a plain loop: fused AdamW, clipping, autocast in bf16."""
 
-    def __init__(self, directory: Path, architecture: str, precision: str, device: torch.device) -> None:
+    def __init__(
+        self, directory: Path, architecture: str, precision: str, device: torch.device, is_compiled: bool = False
+    ) -> None:
         """Load the model of a directory, in training mode."""
         import transformers
 
@@ -69,24 +71,34 @@ class TrainingBaseline:
         transformers.logging.disable_progress_bar()
         model = getattr(transformers, architecture).from_pretrained(directory, attn_implementation="sdpa")
         self.model = model.to(device).train()
+        self.called: Any = torch.compile(self.model) if is_compiled else self.model
         self.precision, self.device = precision, device
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
 
-    def loss(self, inputs: Inputs) -> Tensor:
+    @torch.no_grad()
+    def loss(self, inputs: Inputs, precision: str) -> Tensor:
         """The loss of a batch, with the dropout of the model's mode."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16"):
             return self.model(**inputs).loss  # type: ignore[no-any-return]
 
     def step(self, inputs: Inputs) -> None:
         """Take one optimizer step."""
-        self.loss(inputs).backward()  # type: ignore[no-untyped-call]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            loss = self.called(**inputs).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
 
 def classify(
-    directory: Path, texts: Sequence[str], max_seq_length: int, batch_size: int, precision: str, is_sorted: bool
+    directory: Path,
+    texts: Sequence[str],
+    max_seq_length: int,
+    batch_size: int,
+    precision: str,
+    is_sorted: bool,
+    device: str,
 ) -> Iterator[Any]:
     """Make the pipeline for text classification once; then give the probabilities of all texts each time it is asked.
 
@@ -97,13 +109,14 @@ def classify(
         batch_size: texts of a forward pass; 1 is the pipeline's default.
         precision: "bf16" loads the weights in bfloat16.
         is_sorted: whether the texts are put in the order of their lengths, so that little is padded.
+        device: "cpu" or "cuda".
     """
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    pipeline = transformers.pipeline("text-classification", str(directory), dtype=dtype, top_k=None)
+    pipeline = transformers.pipeline("text-classification", str(directory), dtype=dtype, device=device, top_k=None)
     cut = {"truncation": True, "max_length": max_seq_length}
     order = sorted(range(len(texts)), key=lambda place: len(texts[place])) if is_sorted else range(len(texts))
     while True:
@@ -135,9 +148,16 @@ def collate(pairs: PretrainBatch, tokenizer_dir: Path, batch_size: int) -> Itera
         yield sum(int(batch["attention_mask"].sum()) for batch in batches)
 
 
-def prepare_as_examples(files: Sequence[Path], tokenizer_dir: Path, max_seq_length: int, cache_dir: Path) -> int:
-    """Prepare text as transformers' run_mlm.py does: a line dataset, tokenized, and grouped; give the number of tokens."""
+def prepare_as_examples(
+    files: Sequence[Path], tokenizer_dir: Path, max_seq_length: int, cache_dir: Path, num_processes: int
+) -> int:
+    """Prepare text as transformers' run_mlm.py does: a line dataset, tokenized, and grouped.
+
+    Returns:
+        The number of tokens, without [CLS] and [SEP].
+    """
     import datasets
+    import pyarrow.compute
     import transformers
 
     datasets.disable_progress_bars()
@@ -157,5 +177,8 @@ def prepare_as_examples(files: Sequence[Path], tokenizer_dir: Path, max_seq_leng
             for name, column in joined.items()
         }
 
-    tokenized = text.map(tokenize, batched=True, remove_columns=["text"])
-    return len(tokenized.map(group, batched=True)) * max_seq_length
+    shared = {"batched": True, "num_proc": num_processes if num_processes > 1 else None}
+    tokenized = text.map(tokenize, remove_columns=["text"], **shared)
+    tokenized.map(group, **shared)
+    lengths = pyarrow.compute.list_value_length(tokenized.data.column("input_ids"))
+    return int(pyarrow.compute.sum(lengths).as_py()) - 2 * len(tokenized)

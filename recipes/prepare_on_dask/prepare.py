@@ -16,10 +16,11 @@ from distributed import Client, as_completed
 IN_USE = 3  # the exit code for an output directory that another command writes to
 
 
-def prepare(arguments: list[str]) -> tuple[int, str]:
-    """Run `bertkit prepare` where this is called; give its exit code and what it complained of."""
+def prepare(arguments: list[str], directory: Path) -> tuple[int, str]:
+    """Run `bertkit prepare` in a directory; give its exit code and what it complained of."""
+    command = [sys.executable, "-m", "bertkit", "prepare", *arguments]
     while True:
-        done = subprocess.run([sys.executable, "-m", "bertkit", "prepare", *arguments], capture_output=True, text=True)
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
         if done.returncode != IN_USE:
             return done.returncode, done.stderr
         time.sleep(5)  # the command of a worker that died is still at it
@@ -34,6 +35,7 @@ def main(scheduler: str, num_shards: int, output_dir: Path, settings: list[str])
             client.submit(
                 prepare,
                 [*settings, "num_workers=1", f"shard={number}/{num_shards}", f"output_dir={shard}"],
+                Path.cwd(),
                 pure=False,  # what files say may change
             )
             for number, shard in enumerate(shards, 1)
