@@ -209,8 +209,7 @@ class _Kept:
                 FP32 * config.vocab_size * hidden,
             )
             self.by_head = logits + 4 * width * masked * hidden
-            turned = logits * (not is_narrow and "onednn_linear" in shape.kernels)  # for the gradient of the embeddings
-            self.working_of_head = turned + embedded if is_in_place else max(2 * logits, embedded)
+            self.working_of_head = max(0 if is_in_place else 2 * logits, embedded)
         if {"token", "span"} & set(shape.heads):
             self.by_head += width * row
         if is_narrow:  # the copies of the weights

@@ -48,6 +48,7 @@ ON_CUDA = ("packed_attention",)
 NAMES = (*ON_CPU, *ON_CUDA)
 ALWAYS_FASTER = ("short_dropout", "even_rows", "loss_in_place", "kept_memory", "own_attention", *ON_CUDA)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+COLUMNS_AT_ONCE = 4096  # of a gradient; only a vocabulary has more
 ROWS_AT_ONCE = 8  # of a loss; with BERT's vocabulary a megabyte, which stays in the cache
 EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # of torch's on CUDA; they compare floats
 _in_use: frozenset[str] = frozenset(ALWAYS_FASTER)
@@ -102,6 +103,17 @@ def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
+def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:
+    """The transpose of gradient (n, m) times inputs (n, k): (m, k); oneDNN copies what is transposed, here a part at a time."""
+    if gradient.shape[1] <= COLUMNS_AT_ONCE:
+        return product(gradient.t(), inputs.t())
+    found = inputs.new_empty(gradient.shape[1], inputs.shape[1])
+    for first in range(0, len(found), COLUMNS_AT_ONCE):
+        part = slice(first, first + COLUMNS_AT_ONCE)
+        found[part] = product(gradient[:, part].t(), inputs.t())
+    return found
+
+
 class _OnednnLinear(torch.autograd.Function):
     """A linear map and its three gradients."""
 
@@ -116,7 +128,7 @@ class _OnednnLinear(torch.autograd.Function):
         inputs, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
         of_inputs = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
-        of_weight = product(gradient.t(), inputs.t()) if ctx.needs_input_grad[1] else None
+        of_weight = _product_of_columns(gradient, inputs) if ctx.needs_input_grad[1] else None
         of_bias = gradient.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
         return of_inputs, of_weight, of_bias
 

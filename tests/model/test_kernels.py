@@ -25,7 +25,9 @@ def every_kernel() -> Iterator[None]:
     kernels.use(before)
 
 
-@pytest.mark.parametrize(("rows", "inner", "outer"), [(0, 7, 13), (1, 7, 13), (17, 64, 31), (131, 96, 257)])
+@pytest.mark.parametrize(
+    ("rows", "inner", "outer"), [(0, 7, 13), (1, 7, 13), (17, 64, 31), (131, 96, 257), (5, 7, 9001)]
+)
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_linear_and_its_gradients(rows: int, inner: int, outer: int, has_bias: bool) -> None:
     generator = torch.Generator().manual_seed(rows)
