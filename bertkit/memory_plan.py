@@ -204,12 +204,9 @@ class _Kept:
             masked = round(MASKED_SHARE * num_tokens)
             is_in_place = on_cpu and "loss_in_place" in shape.kernels
             # the logits, where their gradient will be; else the log-probabilities, and on the way back twice as much
-            logits, embedded = (
-                (width if is_in_place else FP32) * masked * config.vocab_size,
-                FP32 * config.vocab_size * hidden,
-            )
+            logits = (width if is_in_place else FP32) * masked * config.vocab_size
             self.by_head = logits + 4 * width * masked * hidden
-            self.working_of_head = max(0 if is_in_place else 2 * logits, embedded)
+            self.working_of_head = max(0 if is_in_place else 2 * logits, FP32 * config.vocab_size * hidden)
         if {"token", "span"} & set(shape.heads):
             self.by_head += width * row
         if is_narrow:  # the copies of the weights

@@ -37,17 +37,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
     """
     if kernels.takes_packed(query):
         return kernels.packed_attention(query, key, value, layout, dropout_prob)
-    contexts, last = [], 0
-    for first, count, length in layout.runs:
-        last = first + count * length
-        q, k, v = (
-            packed[first:last].view(count, length, *packed.shape[1:]).transpose(1, 2)  # (B, N, T, H)
-            for packed in (query, key, value)
-        )
+    sizes = [count * length for _, count, length in layout.runs]
+    sizes.append(len(query) - sum(sizes))  # rows of no sequence, which `kernels.even_rows` added
+    contexts = []
+    # split, and not sliced: the gradient of a slice is as large as all of it
+    for (_, count, length), *of_run in zip(
+        layout.runs, *(torch.split(packed, sizes) for packed in (query, key, value)), strict=False
+    ):
+        q, k, v = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in of_run)  # (B, N, T, H)
         context = kernels.attention(q, k, v, dropout_prob)
         contexts.append(context.transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
-    if last < len(query):  # rows of no sequence, which `kernels.even_rows` added
-        contexts.append(contexts[0].new_zeros(len(query) - last, *query.shape[1:]))
+    if sizes[-1]:
+        contexts.append(query.new_zeros(sizes[-1], *query.shape[1:]))
     return torch.cat(contexts)
 
 
