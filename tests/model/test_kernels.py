@@ -94,7 +94,7 @@ def test_the_loss_and_its_gradient_in_place_of_the_logits(rows: int, dtype: torc
     found = []
     for in_place in (True, False):
         inputs = values.clone().requires_grad_()
-        logits = inputs * 1  # no leaf, as that of a model
+        logits = inputs * 1  # no leaf, as those of a model
         kernels.use(kernels.NAMES if in_place else ())
         assert kernels.takes_loss(logits) is in_place
         term = cross_entropy(logits, labels, uses_up_logits=True)
