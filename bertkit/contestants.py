@@ -295,8 +295,8 @@ class _Predicting:
 
     def __init__(self, job: Job, contestant: Contestant) -> None:
         from bertkit.model import kernels
-        from bertkit.phases import TOKENS_AT_ONCE
         from bertkit.task_model import open_task_model
+        from bertkit.train.loop import TOKENS_AT_ONCE
 
         kernels.use(kernels.choose("auto") if contestant.kernels is None else contestant.kernels)
         self.texts, self.precision, self.micro_tokens = job.texts, contestant.precision, TOKENS_AT_ONCE[job.device]

@@ -94,7 +94,6 @@ def _measure_and_print(
 
 def _evaluate_task(settings: EvaluateSettings) -> None:
     """Score a labelled split as fine-tuning scores its dev split."""
-    from bertkit.phases import TOKENS_AT_ONCE  # phases imports this module
 
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
     task = opened.task
@@ -124,7 +123,7 @@ def _evaluate_task(settings: EvaluateSettings) -> None:
             opened.labels,
             opened.tokenizer,
             precision=settings.precision,
-            micro_tokens=TOKENS_AT_ONCE[accelerator.device.type],
+            micro_tokens=loop.TOKENS_AT_ONCE[accelerator.device.type],
         )
         if world_from_environment().is_main:
             for line in (readers.describe(source), *(f"warning: {text}" for text in warnings)):

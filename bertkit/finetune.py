@@ -38,7 +38,6 @@ from bertkit.model.config import POOLED_HEADS
 from bertkit.model.depth import depth_of, freeze_below, reinitialise_top
 from bertkit.model.heads import BertWithHeads
 from bertkit.objective import task_losses
-from bertkit.phases import TOKENS_AT_ONCE
 from bertkit.progress import Progress
 from bertkit.settings import FinetuneSettings
 from bertkit.tasks import readers, shapes
@@ -344,7 +343,7 @@ class _Finetuning(TrainingStage[FinetuneSettings]):
             self.labels,
             self.tokenizer,
             precision=self.settings.precision,
-            micro_tokens=TOKENS_AT_ONCE[self.accelerator.device.type],
+            micro_tokens=loop.TOKENS_AT_ONCE[self.accelerator.device.type],
             losses=losses,
         )
         scores = shapes.score(task, examples, predictions, self.labels)
@@ -388,7 +387,7 @@ class _Finetuning(TrainingStage[FinetuneSettings]):
         return Planned(
             shape=shape,
             num_tokens=num_tokens,
-            evaluated_tokens=TOKENS_AT_ONCE[device],
+            evaluated_tokens=loop.TOKENS_AT_ONCE[device],
             setting=("batch.micro_sequences", -(-num_tokens // length))
             if by_items
             else ("batch.micro_tokens", num_tokens),
@@ -440,7 +439,7 @@ def _choose(settings: FinetuneSettings, accelerator: loop.Accelerator) -> Chosen
     elif batch.micro_tokens != "auto":
         cut = Cut(batch.micro_tokens, None, fewest)
     else:
-        cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
+        cut = Cut(loop.TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
     return Chosen(
         cut=dataclasses.asdict(cut),
         num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,

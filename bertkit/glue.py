@@ -24,7 +24,6 @@ from bertkit.errors import InputError, NumericsError
 from bertkit.files import read_json, to_json, write_durably
 from bertkit.interop import huggingface
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
-from bertkit.phases import TOKENS_AT_ONCE
 from bertkit.settings import FinetuneSettings, GlueSettings
 from bertkit.tasks import readers, shapes, submission
 from bertkit.tasks.metrics import METRICS
@@ -172,7 +171,7 @@ def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[rea
         source.labels,
         tokenizer,
         precision=settings.precision,
-        micro_tokens=TOKENS_AT_ONCE[accelerator.device.type],
+        micro_tokens=loop.TOKENS_AT_ONCE[accelerator.device.type],
     )
     return source, predictions
 

@@ -28,11 +28,19 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     """
     logits = _pretraining_logits(model, batch, precision)
     device, count = logits["masked_lm"].device, len(batch.masked_labels)
-    labels = np.pad(batch.masked_labels, (0, len(logits["masked_lm"]) - count), constant_values=IGNORED)
-    terms = {"mlm": cross_entropy(logits["masked_lm"], _tensor(labels, device), count=count, uses_up_logits=True)}
+    padded = np.pad(batch.masked_labels, (0, len(logits["masked_lm"]) - count), constant_values=IGNORED)
+    terms = {"mlm": _masked_lm_loss(logits["masked_lm"], _tensor(padded, device), count)}
     if batch.next_sentence_labels is not None and "next_sentence" in logits:
         terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, device))
     return terms
+
+
+def _masked_lm_loss(logits: Tensor, labels: Tensor, count: int) -> LossTerm:
+    """The cross-entropy of logits that nobody looks at any more."""
+    if not kernels.takes_loss(logits):
+        return cross_entropy(logits, labels, count=count)
+    total, best = kernels.loss_in_place(logits, labels)
+    return LossTerm(total, count, (best == labels).sum())
 
 
 @torch.no_grad()

@@ -21,8 +21,6 @@ from bertkit.settings import PretrainSettings
 from bertkit.train import loop
 from bertkit.train.summation import FEWEST_PARTS
 
-TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
-
 
 @dataclass(frozen=True)
 class Phase:
@@ -78,7 +76,7 @@ def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewe
         return min(batch.micro_sequences, batch.sequences)
     if batch.micro_tokens != "auto":
         return min(max(1, batch.micro_tokens // longest), batch.sequences)
-    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
+    most = max(1, min(loop.TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
     num_shards = math.ceil(batch.sequences / most)
     return math.ceil(batch.sequences / num_shards)
 

@@ -22,7 +22,6 @@ from bertkit.errors import InputError
 from bertkit.files import PARTIAL, writing
 from bertkit.model import kernels
 from bertkit.objective import best_tokens
-from bertkit.phases import TOKENS_AT_ONCE
 from bertkit.progress import Progress
 from bertkit.run_dir import FILES_OF_A_RUN, run_of
 from bertkit.settings import PredictSettings
@@ -52,7 +51,7 @@ def run(settings: PredictSettings) -> None:
     if opened.task.labels != "auto":
         check_labels(settings.model_dir, opened)
     model = opened.model.to(device)
-    tokens_at_once = TOKENS_AT_ONCE[device.type]
+    tokens_at_once = loop.TOKENS_AT_ONCE[device.type]
     with _input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:
         output = _Output(settings, opened, stack)
         to_file = settings.output != "-"

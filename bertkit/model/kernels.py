@@ -28,7 +28,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -65,9 +64,9 @@ def use(names: Iterable[str]) -> None:
 
 @functools.cache
 def _keep_memory() -> None:
-    """Let glibc map and trim nothing below a gigabyte; other C libraries have no such settings, or none of these names."""
+    """Let glibc map and trim nothing below a gigabyte; other C libraries have no `mallopt`."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if sys.platform == "linux" and mallopt is not None:
+    if mallopt is not None:
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             mallopt(parameter, 1 << 30)
 

@@ -38,6 +38,7 @@ from bertkit.train.step_report import NO_SKIPS, Numbers, Skips
 from bertkit.train.step_report import StepReport as StepReport
 from bertkit.train.summation import TreeSum, check_processes, shards_of_parts, sum_over_processes
 
+TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
 T = TypeVar("T")
 
 

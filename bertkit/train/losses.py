@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.batch import IGNORED
-from bertkit.model import kernels
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,7 @@ class LossTerm:
 
 
 def cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    class_weights: Tensor | None = None,
-    count: float | None = None,
-    *,
-    uses_up_logits: bool = False,
+    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, count: float | None = None
 ) -> LossTerm:
     """Sum the cross-entropy, in nats, of logits (n, classes) against labels (n,), in float32 or better.
 
@@ -43,11 +37,7 @@ def cross_entropy(
         class_weights: what a prediction of each label counts, (classes,), in the sum and in the count, as torch's
             `CrossEntropyLoss(weight=...)` has it; None when all count 1.
         count: what the labels count together, which a device would have to be waited for; None where all count 1.
-        uses_up_logits: nobody looks at the logits any more, so that their gradient may take their place.
     """
-    if uses_up_logits and class_weights is None and kernels.takes_loss(logits):
-        total, best = kernels.loss_in_place(logits, labels)
-        return LossTerm(total, len(labels) if count is None else count, (best == labels).sum())
     logits = in_float32(logits)
     is_right = logits.detach().argmax(1) == labels
     if class_weights is None:
