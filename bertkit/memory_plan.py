@@ -114,11 +114,12 @@ def plan_step(shape: StepShape, num_tokens: int) -> MemoryPlan:
 
 
 def plan_evaluation(shape: StepShape, num_tokens: int) -> int:
-    """Say what the forward pass of an evaluation needs, beyond what the process holds: the output of every layer, and the logits."""
+    """Say what the forward pass of an evaluation needs, beyond what the process holds: one layer at a time, and the logits."""
     config = shape.config
     row, inner_row = num_tokens * config.hidden_size, num_tokens * config.intermediate_size
     logits = round(MASKED_SHARE * num_tokens) * config.vocab_size * ("masked_lm" in shape.heads)
-    working = FP32 * (config.num_hidden_layers + 1) * row + max(2 * FP32 * logits, 2 * FP32 * inner_row)
+    # input, query, key, value, context and output of a layer
+    working = 6 * FP32 * row + max(2 * FP32 * logits, 2 * FP32 * inner_row)
     if shape.precision == "bf16":
         working += BF16 * _Parameters(shape).in_products
     return working + _overhead(shape, working)
