@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from conftest import make_text, write_text
 
-from bertkit import phases
 from bertkit.cli import compose, run
 from bertkit.config import build
 from bertkit.data.config import MaskingConfig, SegmentsConfig
@@ -24,6 +23,7 @@ from bertkit.errors import InputError
 from bertkit.files import sha256_file
 from bertkit.phases import make_phases, micro_sequences_of
 from bertkit.settings import PretrainSettings
+from bertkit.train import loop
 from bertkit.train.checkpoint import all_checkpoints, read_tensors
 from bertkit.train.log import read_metrics
 
@@ -178,7 +178,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
     for path in all_checkpoints(tmp_path / "run")[:6]:
         shutil.rmtree(path)
     (tmp_path / "run" / "eval.json").unlink()
-    monkeypatch.setitem(phases.TOKENS_AT_ONCE, "cpu", 100)
+    monkeypatch.setitem(loop.TOKENS_AT_ONCE, "cpu", 100)
     assert micro_sequences_of(settings_of(), "cpu", 1) == [4, 1]
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert weights(tmp_path / "run") == whole

@@ -19,6 +19,7 @@ from conftest import small_model
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import compose, run
 from bertkit.data.tokenizer import Tokenizer
+from bertkit.train import loop
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11", "task.spans.window_step=13"]
@@ -246,7 +247,7 @@ def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.Monke
     lines = "".join(json.dumps({"text": line}) + "\n" for line in content.split("\n")[:-1])
     whole = predict(make("sequence"), tmp_path / "in.jsonl", lines)
     monkeypatch.setattr("bertkit.tasks.streams.EXAMPLES_AT_ONCE", 7)
-    monkeypatch.setattr("bertkit.predict.TOKENS_AT_ONCE", {"cpu": 50})
+    monkeypatch.setitem(loop.TOKENS_AT_ONCE, "cpu", 50)
     for name, text in (("in.jsonl", lines), ("in.txt", content)):
         parts = predict(make("sequence"), tmp_path / name, text)
         assert [row["id"] for row in parts] == [str(number) for number in range(53)]
