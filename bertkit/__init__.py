@@ -7,8 +7,8 @@ costs milliseconds.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.interop.certificate import check_certificate
     from bertkit.interop.load import export_model, load_model, load_tokenizer
+    from bertkit.interop.parity.certificate import check_certificate
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "check_certificate", "export_model", "load_model", "load_tokenizer"]
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(load, name)
     if name == "check_certificate":
-        from bertkit.interop import certificate
+        from bertkit.interop.parity import certificate
 
         return certificate.check_certificate
     raise AttributeError(f"module 'bertkit' has no attribute {name!r}")

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import heartbeat, launch
+from bertkit import signs
+from bertkit.launch import launcher as launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,7 +137,7 @@ def _run_command(command: str, overrides: list[str], config_dir: str | None, pri
         print(yaml.safe_dump(composed, sort_keys=False), end="")
         return 0
     from bertkit.config import build
-    from bertkit.settings import SCHEMAS
+    from bertkit.settings.schemas import SCHEMAS
 
     settings: Any = build(SCHEMAS[command], composed)
     if command in PARALLEL_COMMANDS:
@@ -156,8 +157,8 @@ def _run_stage(command: str, settings: Any) -> int:
     numbers = launch.STOP_SIGNALS if command in (*TRAINING_COMMANDS, "glue") else (signal.SIGINT,)
     # raised inside an import, an interrupt leaves a library half loaded
     with _handling(numbers, lambda *_: os._exit(_stopped(command, settings))):
-        stage = importlib.import_module(f"bertkit.{command}")
-    heartbeat.beat()
+        stage = importlib.import_module("bertkit.bench.run" if command == "bench" else f"bertkit.stages.{command}")
+    signs.beat()
     try:
         with _handling(numbers, signal.default_int_handler):  # between steps, training saves first
             return int(stage.run(settings) or 0)
@@ -168,7 +169,7 @@ def _run_stage(command: str, settings: Any) -> int:
 def _work() -> int:
     """Do, as one of several processes, what the launcher says; tell it how that ended."""
     from bertkit.config import build
-    from bertkit.settings import SCHEMAS
+    from bertkit.settings.schemas import SCHEMAS
 
     job = launch.take_job()
     try:
@@ -176,7 +177,7 @@ def _work() -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        heartbeat.fail(launch.READER_LEFT_CODE, launch.READER_LEFT)
+        signs.fail(launch.READER_LEFT_CODE, launch.READER_LEFT)
         raise
     except Exception as error:
         if job["debug"]:
@@ -224,7 +225,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
 def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Compose glue: its own settings, and those of fine-tuning on each task, to which every other override goes."""
     from bertkit.errors import InputError
-    from bertkit.settings import GLUE_TASKS
+    from bertkit.settings.schemas import GLUE_TASKS
 
     own = _compose_one("glue", [], config_dir)
     mine = [text for text in overrides if text.partition("=")[0] in own]
@@ -424,7 +425,7 @@ def _sweep(command: str, overrides: list[str], config_dir: str | None) -> int:
 
     from bertkit.config import build
     from bertkit.errors import InputError
-    from bertkit.settings import SCHEMAS
+    from bertkit.settings.schemas import SCHEMAS
 
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
@@ -473,7 +474,7 @@ def _report(error: Exception) -> int:
     from bertkit.errors import BertkitError, InputError, PeerError, StoppedError, StorageError
 
     if isinstance(error, StoppedError):
-        if not heartbeat.fail(error.exit_code, str(error)) and _is_main():
+        if not signs.fail(error.exit_code, str(error)) and _is_main():
             print(error, flush=True)
         return error.exit_code
     from bertkit.files import DISK_ERRORS  # not before: a stop may come while it is being imported
@@ -485,7 +486,7 @@ def _report(error: Exception) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", code)
     message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    if heartbeat.fail(INTERNAL_FAULT, message):
+    if signs.fail(INTERNAL_FAULT, message):
         return INTERNAL_FAULT
     if launch.is_lost_peer(error) and launch.world_from_environment().size > 1:
         return _fail(f"another process of the run was lost ({message})", PeerError.exit_code)
@@ -497,7 +498,7 @@ def _report(error: Exception) -> int:
 def _fail(message: str, code: int = 2) -> int:
     """Say it once on each host of torchrun and srun: what one lacks, such as a file, the others may have."""
     is_main = _is_main()
-    if not heartbeat.fail(code, message) and (is_main or launch.is_first_of_host()):
+    if not signs.fail(code, message) and (is_main or launch.is_first_of_host()):
         where = "" if is_main else f" (on {socket.gethostname()})"
         for line in message.split("\n"):
             print(f"error{where}: {line}", file=sys.stderr)

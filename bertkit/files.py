@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.errors import InputError, LockedError, StorageError
 
 PARTIAL = ".partial"
@@ -35,7 +35,7 @@ FLUSH_BYTES = 1 << 26  # flushed to the disk at once
 def blocks_of(path: Path) -> Iterator[bytes]:
     """Read a file, or a pipe, block by block as it comes, with a sign of life for each."""
     with path.open("rb", buffering=0) as file:
-        yield from heartbeat.beating(iter(lambda: file.read(BLOCK_BYTES), b""))
+        yield from signs.beating(iter(lambda: file.read(BLOCK_BYTES), b""))
 
 
 def sha256_file(path: Path) -> str:
@@ -99,7 +99,7 @@ def flush(path: Path) -> None:
 
     A large file goes part by part, with a sign of life for each: a slow disk takes minutes for all of it.
     """
-    heartbeat.beat()
+    signs.beat()
     if path.is_file() and path.stat().st_size > FLUSH_BYTES:
         _flush_parts(path)
     descriptor = os.open(path, os.O_RDONLY)
@@ -117,7 +117,7 @@ def _flush_parts(path: Path) -> None:
             return
         for start in range(0, len(pages), FLUSH_BYTES):
             pages.flush(start, min(FLUSH_BYTES, len(pages) - start))
-            heartbeat.beat()
+            signs.beat()
 
 
 def publish_dir(partial: Path, final: Path) -> None:

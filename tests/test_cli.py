@@ -16,7 +16,7 @@ from conftest import make_text, small_model, write_text
 from bertkit import export_model, load_tokenizer
 from bertkit.cli import COMMANDS, compose, run
 from bertkit.config import build, conf_dir
-from bertkit.settings import SCHEMAS
+from bertkit.settings.schemas import SCHEMAS
 
 TINY = ["model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "segments.max_seq_length=32"]
 

@@ -12,7 +12,7 @@ import yaml
 
 from bertkit.cli import compose
 from bertkit.config import build
-from bertkit.settings import SCHEMAS
+from bertkit.settings.schemas import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ["Dockerfile", "Dockerfile.cuda"]

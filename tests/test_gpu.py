@@ -25,7 +25,7 @@ from bertkit.model.attention import attend
 from bertkit.model.compiled import compile_layers
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
-from bertkit.objective import pretraining_losses, task_losses
+from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop
 from bertkit.train.config import OptimizerConfig
 from bertkit.train.optimizer import AdamW, parameter_groups

@@ -128,7 +128,7 @@ def faults(found: dict[str, set[str]]) -> list[str]:
             if top == "bertkit":
                 if room(name) != here and room(name) not in ALLOWED[here]:
                     wrong.append(f"{module} imports {name}")
-                if module == "bertkit.settings" and room(name) in ("data", "model", "tasks", "train"):
+                if module == "bertkit.settings.schemas" and room(name) in ("data", "model", "tasks", "train"):
                     assert name.split(".")[2] == "config", f"settings imports {name}"
             elif top in HOMES and here not in HOMES[top]:
                 wrong.append(f"{module} imports {top}")
@@ -150,22 +150,22 @@ FORBIDDEN = [
     ("bertkit.model.heads", "bertkit.train.losses.LossTerm"),
     ("bertkit.train.loop", "bertkit.model.layout.Layout"),
     ("bertkit.train.loop", "bertkit.data.sampling"),
-    ("bertkit.train.loop", "bertkit.pretrain"),
-    ("bertkit.interop.load", "bertkit.export.run"),
+    ("bertkit.train.loop", "bertkit.stages.pretrain"),
+    ("bertkit.interop.load", "bertkit.stages.export.run"),
     ("bertkit.view.report", "bertkit.cli.run"),
-    ("bertkit.pretrain", "bertkit.cli.run"),
-    ("bertkit.settings", "hydra.compose"),
-    ("bertkit.tasks.readers", "bertkit.interop.load"),
-    ("bertkit.tasks.readers", "bertkit.evaluate.run"),
-    ("bertkit.pretrain", "omegaconf"),
+    ("bertkit.stages.pretrain", "bertkit.cli.run"),
+    ("bertkit.settings.schemas", "hydra.compose"),
+    ("bertkit.tasks.files.readers", "bertkit.interop.load"),
+    ("bertkit.tasks.files.readers", "bertkit.stages.evaluate.run"),
+    ("bertkit.stages.pretrain", "omegaconf"),
     ("bertkit.model.heads", "accelerate.Accelerator"),
-    ("bertkit.export", "transformers"),
-    ("bertkit.export", "huggingface_hub.snapshot_download"),
+    ("bertkit.stages.export", "transformers"),
+    ("bertkit.stages.export", "huggingface_hub.snapshot_download"),
     ("bertkit.train.checkpoint", "google_crc32c"),
     ("bertkit.interop.load", "tokenizers.Tokenizer"),
     ("bertkit.train.loop", "datasets"),
     ("bertkit.train.loop", "sklearn.metrics"),
-    ("bertkit.evaluate", "evaluate.Metric"),
+    ("bertkit.stages.evaluate", "evaluate.Metric"),
 ]
 
 
@@ -201,7 +201,15 @@ def python(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["bertkit", "bertkit.cli", "bertkit.settings", "bertkit.launch", "bertkit.memory_plan", *TORCH_FREE]
+    "module",
+    [
+        "bertkit",
+        "bertkit.cli",
+        "bertkit.settings.schemas",
+        "bertkit.launch.launcher",
+        "bertkit.run.memory_plan",
+        *TORCH_FREE,
+    ],
 )
 def test_light_modules_stay_light(module: str) -> None:
     """A misspelt key is refused without waiting for torch."""

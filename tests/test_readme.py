@@ -22,7 +22,7 @@ from bertkit.cli import compose
 from bertkit.config import build
 from bertkit.data.tokenizer import train_wordpiece
 from bertkit.model.heads import BertWithHeads
-from bertkit.settings import PretrainSettings
+from bertkit.settings.schemas import PretrainSettings
 from bertkit.train.log import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +79,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
 
 def test_every_recipe_is_known_and_says_what_it_takes() -> None:
     assert sorted(path.name for path in (ROOT / "recipes").iterdir()) == sorted([*RECIPES, "prepare_on_dask"])
-    for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/test_prepare.py
+    for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare.py
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.config import to_mapping
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.prepared import Split, fingerprint
@@ -52,7 +52,7 @@ class EpochCache:
         files = {name: (directory / name).open("wb") for name in COLUMNS}
         parts = examples_of_epoch(self.split.sentences, self.split.documents, self.segments, self.seed, epoch)
         for part in parts:
-            heartbeat.beat()
+            signs.beat()
             files["first_piece"].write((part.first_piece[:-1] + num_pieces).tobytes())
             files["piece_start"].write(part.piece_start.astype(np.int64).tobytes())
             files["piece_length"].write(part.piece_length.astype(np.int64).tobytes())

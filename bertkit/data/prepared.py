@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.data.tokenizer import Tokenizer, load_tokenizer
 from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file, to_json
@@ -237,7 +237,7 @@ def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
         InputError: naming the first such id.
     """
     for number, shard in enumerate(split._shards):
-        for first in heartbeat.beating(range(0, len(shard), chunk)):
+        for first in signs.beating(range(0, len(shard), chunk)):
             part = shard[first : first + chunk]
             if len(part) and part.max() >= vocab_size:
                 where = first + int(np.argmax(part >= vocab_size))

@@ -9,8 +9,11 @@ from bertkit.data.tokenizer import Rules, Tokenizer
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError
 from bertkit.files import building_dir, read_json
-from bertkit.interop import hub, huggingface, tensorflow, weights
-from bertkit.interop.huggingface import LoadReport
+from bertkit.interop import weights
+from bertkit.interop.google import checkpoint as tensorflow
+from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.hugging_face import hub
+from bertkit.interop.hugging_face.directory import LoadReport
 from bertkit.model.config import HEADS
 from bertkit.model.heads import BertWithHeads, PaddedBert
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid, write_tensors

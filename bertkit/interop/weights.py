@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bertkit.errors import InputError
 from bertkit.files import read_json
-from bertkit.interop import bundle, tensorflow
+from bertkit.interop.google import bundle
+from bertkit.interop.google import checkpoint as tensorflow
 from bertkit.train.checkpoint import read_tensors
 
 _TIES = {

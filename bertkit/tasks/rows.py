@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.errors import InputError
 from bertkit.tasks import chunks
 from bertkit.tasks.config import Column, TaskConfig
-from bertkit.tasks.conll import Sentence
-from bertkit.tasks.labels import Ids, Labels, as_number
-from bertkit.tasks.source import Source
-from bertkit.tasks.tables import Table
+from bertkit.tasks.files.conll import Sentence
+from bertkit.tasks.files.labels import Ids, Labels, as_number
+from bertkit.tasks.files.source import Source
+from bertkit.tasks.files.tables import Table
 from bertkit.tasks.task import Answer, ChoiceExample, Example, SequenceExample, SpanExample, TaggingExample
 
 WORDS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
@@ -24,7 +24,7 @@ def read_rows(
     task: TaskConfig, table: Table, kind: str, is_labelled: bool | None, labels: tuple[str, ...] | None
 ) -> Source:
     """Read the rows of an open table; `kind` is its format, the rest as for `readers.read_file`."""
-    table = dataclasses.replace(table, rows=heartbeat.beating(table.rows))
+    table = dataclasses.replace(table, rows=signs.beating(table.rows))
     if task.kind == "sequence":
         return _sequence(task, table, kind, is_labelled, labels)
     if task.kind == "tagging":
@@ -193,7 +193,7 @@ def tagging(
         reader.by_value = {label: label for label in reader.names}
     ids = Ids("id")
     examples: list[Example] = []
-    for sentence in heartbeat.beating(sentences):
+    for sentence in signs.beating(sentences):
         tags = None
         if has_tags and sentence.tags:
             for tag, line in zip(sentence.tags, sentence.lines, strict=True):
@@ -229,7 +229,7 @@ def _to_iob2(task: TaskConfig, sentences: list[Sentence], name: str, place: Any,
                     f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
                     "if tags mark no chunks, set task.scheme=none"
                 )
-        for part in heartbeat.beating(sentence.sentences()):
+        for part in signs.beating(sentence.sentences()):
             tags = sentence.tags[part]
             at = chunks.first_break(tags, scheme)
             if at is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.files import to_json
@@ -35,7 +35,7 @@ def make_features(
     """
     for start in range(0, len(examples), EXAMPLES_AT_ONCE):
         part = examples[start : start + EXAMPLES_AT_ONCE]
-        for feature in heartbeat.beating(_features_of(task, part, tokenizer, labels, num_choices_of(task, examples))):
+        for feature in signs.beating(_features_of(task, part, tokenizer, labels, num_choices_of(task, examples))):
             yield feature if start == 0 else dataclasses.replace(feature, example=feature.example + start)
 
 

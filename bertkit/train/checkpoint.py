@@ -39,7 +39,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.errors import InputError, NumericsError, StorageError
 from bertkit.files import (
     DISK_ERRORS,
@@ -204,10 +204,10 @@ class Part:
             NumericsError: a tensor is not finite.
         """
         for group in self.tensors.values():
-            for name, tensor in heartbeat.beating(group.items()):
+            for name, tensor in signs.beating(group.items()):
                 if not is_finite(tensor):
                     raise NumericsError(f"step {self.step}: {name} is not finite; nothing was saved")
-        for file, group in heartbeat.beating(self.tensors.items()):
+        for file, group in signs.beating(self.tensors.items()):
             write_tensors(directory / file, group)
         for file, text in self.texts.items():
             (directory / file).write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.errors import InputError
 
 STORE = "BERTKIT_STORE_FD"  # set by the launcher: rank 0's is a socket that listens already, the others' is empty
@@ -23,7 +23,7 @@ def patience() -> datetime.timedelta | None:
     Where a launcher or a watch ends what hangs, after `launch.hang_timeout_seconds` and by name, torch must not come
     first: it ends the processes that wait, after 10 or 30 minutes, also for one that is at work and says so.
     """
-    return PATIENCE if heartbeat.is_heard() else None
+    return PATIENCE if signs.is_heard() else None
 
 
 def join(device_type: str) -> None:
@@ -45,8 +45,8 @@ def join(device_type: str) -> None:
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     if listener is None:
         dist.init_process_group(backend, timeout=patience())
-        signs = dist.TCPStore(*address, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
-        heartbeat.share(lambda more: int(signs.add(SIGNS, more)))
+        counter = dist.TCPStore(*address, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
+        signs.share(lambda more: int(counter.add(SIGNS, more)))
         return
     store = dist.TCPStore(  # type: ignore[attr-defined]
         *address,

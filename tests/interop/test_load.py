@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.interop import huggingface
+from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.load import resolve_model_dir, text_files, write_model
 from bertkit.model.heads import BertWithHeads, PaddedBert
 from bertkit.train import checkpoint

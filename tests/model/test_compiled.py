@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from bertkit.batch import PretrainBatch
 from bertkit.model import compiled
 from bertkit.model.depth import freeze_below
-from bertkit.objective import pretraining_losses
+from bertkit.run.objective import pretraining_losses
 from bertkit.train import loop
 from bertkit.train.config import OptimizerConfig
 from bertkit.train.optimizer import AdamW, parameter_groups

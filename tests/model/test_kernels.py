@@ -14,7 +14,7 @@ from bertkit.batch import IGNORED
 from bertkit.model import kernels
 from bertkit.model.attention import attend
 from bertkit.model.layout import Layout
-from bertkit.objective import _masked_lm_loss
+from bertkit.run.objective import _masked_lm_loss
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from conftest import small_model
 from torch import Tensor, nn
 
 from bertkit.batch import PretrainBatch
-from bertkit.objective import pretraining_losses
+from bertkit.run.objective import pretraining_losses
 from bertkit.train import loop
 from bertkit.train.config import OptimizerConfig
 from bertkit.train.losses import LossTerm

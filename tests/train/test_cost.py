@@ -17,8 +17,8 @@ from bertkit.config import build
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.objective import pretraining_losses
-from bertkit.settings import PretrainSettings
+from bertkit.run.objective import pretraining_losses
+from bertkit.settings.schemas import PretrainSettings
 from bertkit.train import loop
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import Numbers, StepReport

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from bertkit.batch import PretrainBatch
 from bertkit.errors import InputError, NumericsError
 from bertkit.model.heads import BertWithHeads
-from bertkit.objective import pretraining_losses
+from bertkit.run.objective import pretraining_losses
 from bertkit.train import loop
 from bertkit.train.checkpoint import read_tensors
 from bertkit.train.config import OptimizerConfig

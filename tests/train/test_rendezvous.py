@@ -19,7 +19,7 @@ TIMEOUT = 2.0  # seconds
 WORKER = f"""
 import json, os, sys, time
 import torch
-from bertkit import heartbeat
+from bertkit import signs
 from bertkit.train import rendezvous
 
 def end(line):
@@ -28,7 +28,7 @@ def end(line):
 
 rank, case = int(os.environ["RANK"]), sys.argv[1]
 torch.set_num_threads(1)
-heartbeat.watch(rank, {TIMEOUT}, end)
+signs.watch(rank, {TIMEOUT}, end)
 rendezvous.join("cpu")
 group = torch.distributed.new_group(backend="gloo", timeout=rendezvous.patience())
 options = torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options
@@ -37,12 +37,12 @@ if rank == 0:
     until = time.monotonic() + 3 * {TIMEOUT}
     while case == "works" and time.monotonic() < until:
         time.sleep(0.1)
-        heartbeat.beat()
+        signs.beat()
     while case == "hangs":
         time.sleep(0.1)
     while case == "stopped":
         time.sleep(0.1)
-        heartbeat.beat()
+        signs.beat()
 torch.distributed.all_reduce(torch.zeros(1))
 torch.distributed.destroy_process_group()
 print("done", flush=True)

@@ -9,7 +9,7 @@ import pytest
 from bertkit.cli import compose
 from bertkit.config import build, conf_dir
 from bertkit.errors import InputError
-from bertkit.settings import PretrainSettings
+from bertkit.settings.schemas import PretrainSettings
 from bertkit.train.config import ScheduleConfig
 from bertkit.train.schedule import polynomial
 

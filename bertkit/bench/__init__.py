@@ -1,0 +1,1 @@
+"""bertkit beside the Hugging Face way on the same work."""

@@ -1,0 +1,1 @@
+"""TensorFlow checkpoints of google-research/bert, read and written without TensorFlow."""

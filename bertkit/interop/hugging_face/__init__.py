@@ -1,0 +1,1 @@
+"""Hugging Face model directories, from a disk or the hub."""

@@ -1,0 +1,1 @@
+"""The comparison with `transformers`, and its certificate."""

@@ -1,0 +1,1 @@
+"""A run: its directory, model, optimizer and checkpoints; what it minimises, measures and answers."""

@@ -1,0 +1,235 @@
+"""A run directory: whose it is, whether it is done, and a clean stop.
+
+config.yaml    the resolved configuration
+manifest.json  versions, git revision, hashes, world size, command line, the settings that identify the run, and the
+               changes of them since it began, each with the step from which it holds
+eval.json      the final metrics; its presence says that the run is done
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from bertkit import __version__, signs
+from bertkit.errors import InputError
+from bertkit.files import flush, locked, read_json, remove_leftovers, to_json, write_durably
+from bertkit.launch.launcher import SAME_REQUEST_SECONDS, STOP_SIGNALS, world_from_environment
+from bertkit.run import rules as resume_rules
+from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, class_of
+
+RESULT = "eval.json"
+FILES_OF_A_RUN = (
+    "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
+    "predictions.json", "nbest_predictions.json", "null_odds.json",
+)  # fmt: skip
+STDOUT = 1  # a print might be under way
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
+
+
+def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
+    """Tell whether `directory` holds a finished run of this identity, or one that leaves nothing to do for it."""
+    if not all((directory / name).exists() for name in (RESULT, "model", "manifest.json")):
+        return False
+    manifest = read_json(directory / "manifest.json")
+    theirs = manifest.get("identity") if isinstance(manifest, dict) else None
+    if not isinstance(theirs, dict):
+        return False
+    found = resume_rules.changes(theirs, identity)
+    return not any(change.key == LENGTH or class_of(change.key, rules) in REFUSED for change in found)
+
+
+def run_of(model_dir: str | Path) -> Path | None:
+    """Find the run that a model directory is, or lies in as checkpoint or final model."""
+    path = Path(model_dir).expanduser().resolve()
+    for candidate in (path, path.parent, path.parent.parent):
+        if (candidate / "config.yaml").is_file() and (candidate / "manifest.json").is_file():
+            return candidate
+    return None
+
+
+def read_manifest(run_dir: Path) -> dict[str, Any]:
+    """Read what a run wrote of itself when it began.
+
+    Raises:
+        InputError: the file is not as a run writes it.
+    """
+    manifest = read_json(run_dir / "manifest.json")
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
+        raise InputError(f"{run_dir / 'manifest.json'}: not the manifest of a run; restore it")
+    return manifest
+
+
+def read_settings(run_dir: Path) -> dict[str, Any]:
+    """Read the resolved settings of a run.
+
+    Raises:
+        InputError: the file is not as a run writes it.
+    """
+    path = run_dir / "config.yaml"
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        settings = None
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: not the settings of a run; restore it")
+    return settings
+
+
+def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequence[str]) -> list[Change]:
+    """Refuse a directory that is not free for this run; give what differs from the run that is there.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run; or `allow` names nothing.
+    """
+    resume_rules.check_allowed(allow, identity)
+    if not directory.exists():
+        return []
+    if not directory.is_dir():
+        raise InputError(f"output_dir={directory} is a file; choose a directory")
+    if not (directory / "manifest.json").is_file():
+        started = {".lock", "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # stopped while it began
+        others = sorted({path.name for path in directory.iterdir()} - started)
+        if others:
+            raise InputError(
+                f"output_dir={directory} exists and holds no run ({', '.join(others[:3])}); choose another one"
+            )
+        return []
+    manifest = read_json(directory / "manifest.json")
+    if not isinstance(manifest, dict) or "identity" not in manifest:
+        raise InputError(f"output_dir={directory} holds something else than a run; choose another one")
+    changes = resume_rules.changes(manifest["identity"], identity)
+    refused = resume_rules.refused(changes, rules, allow)
+    if refused:
+        raise InputError(
+            f"output_dir={directory} holds another run ({resume_rules.listed(refused)}); choose another directory (with "
+            f"init_from={directory} to train its model further), {resume_rules.ways_out(refused, rules)}"
+        )
+    return changes
+
+
+def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write what a run is into its directory, unless it is there."""
+    if (directory / "manifest.json").is_file():
+        return
+    _write_settings(directory, settings)
+    manifest = {
+        "bertkit": __version__,
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "git_revision": _git_revision(),
+        "world_size": world_from_environment().size,
+        "command_line": sys.argv[1:],
+        **facts,
+        "identity": identity,
+    }
+    write_durably(directory / "manifest.json", to_json(manifest))
+
+
+@contextlib.contextmanager
+def opened(
+    directory: Path,
+    settings: dict[str, Any],
+    identity: dict[str, Any],
+    facts: dict[str, Any],
+    rules: Rules,
+    allow: Sequence[str],
+) -> Iterator[list[Change]]:
+    """Make or reopen the directory of a run, hold it, and clean it of what a crash left; give what is to change.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run.
+        LockedError: the run is live elsewhere.
+    """
+    check(directory, identity, rules, allow)
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        changes = check(directory, identity, rules, allow)  # once more: another start may have come first
+        remove_leftovers(directory)
+        remove_leftovers(directory / "cache")
+        write_identity(directory, settings, identity, facts)
+        yield changes
+
+
+def record(
+    directory: Path, changes: Sequence[Change], step: int, settings: dict[str, Any], identity: dict[str, Any]
+) -> list[str]:
+    """Write down what changes when a run goes on from a step; give a line on each change.
+
+    A finished run is one no more. Killed in between, it sees the same changes at the next start.
+    """
+    manifest = read_manifest(directory)
+    earlier = manifest.get("changes", [])
+    # of a change after this step nothing is left, when a damaged checkpoint made the run go back: it holds from here on
+    entries = [{**entry, "step": min(entry["step"], step)} for entry in earlier]
+    entries += [{"step": step, "key": change.key, "old": change.old, "new": change.new} for change in changes]
+    if entries == earlier:
+        return []
+    if (directory / RESULT).is_file():
+        (directory / RESULT).unlink()
+        flush(directory)
+    _write_settings(directory, settings)
+    write_durably(directory / "manifest.json", to_json({**manifest, "identity": identity, "changes": entries}))
+    return [f"{change.key}: {change.old!r} up to step {step}, {change.new!r} from here on" for change in changes]
+
+
+def _write_settings(directory: Path, settings: dict[str, Any]) -> None:
+    header = f"# bertkit {__version__}; the settings of this run\n"
+    write_durably(directory / "config.yaml", header + yaml.safe_dump(settings, sort_keys=False))
+
+
+def _git_revision() -> str | None:
+    """The revision of bertkit's own checkout; None where it is installed without one."""
+    package = Path(__file__).resolve().parents[1]
+    if not (package.parent / ".git").exists():
+        return None
+    command = ["git", "-C", str(package), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; another one, some seconds later, ends the process at once.
+
+    torchrun and Slurm send their signal more than once, and to all processes: those that follow at once mean the same.
+    Under a launcher a second one is the launcher's to judge, which passes its own on.
+
+    Gives a function that tells whether a stop was requested.
+    """
+    received: list[float] = []
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+    def remember(number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        received.append(now)
+        if signs.is_watched():
+            return
+        if now - received[0] > SAME_REQUEST_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif len(received) == 1 and world_from_environment().is_main:
+            os.write(STDOUT, b"stopping after this step; another signal, later, ends at once\n")
+
+    for number in before:
+        signal.signal(number, remember)
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

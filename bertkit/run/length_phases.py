@@ -1,0 +1,122 @@
+"""The phases of a pretraining run: which steps see sequences of which length, from which sampler, in which micro-batches.
+
+A run has one phase, or two, the second with longer sequences for the last steps. There is one step counter, one schedule
+and one optimizer throughout; each phase counts its own epochs, from the first of its steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.data.config import InstancesConfig, SegmentsConfig
+from bertkit.data.epochs import EpochCache
+from bertkit.data.instances import open_instances
+from bertkit.data.prepared import PreparedDataset
+from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
+from bertkit.settings.schemas import PretrainSettings
+from bertkit.stages.evaluate import held_out_sampler
+from bertkit.train import loop
+from bertkit.train.summation import FEWEST_PARTS
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps with sequences of one length.
+
+    Attributes:
+        first_step: steps done before the phase.
+        last_step: steps done at its end.
+        max_seq_length: of its sequences, in tokens.
+        sampler: over the text to train on.
+        held_out: over the text to evaluate on; None where there is none.
+        shards: the micro-batches of a global batch, (first, last) sequence of each.
+    """
+
+    first_step: int
+    last_step: int
+    max_seq_length: int
+    sampler: ExampleSource
+    held_out: ExampleSource | None
+    shards: list[tuple[int, int]]
+
+    def micro_batches(self, step: int, mine: range) -> loop.Numbered:
+        """Give the micro-batches with the numbers `mine` of a step of the run, counted from 0."""
+        ranges = [self.shards[number] for number in mine]
+        batch_size = self.shards[-1][1]
+        return list(zip(mine, self.sampler.micro_batches(step - self.first_step, batch_size, ranges), strict=True))
+
+    def examples(self, step: int) -> list[tuple[int, int]]:
+        """Name the examples of a step of the run, counted from 0: the phase's epoch, and the number within it."""
+        return self.sampler.examples(step - self.first_step, self.shards[-1][1])
+
+
+def segments_of(settings: PretrainSettings) -> list[SegmentsConfig | InstancesConfig]:
+    """Give the segments of each phase: the same ones but for their length."""
+    longest = settings.final_phase.max_seq_length
+    final = [] if longest is None else [dataclasses.replace(settings.segments, max_seq_length=longest)]
+    return [settings.segments, *final]
+
+
+def micro_sequences_of(settings: PretrainSettings, device: str, num_processes: int) -> list[int]:
+    """Give how many sequences one forward pass takes in each phase: what is set, or what suits the device.
+
+    Left to itself, a global batch is cut into two or more parts of equal size, the same ones for one process and for
+    two, and into at least one for each process; with reproducibility=strict into four or more, whatever the processes.
+    """
+    fewest = FEWEST_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
+    return [_micro_sequences(settings, segments.max_seq_length, device, fewest) for segments in segments_of(settings)]
+
+
+def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewest: int) -> int:
+    batch = settings.batch
+    if batch.micro_sequences != "auto":
+        return min(batch.micro_sequences, batch.sequences)
+    if batch.micro_tokens != "auto":
+        return min(max(1, batch.micro_tokens // longest), batch.sequences)
+    most = max(1, min(loop.TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
+    num_shards = math.ceil(batch.sequences / most)
+    return math.ceil(batch.sequences / num_shards)
+
+
+def make_phases(
+    settings: PretrainSettings, dataset: PreparedDataset, cache_dir: Path, micro_sequences: list[int]
+) -> list[Phase]:
+    """Lay out a run.
+
+    Args:
+        settings: of the run.
+        dataset: the text.
+        cache_dir: where the examples of each epoch are kept; by length and seed, so that phases do not meet.
+        micro_sequences: of each phase, as `micro_sequences_of` chose them when the run began.
+    """
+    border = settings.final_phase.first_step(settings.steps)
+    borders = sorted({0, border, settings.steps})
+    phases = []
+    for number, segments in enumerate(segments_of(settings)):
+        sampler, held_out = _samplers(settings, segments, dataset, cache_dir)
+        phases.append(
+            Phase(
+                first_step=borders[number],
+                last_step=borders[number + 1],
+                max_seq_length=segments.max_seq_length,
+                sampler=sampler,
+                held_out=held_out,
+                shards=loop.micro_shards(settings.batch.sequences, micro_sequences[number]),
+            )
+        )
+    return phases
+
+
+def _samplers(
+    settings: PretrainSettings, segments: SegmentsConfig | InstancesConfig, dataset: PreparedDataset, cache_dir: Path
+) -> tuple[ExampleSource, ExampleSource | None]:
+    """Give what to train on, and what to evaluate on, None where nothing is held out."""
+    if isinstance(segments, InstancesConfig):
+        return InstanceSampler(open_instances(dataset), settings.seed), None
+    train, held_out = dataset.splits["train"], dataset.splits["held_out"]
+    cache = EpochCache(cache_dir, train, segments, settings.seed)
+    sampler = Sampler(train, dataset.tokenizer.facts, segments, settings.masking, settings.seed, cache.open)
+    return sampler, held_out_sampler(held_out, sampler) if held_out.num_documents else None

@@ -1,0 +1,174 @@
+"""A model with the task that it is for: what `predict` and `evaluate` open."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from bertkit.config import build, conf_dir
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.model.config import TASK_HEADS
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.directory import read_manifest, read_settings, run_of
+from bertkit.tasks import shapes
+from bertkit.tasks.config import TaskConfig
+
+KIND_OF = {head: kind for kind, head in shapes.HEADS.items()}
+
+
+@dataclass(frozen=True)
+class TaskModel:
+    """A model, its tokenizer and its task.
+
+    Attributes:
+        model: packed, in evaluation mode, on the CPU.
+        head: the one that predicts: of a task, or "masked_lm".
+        tokenizer: of the model.
+        task: how its examples are written, and its sizes.
+        labels: of the model, in the order of its logits; none for a regression, spans, choices and masked LM.
+    """
+
+    model: BertWithHeads
+    head: str
+    tokenizer: Tokenizer
+    task: TaskConfig
+    labels: tuple[str, ...]
+
+
+def open_task_model(model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any]) -> TaskModel:
+    """Load any model directory with the head that it holds, and find its task.
+
+    Args:
+        model_dir: any model directory.
+        task: the one that was asked for; None for that of the run that the directory is of, else the general one of the
+            head's shape.
+        changes: what is set of that one, by name, of groups by their names in turn.
+
+    Raises:
+        InputError: a bare encoder, a head of another shape than the task's, or sizes that the model cannot take.
+    """
+    source = resolve_model_dir(model_dir)
+    model, _ = load_packed(source)
+    tokenizer = load_tokenizer(source)
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise InputError(
+            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
+            f"{model.config.vocab_size}; they do not belong together"
+        )
+    model.eval()
+    heads = [head for head in TASK_HEADS if head in model.heads]
+    if not heads:
+        if task is not None:
+            raise InputError(
+                f"model_dir={model_dir}: no head for task={task.name}, only {', '.join(model.heads) or 'an encoder'}; "
+                "fine-tune it first, or leave task= out for masked LM"
+            )
+        if "masked_lm" not in model.heads:
+            raise InputError(
+                f"model_dir={model_dir}: a bare encoder{' and ' if model.heads else ''}{', '.join(model.heads)}, which says "
+                "nothing of a text; fine-tune it, or give a model with a masked LM head"
+            )
+        text = _changed({**_general("sequence"), "max_seq_length": model.config.max_position_embeddings}, changes)
+        text = dataclasses.replace(text, columns=dataclasses.replace(text.columns, text_pair=None))
+        return TaskModel(model, "masked_lm", tokenizer, text, ())
+    kind = KIND_OF[heads[0]]
+    labels = labels_of(model) if kind in ("sequence", "tagging") else ()
+    return TaskModel(model, heads[0], tokenizer, _task_for(model_dir, model, kind, task, changes), labels)
+
+
+def labels_of(model: BertWithHeads) -> tuple[str, ...]:
+    """Give the names of a sequence or token head's labels; none for a regression."""
+    config = model.config
+    is_regression = config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
+    return () if is_regression and "sequence" in model.heads else config.labels
+
+
+def check_labels(model_dir: str, opened: TaskModel) -> None:
+    """Refuse a model of other labels than the task's.
+
+    Raises:
+        InputError: both sets are named.
+    """
+    task = opened.task
+    if task.kind not in ("sequence", "tagging"):
+        return
+    wanted = "numbers" if task.is_regression else ", ".join(task.label_names or ())
+    has = ", ".join(opened.labels) or "numbers"
+    is_same = task.is_regression == (not opened.labels)
+    if task.label_names is not None:
+        is_same = set(task.label_names) == set(opened.labels)
+    if not is_same:
+        raise InputError(
+            f"model_dir={model_dir} has the labels {has}; task={task.name} has {wanted or 'labels by name'}; take the model of "
+            "this task, or set task.labels="
+        )
+
+
+def _task_for(
+    model_dir: str, model: BertWithHeads, kind: str, task: TaskConfig | None, changes: Mapping[str, Any]
+) -> TaskConfig:
+    longest = model.config.max_position_embeddings
+    multi_label = kind == "sequence" and model.config.problem_type == "multi_label_classification"
+    if task is None:
+        settings = task_settings_of_run(model_dir)
+        if settings is None:
+            settings = _general(kind)
+            settings |= {"max_seq_length": min(settings["max_seq_length"], longest), "multi_label": multi_label}
+        task = _changed(settings, changes)
+    if task.kind != kind:
+        raise InputError(
+            f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another one of "
+            "the two"
+        )
+    if task.multi_label != multi_label:
+        held = "several labels at once" if multi_label else "one label or number"
+        raise InputError(
+            f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {held}; set it to "
+            f"{str(multi_label).lower()}, or choose another model"
+        )
+    if task.max_seq_length > longest:
+        raise InputError(
+            f"task.max_seq_length={task.max_seq_length} exceeds the model's max_position_embeddings={longest}; lower "
+            "task.max_seq_length"
+        )
+    return task
+
+
+def _general(kind: str) -> dict[str, Any]:
+    """The general task of a shape, which has its name: a file without defaults, plain YAML."""
+    settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
+    return settings
+
+
+@dataclass(frozen=True)
+class _OfTask:
+    task: TaskConfig
+
+
+def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskConfig:
+    merged = dict(settings)
+    for name, value in changes.items():
+        inside = settings.get(name)
+        merged[name] = {**inside, **value} if isinstance(inside, dict) and isinstance(value, dict) else value
+    return build(_OfTask, {"task": merged}).task
+
+
+def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
+    """Read the task of the fine-tuning run that a directory is, or lies in; None where there is none.
+
+    A run that was trained on pairs needs them from then on.
+    """
+    run_dir = run_of(model_dir)
+    settings = None if run_dir is None else read_settings(run_dir)
+    if run_dir is None or settings is None or settings.get("task") is None:
+        return None
+    task: dict[str, Any] = settings["task"]
+    corpus = read_manifest(run_dir).get("corpus", {})  # older runs do not say it
+    has_pairs = isinstance(corpus, dict) and corpus.get("has_pairs") and task.get("kind") == "sequence"
+    return {**task, "needs_pair": True} if has_pairs else task

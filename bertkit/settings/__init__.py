@@ -1,0 +1,1 @@
+"""What each command accepts, and how Hydra composes it."""

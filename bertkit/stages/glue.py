@@ -1,0 +1,296 @@
+"""Stage: any model and GLUE's files -> a model of every task and seed, a table, and the archive for the server.
+
+1. Read the files of every task; nothing is trained before.
+2. Fine-tune each task with each seed, a run directory each; MNLI is measured on mismatched text too.
+3. Sum up: the mean over the seeds, without runs that learnt nothing, and the average over the tasks.
+4. Answer the test files with the best seed's model, and write the archive when all of them are there.
+
+Whatever stands in a run directory was finished, and is not done again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import InputError, NumericsError
+from bertkit.files import read_json, to_json, write_durably
+from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.launch import launcher as launch
+from bertkit.run import directory as runs
+from bertkit.run.answers import answer
+from bertkit.settings.schemas import FinetuneSettings, GlueSettings
+from bertkit.stages import finetune
+from bertkit.tasks import shapes, submission
+from bertkit.tasks.files import readers
+from bertkit.tasks.metrics import METRICS
+from bertkit.train import loop
+
+MISMATCHED = "eval_mismatched.json"  # in a run of MNLI
+RESULT, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
+LEFT_OUT = ("wnli",)  # of the average: Devlin et al. 2019, 4.1, since no model beats the majority
+SAME = "the same answer to every example"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One task with one seed.
+
+    Attributes:
+        seed: of the run.
+        directory: of the run.
+        metrics: on the dev set, as its run has them.
+        fault: why it does not count, if it does not.
+    """
+
+    seed: int
+    directory: Path
+    metrics: dict[str, float]
+    fault: str | None
+
+    @property
+    def score(self) -> float:
+        """The mean of the metrics: the one number of a task."""
+        return statistics.fmean(self.metrics.values())
+
+
+def run(settings: GlueSettings) -> None:
+    """Run the suite, resume it, or check an archive.
+
+    Raises:
+        InputError: settings or files are wrong, a run directory holds another run, or an archive is not valid.
+        StoppedError: a signal asked a run to stop; its checkpoint is saved.
+    """
+    if settings.check is not None:
+        counts = submission.check_archive(Path(settings.check), _test_indices(settings))
+        print(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
+        return
+    if launch.world_from_environment().size > 1 or any(each.launch.num_hosts > 1 for each in settings.runs):
+        raise InputError(
+            "glue runs on one host, each of its runs in processes of its own: set launch.num_processes=, and start it "
+            "without torchrun or srun; or run finetune on each task"
+        )
+    assert settings.model_dir is not None
+    assert settings.output_dir is not None
+    directory = Path(settings.output_dir)
+    trained = [each for each in settings.runs if each.task.name != "ax"]
+    _check_files(settings.runs)
+    start = huggingface.hashes_of(resolve_model_dir(settings.model_dir))
+    results: dict[str, list[Run]] = {}
+    for each in trained:
+        results[each.task.name] = []
+        for seed in settings.seeds:
+            run_dir = directory / each.task.name / f"seed-{seed}"
+            print(f"-- {each.task.name}, seed {seed}", flush=True)
+            own = dataclasses.replace(each, seed=seed, output_dir=str(run_dir))
+            results[each.task.name].append(_finetuned(own, run_dir, start))
+    summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds), **summarise(results, directory)}
+    summary["submission"], summary["missing"] = _submit(settings, results, directory)
+    write_durably(directory / RESULT, to_json(summary))
+    write_durably(directory / TABLE, table(summary))
+    print(f"\n{table(summary)}\ntable:  {directory / TABLE}")
+    if summary["submission"]:
+        print(f"submission: {directory / ARCHIVE}")
+
+
+def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
+    """Read every split of every task, so that no fault of a file ends the suite after hours of training.
+
+    Raises:
+        InputError: some are missing or wrong; all of these tasks are named, and those that would run.
+    """
+    faults: dict[str, str] = {}
+    for each in tasks:
+        try:
+            if each.task.name != "ax":
+                finetune.read_splits(each)
+            for split in ("dev_mismatched", "test", "test_mismatched"):
+                if _has(each, split):
+                    readers.read_examples(each.task, each.data_dir, split)
+        except InputError as error:
+            faults[each.task.name] = str(error)
+    if faults:
+        left_out = {*faults, "ax"} if "mnli" in faults else set(faults)
+        fit = [each.task.name for each in tasks if each.task.name not in left_out]
+        way = f"; or set tasks=[{','.join(fit)}], which would run" if fit else ""
+        named = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
+        raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {named}{way}")
+
+
+def _finetuned(settings: FinetuneSettings, run_dir: Path, start: Mapping[str, str]) -> Run:
+    """Fine-tune one task with one seed, unless it is done, and give its scores."""
+    if (run_dir / "manifest.json").is_file():
+        began = runs.read_manifest(run_dir)["identity"].get("starting_weights")
+        if began != start:
+            raise InputError(f"{run_dir} holds a run of another model; choose another output_dir")
+    try:
+        if launch.starts_workers(settings.launch):
+            launch.start("finetune", settings)
+        else:
+            finetune.run(settings)
+    except NumericsError as error:
+        print(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
+        return Run(settings.seed, run_dir, {}, str(error))
+    result = read_json(run_dir / runs.RESULT)
+    metrics = {key: result[key] for name in settings.task.metrics for key in METRICS[name]}
+    if settings.task.name == "mnli" and _has(settings, "dev_mismatched"):
+        if not (run_dir / MISMATCHED).is_file():
+            source, predictions = _answers(settings, run_dir, "dev_mismatched")
+            scores = shapes.score(settings.task, source.examples, predictions, source.labels)
+            write_durably(run_dir / MISMATCHED, to_json(scores | {"num_examples": len(source.examples)}))
+        mismatched = read_json(run_dir / MISMATCHED)
+        metrics |= {f"{key}_mismatched": mismatched[key] for key in metrics}
+    return Run(settings.seed, run_dir, metrics, SAME if result.get("is_degenerate") else None)
+
+
+def _has(settings: FinetuneSettings, split: str) -> bool:
+    """Whether there is such a split: a file of `data_dir`, or without it one on the hub."""
+    try:
+        path = readers.find_file(settings.task, settings.data_dir, split)
+    except InputError:
+        return False
+    return path is not None or getattr(settings.task.hub, split) is not None
+
+
+def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[readers.Source, list[Any]]:
+    """Answer a split with the model of a run."""
+    task = settings.task
+    source = readers.read_examples(task, settings.data_dir, split)
+    tokenizer = load_tokenizer(run_dir / "model")
+    model, _ = load_packed(run_dir / "model")
+    accelerator = loop.make_accelerator(settings.device, 1)
+    predictions = answer(
+        accelerator,
+        accelerator.prepare_model(model, evaluation_mode=True),
+        task,
+        source.examples,
+        list(shapes.make_features(task, source.examples, tokenizer, source.labels)),
+        source.labels,
+        tokenizer,
+        precision=settings.precision,
+        micro_tokens=loop.TOKENS_AT_ONCE[accelerator.device.type],
+    )
+    return source, predictions
+
+
+def best_of(task_runs: Sequence[Run]) -> Run | None:
+    """Choose the run whose model answers the test: the best score of those that count, the first of equal ones.
+
+    Where none counts it is the best of those that ended.
+    """
+    ended = [run for run in task_runs if run.metrics]
+    return max([run for run in ended if run.fault is None] or ended, key=lambda run: run.score, default=None)
+
+
+def summarise(results: Mapping[str, Sequence[Run]], directory: Path) -> dict[str, Any]:
+    """Sum up the runs: for each task the mean and the sample standard deviation over its seeds, then over the tasks.
+
+    A task's score is the mean of its metrics, MNLI's that of matched and mismatched; the average is over the tasks'
+    scores, without `LEFT_OUT` and without tasks of which no run counts.
+    """
+    summary: dict[str, Any] = {}
+    for name, task_runs in results.items():
+        counted = [run for run in task_runs if run.fault is None]
+        best = best_of(task_runs)
+        columns = {key: [run.metrics[key] for run in counted] for key in (counted[0].metrics if counted else ())}
+        summary[name] = {
+            "score": _spread([run.score for run in counted]) if counted else None,
+            "metrics": {key: _spread(values) for key, values in columns.items()},
+            "num_seeds": len(counted),
+            "best_seed": None if best is None else best.seed,
+            "runs": [
+                {"seed": run.seed, "directory": str(run.directory.relative_to(directory)), **run.metrics,
+                 "fault": run.fault}
+                for run in task_runs
+            ],
+        }  # fmt: skip
+    behind = [name for name, each in summary.items() if each["score"] and name not in LEFT_OUT]
+    average = statistics.fmean(summary[name]["score"]["mean"] for name in behind) if behind else None
+    left_out = [name for name in summary if name not in behind]
+    return {"tasks": summary, "average": {"score": average, "tasks": behind, "left_out": left_out}}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+    }
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """Write the table of the dev sets: per cent, mean and sample standard deviation over the seeds."""
+    lines = [
+        f"GLUE, dev sets, in per cent; mean ± sample standard deviation over the seeds. Model: {summary['model_dir']}",
+        "",
+        "| task | metrics | score | seeds |",
+        "|---|---|---|---|",
+    ]
+    faults = []
+    for name, task in summary["tasks"].items():
+        metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())
+        num_runs = len(task["runs"])
+        seeds = f"{num_runs}" if task["num_seeds"] == num_runs else f"{task['num_seeds']} of {num_runs}"
+        lines.append(f"| {name} | {metrics or '-'} | {_percent(task['score'])} | {seeds} |")
+        faults += [f"- {name}, seed {run['seed']}: not counted: {run['fault']}" for run in task["runs"] if run["fault"]]
+    average = summary["average"]
+    value = "-" if average["score"] is None else f"{100 * average['score']:.2f}"
+    lines += ["", f"Average: {value}, of the scores of {', '.join(average['tasks']) or 'no task'}."]
+    for name in average["left_out"]:
+        why = "as in Devlin et al. 2019" if name in LEFT_OUT else "no run of it counts"
+        lines.append(f"Left out of the average: {name} ({why}).")
+    lines.append("A score is the mean of a task's metrics.")
+    if faults:
+        lines += ["", *faults]
+    if summary["missing"]:
+        lines += ["", f"No {ARCHIVE}: no answers for {', '.join(summary['missing'])}."]
+    return "\n".join(lines) + "\n"
+
+
+def _percent(spread: Mapping[str, float | None] | None) -> str:
+    if spread is None or spread["mean"] is None:
+        return "-"
+    deviation = "" if spread["deviation"] is None else f" ± {100 * spread['deviation']:.2f}"
+    return f"{100 * spread['mean']:.2f}{deviation}"
+
+
+def _submit(
+    settings: GlueSettings, results: Mapping[str, Sequence[Run]], directory: Path
+) -> tuple[str | None, list[str]]:
+    """Answer the test files that are there, and write the archive if they all are; give its name, and what is missing."""
+    of_task = {each.task.name: each for each in settings.runs}
+    tables: dict[str, str] = {}
+    for sheet in submission.SHEETS:
+        best = best_of(results.get("mnli" if sheet.task == "ax" else sheet.task, ()))
+        if best is None or sheet.task not in of_task or not _has(of_task[sheet.task], sheet.split):
+            continue
+        path = best.directory / sheet.name
+        if not path.is_file():
+            print(f"-- {sheet.name}: the answers of seed {best.seed}", flush=True)
+            _, predictions = _answers(of_task[sheet.task], best.directory, sheet.split)
+            write_durably(path, submission.table(of_task[sheet.task].task, predictions))
+        tables[sheet.name] = path.read_text(encoding="utf-8")
+    missing = [sheet.name for sheet in submission.SHEETS if sheet.name not in tables]
+    if missing:
+        (directory / ARCHIVE).unlink(missing_ok=True)  # of an earlier start, with other tasks
+        return None, missing
+    submission.write_archive(directory / ARCHIVE, tables, _test_indices(settings))
+    return ARCHIVE, []
+
+
+def _test_indices(settings: GlueSettings) -> dict[str, list[str]]:
+    """Read the indices of the test files that are there, by the name of the sheet; none without `data_dir` to check against."""
+    if settings.check is not None and settings.data_dir is None:
+        return {}
+    of_task = {each.task.name: each for each in settings.runs}
+    indices = {}
+    for sheet in submission.SHEETS:
+        if sheet.task in of_task and _has(of_task[sheet.task], sheet.split):
+            each = of_task[sheet.task]
+            examples = readers.read_examples(each.task, each.data_dir, sheet.split).examples
+            indices[sheet.name] = [example.id for example in examples]
+    return indices

@@ -1,0 +1,43 @@
+"""Stage: any model against the Hugging Face implementation -> a parity certificate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bertkit.errors import InputError
+from bertkit.files import to_json, write_durably
+from bertkit.interop.load import resolve_model_dir
+from bertkit.interop.parity import certificate
+from bertkit.interop.parity import comparison as parity
+from bertkit.settings.schemas import VerifySettings
+
+
+def run(settings: VerifySettings) -> int:
+    """Write the certificate; give 0 when everything is within tolerance, else 1.
+
+    A certificate that stands in the directory, or at `output=`, is checked too: the hashes of its tensors and
+    files must still be right.
+    """
+    directory = resolve_model_dir(settings.model_dir)
+    if settings.output is not None and Path(settings.output).is_dir():
+        raise InputError(f"output={settings.output} is a directory; name a file")
+    known = [directory / "parity.json", *([Path(settings.output)] if settings.output else [])]
+    certified = [certificate.read_certificate(path) for path in known if path.is_file()]
+    result = parity.certificate(directory, settings.seed, settings.sequences)
+    changed = sorted({name for before in certified for name in certificate.changes(before, result)})
+    result["changed_since_certified"] = changed
+    result["within_tolerance"] = result["within_tolerance"] and not changed
+    summary = certificate.in_one_screen(result)
+    if changed:
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        summary += f"\nchanged since it was certified: {', '.join(changed[:4])}{more}"
+    if settings.output is None:
+        print(to_json(result), end="")
+        print(summary, file=sys.stderr)
+    else:
+        if not changed:
+            Path(settings.output).parent.mkdir(parents=True, exist_ok=True)
+            write_durably(Path(settings.output), to_json(result))
+        print(summary)
+    return 0 if result["within_tolerance"] else 1

@@ -1,0 +1,111 @@
+"""The model card: metadata that parses, whatever the values hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import small_config, small_model
+from huggingface_hub import ModelCard
+
+from bertkit.cli import compose
+from bertkit.interop.exports.card import CardFacts, model_card, pretraining_facts
+from bertkit.model.heads import BertWithHeads
+
+ODD = ["no", "a: b", "--- # !x", '"quoted"', "a | b", "[1, {", "é\u2028ü", "first\nsecond", "C:\\path", "&x *y %z @w"]
+
+
+def metadata(card: str) -> dict[str, Any]:
+    start, head, body = card.split("---\n", 2)
+    assert start == ""
+    assert body.startswith("\n# ")
+    return yaml.safe_load(head)
+
+
+@pytest.mark.parametrize(
+    ("heads", "pooler", "pipeline", "auto"),
+    [
+        (("masked_lm", "next_sentence"), True, "fill-mask", "AutoModelForPreTraining"),
+        (("masked_lm",), False, "fill-mask", "AutoModelForMaskedLM"),
+        ((), True, "feature-extraction", "AutoModel"),
+        (("sequence",), True, "text-classification", "AutoModelForSequenceClassification"),
+        (("token",), False, "token-classification", "AutoModelForTokenClassification"),
+        (("span",), False, "question-answering", "AutoModelForQuestionAnswering"),
+        (("choice",), True, "multiple-choice", "AutoModelForMultipleChoice"),
+        (("next_sentence",), True, "text-classification", "AutoModelForNextSentencePrediction"),
+    ],
+)
+def test_metadata_and_snippet(heads: tuple[str, ...], pooler: bool, pipeline: str, auto: str) -> None:
+    facts = CardFacts("A title", license="apache-2.0", language="en", base_model="some/base")
+    card = model_card(BertWithHeads(small_config(), heads, pooler), facts)
+    assert metadata(card) == {
+        "library_name": "transformers",
+        "pipeline_tag": pipeline,
+        "tags": ["bert", "bertkit"],
+        "license": "apache-2.0",
+        "language": "en",
+        "base_model": "some/base",
+    }
+    assert f"from transformers import AutoTokenizer, {auto}\n" in card
+    assert f"model = {auto}.from_pretrained(" in card
+    assert "## " not in card
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert set(metadata(model_card(small_model(), CardFacts("t")))) == {"library_name", "pipeline_tag", "tags"}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_characters(odd: str) -> None:
+    """In the metadata they come back as they were; in the table they stay in their cell."""
+    facts = CardFacts(odd, {"text": odd, "nested": {"a": odd}}, {"x_loss": 1.23456789}, odd, odd, odd, odd)
+    card = model_card(small_model(), facts)
+    found = metadata(card)
+    assert (found["license"], found["language"], found["base_model"]) == (odd, odd, odd)
+    (entry,) = found["model-index"]
+    assert (entry["name"], entry["results"][0]["dataset"]["name"]) == (odd, odd)
+    rows = [line for line in card.split("\n") if line.startswith("| ")]
+    assert len(rows) == 2 + 3
+    for row in rows:
+        assert row.replace("\\|", "").count("|") == 3
+        assert row.endswith(" |")
+    assert "| x_loss | 1.23457 |" in rows
+
+
+def test_the_card_of_a_run_holds_its_settings() -> None:
+    settings = compose("pretrain", ["data_dir=x", "output_dir=x", "steps=77", "seed=5"])
+    results = {"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77, "perplexity": None}
+    card = model_card(small_model(), pretraining_facts(settings, "three | books", results, "org/base"))
+    assert "| text | three \\| books |" in card
+    for line in ("| steps | 77 |", "| seed | 5 |", "| mlm_loss | 2.5 |"):
+        assert line in card
+    assert "peak_learning_rate 0.0001" in card
+    assert metadata(card)["pipeline_tag"] == "fill-mask"
+    assert metadata(card)["base_model"] == "org/base"
+    local = model_card(small_model(), pretraining_facts(settings, "x", results, "/home/me/bert"))
+    assert "base_model" not in metadata(local)
+    assert "| started from | another model's weights |" in local
+    assert "/home" not in local
+
+
+def test_an_encoder_without_pooler_says_how_to_load_it() -> None:
+    card = model_card(small_model(heads=(), with_pooler=False), CardFacts("t", results={"mlm_loss": 1.5}))
+    assert 'AutoModel.from_pretrained("DIRECTORY", add_pooling_layer=False)' in card
+    assert "model-index" not in metadata(card)
+
+
+def test_the_hub_reads_the_results(tmp_path: Path) -> None:
+    facts = CardFacts(
+        "Mine", results={"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77}, measured_on="held-out books"
+    )
+    (tmp_path / "README.md").write_text(model_card(small_model(), facts))
+    data = ModelCard.load(tmp_path / "README.md").data
+    assert data.model_name == "Mine"
+    found = [(r.task_type, r.dataset_name, r.metric_type, r.metric_name, r.metric_value) for r in data.eval_results]
+    assert sorted(found) == [
+        ("fill-mask", "held-out books", "accuracy", "mlm_accuracy", 0.25),
+        ("fill-mask", "held-out books", "loss", "mlm_loss", 2.5),
+    ]
+    assert data.library_name == "transformers"

@@ -1,0 +1,327 @@
+"""Model directories of every age load; anything unexpected is an error that lists the names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import HIDDEN, LAYERS, small_config, small_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertkit.errors import InputError
+from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.model.heads import BertWithHeads
+
+Tensors = dict[str, Tensor]
+WORDS = "bert.embeddings.word_embeddings.weight"
+NORM = "bert.embeddings.LayerNorm"
+
+
+def write(directory: Path, tensors: Tensors, **config: Any) -> Path:
+    directory.mkdir(exist_ok=True)
+    content = json.loads(huggingface.config_json(small_config(), "BertForPreTraining"))
+    (directory / "config.json").write_text(json.dumps({**content, **config}))
+    save_file({name: tensor.clone() for name, tensor in tensors.items()}, directory / "model.safetensors")
+    return directory
+
+
+@pytest.fixture
+def tensors() -> Tensors:
+    return dict(huggingface.tensors_of(small_model()))
+
+
+def assert_same_weights(model: BertWithHeads, *, encoder_only: bool = False) -> None:
+    expected = small_model().state_dict()
+    found = model.state_dict()
+    assert set(found) == {name for name in expected if not encoder_only or name.startswith("bert.")}
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def old_norms(tensors: Tensors) -> Tensors:
+    return {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+
+
+SPELLINGS: dict[str, Callable[[Tensors], Tensors]] = {
+    "as today": lambda tensors: tensors,
+    "gamma and beta": old_norms,
+    "module.": lambda tensors: {f"module.{name}": tensor for name, tensor in tensors.items()},
+    "position_ids": lambda tensors: {**tensors, "bert.embeddings.position_ids": torch.arange(41)[None]},
+    "tied decoder": lambda tensors: {**tensors, "cls.predictions.decoder.weight": tensors[WORDS]},
+    "tied decoder and its bias": lambda tensors: {
+        **tensors,
+        "cls.predictions.decoder.weight": tensors[WORDS],
+        "cls.predictions.decoder.bias": tensors["cls.predictions.bias"],
+    },
+    "decoder bias alone": lambda tensors: {
+        name.replace("cls.predictions.bias", "cls.predictions.decoder.bias"): tensor for name, tensor in tensors.items()
+    },
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_spellings(tmp_path: Path, tensors: Tensors, spelling: str) -> None:
+    written = SPELLINGS[spelling](tensors)
+    assert (spelling == "as today") == (written is tensors)
+    assert len(written) >= len(tensors)
+    model, report = huggingface.load(write(tmp_path / "model", written))
+    assert_same_weights(model)
+    assert len(report.loaded) == len(tensors)
+    assert len(report.skipped) == len(written) - len(tensors) + (spelling == "decoder bias alone")
+    assert report.new == []
+    assert huggingface.summary(report).startswith(f"{len(tensors)} tensors loaded")
+
+
+def test_an_encoder_without_prefix(tmp_path: Path, tensors: Tensors) -> None:
+    bare = {name.removeprefix("bert."): tensor for name, tensor in tensors.items() if name.startswith("bert.")}
+    model, report = huggingface.load(write(tmp_path / "model", bare))
+    assert_same_weights(model, encoder_only=True)
+    assert (len(report.loaded), report.skipped, report.new) == (len(bare), {}, [])
+
+
+def test_half_precision_files_load_as_float32(tmp_path: Path, tensors: Tensors) -> None:
+    model, _ = huggingface.load(write(tmp_path / "model", {name: t.bfloat16() for name, t in tensors.items()}))
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert torch.equal(model.bert.embeddings.token.weight, tensors[WORDS].bfloat16().float())
+
+
+def split(directory: Path, index_name: str, save: Callable[[Tensors, Path], object]) -> None:
+    """Replace the weights by two shards and an index."""
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    stem, suffix = index_name.removesuffix(".index.json").split(".")
+    names = sorted(tensors)
+    weight_map = {}
+    for number, chosen in enumerate((names[::2], names[1::2])):
+        shard = f"{stem}-{number}.{suffix}"
+        save({name: tensors[name] for name in chosen}, directory / shard)
+        weight_map |= dict.fromkeys(chosen, shard)
+    (directory / index_name).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+@pytest.mark.parametrize(
+    ("index_name", "save"),
+    [("model.safetensors.index.json", save_file), ("pytorch_model.bin.index.json", torch.save)],
+)
+def test_shards(tmp_path: Path, tensors: Tensors, index_name: str, save: Callable[[Tensors, Path], object]) -> None:
+    directory = write(tmp_path / "model", tensors)
+    split(directory, index_name, save)
+    assert_same_weights(huggingface.load(directory)[0])
+    missing = next(path for path in directory.iterdir() if "-1." in path.name)
+    missing.unlink()
+    with pytest.raises(InputError, match=rf"{index_name}: {missing.name} missing; copy the whole directory"):
+        huggingface.load(directory)
+
+
+@pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/model.safetensors", "sub/model.safetensors"])
+def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, tensors: Tensors, shard: str) -> None:
+    directory = write(tmp_path / "model", tensors)
+    (directory / "model.safetensors").rename(tmp_path / "secret.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, shard)}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match="names a file outside of its directory"):
+        huggingface.load(directory)
+
+
+def test_shards_that_are_not_what_the_index_says(tmp_path: Path, tensors: Tensors) -> None:
+    directory = write(tmp_path / "model", tensors)
+    split(directory, "model.safetensors.index.json", save_file)
+    index = directory / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps({"weight_map": {**content["weight_map"], "more": "model-0.safetensors"}}))
+    with pytest.raises(InputError, match="more is in the index only"):
+        huggingface.load(directory)
+    index.write_text(json.dumps({"weight_map": {k: v for k, v in content["weight_map"].items() if k != WORDS}}))
+    with pytest.raises(InputError, match=f"{WORDS} is in a shard only"):
+        huggingface.load(directory)
+    index.write_text(json.dumps(content))
+    second = load_file(directory / "model-1.safetensors")
+    first_name = next(iter(load_file(directory / "model-0.safetensors")))
+    save_file({**second, first_name: torch.ones(2)}, directory / "model-1.safetensors")
+    with pytest.raises(InputError, match=f"{first_name} stands in another shard too"):
+        huggingface.load(directory)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": []}'])
+def test_an_index_without_a_map_is_refused(tmp_path: Path, tensors: Tensors, content: str) -> None:
+    directory = write(tmp_path / "model", tensors)
+    (directory / "model.safetensors").rename(directory / "model-1.safetensors")
+    (directory / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(InputError, match=r"index\.json: no weight_map"):
+        huggingface.load(directory)
+
+
+def test_pickled_weights(tmp_path: Path, tensors: Tensors) -> None:
+    directory = write(tmp_path / "model", tensors)
+    (directory / "model.safetensors").unlink()
+    torch.save(old_norms(tensors), directory / "pytorch_model.bin")
+    assert_same_weights(huggingface.load(directory)[0])
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return exec, ("raise SystemExit('code in a weight file was run')",)
+
+
+@pytest.mark.parametrize(
+    "content", ["code", "cut short", "cut late", "empty", "no mapping", "nested", "numbers", "sparse"]
+)
+def test_a_damaged_or_hostile_pickle_is_refused(tmp_path: Path, tensors: Tensors, content: str) -> None:
+    directory = write(tmp_path / "model", tensors)
+    (directory / "model.safetensors").unlink()
+    path = directory / "pytorch_model.bin"
+    others = {
+        "code": {"a": Evil()}, "no mapping": [1, 2], "nested": {"state_dict": tensors}, "numbers": {1: torch.ones(2)},
+        "sparse": {"a": torch.eye(3).to_sparse()},
+    }  # fmt: skip
+    torch.save(others.get(content, tensors), path)
+    kept = {"cut short": 1000, "cut late": 20_000, "empty": 0}
+    path.write_bytes(path.read_bytes()[: kept.get(content)])
+    with pytest.raises(InputError, match=r"pytorch_model\.bin: ") as error:
+        huggingface.load(directory)
+    assert "weights_only" not in str(error.value)  # torch's own advice is to run the code
+    assert ("it asks for exec" in str(error.value)) == (content == "code")
+
+
+def test_a_damaged_safetensors_file_is_refused(tmp_path: Path, tensors: Tensors) -> None:
+    path = write(tmp_path / "model", tensors) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(InputError, match=r"model\.safetensors: damaged"):
+        huggingface.load(path.parent)
+
+
+def without(name: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {key: tensor for key, tensor in tensors.items() if key != name}
+
+
+MISFITS = [
+    (without(WORDS), {}, [f"1 weights do not fit config.json: {WORDS}: missing"]),
+    (without("cls.predictions.bias"), {}, ["cls.predictions.bias: missing"]),
+    (without("bert.pooler.dense.bias"), {}, ["bert.pooler.dense.bias: missing"]),
+    (lambda t: {**t, "extra.weight": torch.ones(2)}, {}, ["bert.extra.weight: has no place in this model"]),
+    (lambda t: {**t, f"{NORM}.scale": torch.ones(2)}, {}, [f"{NORM}.scale: has no place in this model"]),
+    (
+        lambda t: {**t, f"{NORM}.weight": torch.ones(3)},
+        {},
+        [f"{NORM}.weight: shape \\(3,\\), expected \\({HIDDEN},\\)"],
+    ),
+    (
+        lambda t: {**without(WORDS)(t), "extra": torch.ones(1), f"{NORM}.bias": torch.ones(2, 2)},
+        {},
+        ["3 weights do not fit", f"{WORDS}: missing", "bert.extra: has no place", f"{NORM}.bias: shape"],
+    ),
+    (lambda t: t, {"num_hidden_layers": LAYERS - 1}, ["16 weights do not fit", "has no place", "and 8 more"]),
+    (lambda t: t, {"num_hidden_layers": LAYERS + 1}, ["16 weights do not fit", f"layer.{LAYERS}", "missing"]),
+    (lambda t: t, {"vocab_size": 127}, [f"{WORDS}: shape \\(131, {HIDDEN}\\), expected \\(127, {HIDDEN}\\)"]),
+    (
+        lambda t: {**t, "cls.predictions.decoder.weight": t[WORDS] + 1},
+        {},
+        [f"cls.predictions.decoder.weight differs from {WORDS}; bertkit loads tied weights only"],
+    ),
+    (lambda t: {**t, WORDS: t[WORDS].half()}, {}, [f"{WORDS}: float16, the others float32"]),
+    (
+        lambda t: {**t, WORDS: (100 * t[WORDS]).long()},
+        {},
+        [f"{WORDS}: int64, expected float32, float16, bfloat16, float64; restore the directory"],
+    ),
+    (lambda t: {n: v.double() + 1e-12 for n, v in t.items()}, {}, ["float64 values that float32 does not hold"]),
+    (lambda t: {n: v.to(torch.float8_e4m3fn) for n, v in t.items()}, {}, [f"{WORDS}: float8_e4m3fn, expected float32"]),
+    (lambda t: {n: v for n, v in t.items() if "pooler" not in n}, {}, ["bert.pooler.dense.weight: missing"]),
+    (lambda t: t, {"num_hidden_layers": 20000}, ["num_hidden_layers=20000, but the weights are of 3 layers"]),
+    (lambda t: t, {"hidden_size": 2_000_000}, [r"shape \(131, 26\), expected \(131, 2000000\)"]),
+    (lambda t: t, {"layer_norm_eps": float("inf")}, ["layer_norm_eps=inf: expected a finite number"]),
+    (lambda t: t, {"layer_norm_eps": 10**400}, ["config.json: a number in it is too large"]),
+    (lambda t: t, {"vocab_size": -3}, ["vocab_size=-3: expected at least 1"]),
+    (lambda t: t, {"pad_token_id": 10**6}, ["pad_token_id=1000000: expected an id below vocab_size=131"]),
+    (lambda t: t, {"architectures": 5}, ["architectures=5: expected a list of names"]),
+    (lambda t: t, {"max_position_embeddings": 2}, ["max_position_embeddings=2: expected at least 3"]),
+    (lambda t: t, {"id2label": {"0": None, "1": "b"}}, ["id2label=.*: expected names"]),
+    (
+        lambda t: t,
+        {"id2label": None, "num_labels": 10**9},
+        ["num_labels=1000000000: expected a whole number from 1 to"],
+    ),
+    (lambda t: {**t, f"{NORM}.bias": t[f"{NORM}.bias"] / 0}, {}, [f"{NORM}.bias: {HIDDEN} of {HIDDEN} values are not"]),
+    (lambda t: {**t, f"module.{WORDS}": t[WORDS]}, {}, [f"{WORDS} stands there twice, under two spellings"]),
+    (lambda t: t, {"hidden_act": "maxout"}, ["config.json: hidden_act='maxout': expected gelu or gelu_new or"]),
+    (lambda t: t, {"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'"]),
+    (lambda t: t, {"is_decoder": True}, ["is_decoder=True is not supported"]),
+    (lambda t: t, {"tie_word_embeddings": False}, ["tie_word_embeddings=False"]),
+    (lambda t: t, {"model_type": "gpt2"}, ["model_type 'gpt2'; bertkit loads 'bert'"]),
+    (lambda t: t, {"num_attention_heads": 4}, ["config.json: .*26 is not a multiple of"]),
+    (lambda t: t, {"hidden_size": "26"}, ["config.json: hidden_size='26': expected a whole number"]),
+]
+
+
+@pytest.mark.parametrize(("change", "config", "messages"), MISFITS)
+def test_misfits_are_listed(
+    tmp_path: Path, tensors: Tensors, change: Callable[[Tensors], Tensors], config: dict, messages: list[str]
+) -> None:
+    directory = write(tmp_path / "model", change(tensors), **config)
+    for message in messages:
+        with pytest.raises(InputError, match=message):
+            huggingface.load(directory)
+
+
+@pytest.mark.parametrize(
+    ("removed", "message"),
+    [("model.safetensors", "no model.safetensors or pytorch_model.bin"), ("config.json", "no such file")],
+)
+def test_an_incomplete_directory(tmp_path: Path, tensors: Tensors, removed: str, message: str) -> None:
+    directory = write(tmp_path / "model", tensors)
+    (directory / removed).unlink()
+    with pytest.raises(InputError, match=message):
+        huggingface.load(directory)
+
+
+def test_config_without_optional_keys(tmp_path: Path, tensors: Tensors) -> None:
+    directory = write(tmp_path / "model", tensors)
+    content = json.loads((directory / "config.json").read_text())
+    for key in ("model_type", "layer_norm_eps", "type_vocab_size", "hidden_act", "pad_token_id", "initializer_range"):
+        del content[key]
+    (directory / "config.json").write_text(json.dumps(content))
+    config = huggingface.read_config(directory)
+    assert (config.layer_norm_eps, config.type_vocab_size, config.pad_token_id) == (1e-12, 2, 0)
+    del content["hidden_size"]
+    (directory / "config.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"config\.json: no hidden_size"):
+        huggingface.read_config(directory)
+
+
+def test_heads_that_the_file_lacks_are_new_and_seeded(tmp_path: Path, tensors: Tensors) -> None:
+    encoder = {name: tensor for name, tensor in tensors.items() if name.startswith("bert.")}
+    directory = write(tmp_path / "model", encoder)
+    loads = [huggingface.load(directory, ("masked_lm", "next_sentence"), seed=seed) for seed in (0, 0, 1)]
+    models, report = [model for model, _ in loads], loads[0][1]
+    assert {name.split(".")[1] for name in report.new} == {"masked_lm", "next_sentence"}
+    assert len(report.new) == 7
+    weights = [model.heads["masked_lm"].dense.weight for model in models]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert float(weights[0].detach().std()) > 0
+    assert all(torch.isfinite(p).all() for p in models[0].parameters())
+    assert "7 newly initialised (masked_lm, next_sentence)" in huggingface.summary(report)
+
+
+def test_written_names_are_those_of_the_class(tensors: Tensors) -> None:
+    assert WORDS in tensors
+    for heads, pooler, architecture in (
+        (("masked_lm", "next_sentence"), True, "BertForPreTraining"),
+        (("masked_lm",), False, "BertForMaskedLM"),
+        ((), True, "BertModel"),
+    ):
+        model = BertWithHeads(small_config(), heads, pooler)
+        assert huggingface.architecture_of(model) == architecture
+        prefix = "" if architecture == "BertModel" else "bert."
+        assert f"{prefix}embeddings.word_embeddings.weight" in huggingface.tensors_of(model)
+
+
+def test_config_is_read_back_as_written(tmp_path: Path, tensors: Tensors) -> None:
+    assert huggingface.read_config(write(tmp_path / "model", tensors)) == small_config()

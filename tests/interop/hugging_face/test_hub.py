@@ -1,0 +1,160 @@
+"""Hub ids are found in the local cache; never a network here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from conftest import small_model
+from huggingface_hub import constants
+
+from bertkit import export_model, load_model, load_tokenizer
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.interop.hugging_face import hub
+from bertkit.interop.load import resolve_model_dir
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub, and no way out."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "hub"
+
+
+def cached(cache: Path, name: str, tokenizer: Tokenizer) -> Path:
+    """A model in the cache, laid out as the hub's client does."""
+    model = cache / f"models--{name.replace('/', '--')}"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text(REVISION)
+    snapshot = model / "snapshots" / REVISION
+    snapshot.parent.mkdir()
+    export_model(small_model(tokenizer.vocab_size, seed=3), tokenizer, snapshot)
+    return snapshot
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "someone/bert_tiny.v2"])
+def test_a_cached_model(cache: Path, tokenizer: Tokenizer, name: str) -> None:
+    snapshot = cached(cache, name, tokenizer)
+    assert resolve_model_dir(name) == snapshot
+    expected = small_model(tokenizer.vocab_size, seed=3).bert.embeddings.token.weight
+    assert torch.equal(load_model(name).model.bert.embeddings.token.weight, expected)
+    assert load_tokenizer(name)("kan lor.")["input_ids"] == tokenizer("kan lor.")["input_ids"]
+
+
+def test_a_local_directory_comes_first(cache: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    snapshot = cached(cache, "someone/bert", tokenizer)
+    shutil.copytree(snapshot, tmp_path / "someone" / "bert")
+    assert resolve_model_dir("someone/bert") == Path("someone/bert")
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "someone/bert_tiny"])
+def test_neither_a_directory_nor_cached(cache: Path, name: str) -> None:
+    message = (
+        rf"^init_from={name}: no such directory, and no hub model that is cached or can be fetched "
+        r"\(OfflineModeIsEnabled\); give a local directory, or fetch it .* set HF_HOME to that cache$"
+    )
+    with pytest.raises(InputError, match=message):
+        resolve_model_dir(name, "init_from")
+    with pytest.raises(InputError, match=f"model_dir={name}: no such directory"):
+        load_tokenizer(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_id"),
+    [
+        ("bert-base-uncased", True),
+        ("google-bert/bert-base-uncased", True),
+        ("a/b.c_d-e", True),
+        ("runs/first/model", False),
+        ("./runs", False),
+        ("../runs", False),
+        ("/runs", False),
+        ("~/runs", False),
+        ("runs/", False),
+        ("", False),
+        ("a b", False),
+    ],
+)
+def test_what_looks_like_an_id(cache: Path, name: str, is_id: bool) -> None:
+    assert hub.is_id(name) == is_id
+    if not is_id and name:
+        with pytest.raises(InputError, match="no such directory; expected a run, a checkpoint"):
+            resolve_model_dir(name + "nowhere/")
+
+
+def test_a_file_is_no_id(cache: Path) -> None:
+    Path("notes.txt").write_text("dear diary")
+    with pytest.raises(InputError, match=r"model_dir=notes\.txt: no such directory; expected a run, a checkpoint"):
+        resolve_model_dir("notes.txt")
+
+
+class Snapshot:
+    """A hub with these files, and a client that fetches what matches."""
+
+    def __init__(self, folder: Path, *files: str) -> None:
+        self.folder, self.files, self.asked = folder, files, []
+
+    def __call__(self, name: str, allow_patterns: list[str]) -> str:
+        fetched = list(huggingface_hub.utils.filter_repo_objects(self.files, allow_patterns=allow_patterns))
+        for file in fetched:
+            path = self.folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+            self.asked.append(file)
+        return str(self.folder)
+
+
+TEXT = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+OTHERS = ("README.md", "tf_model.h5", "flax_model.msgpack", "onnx/model.onnx", "rust_model.ot", "training_args.bin")
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json")
+GOOGLE = ("bert_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index")
+
+
+@pytest.mark.parametrize(
+    ("weights", "fetched"),
+    [
+        (("model.safetensors", "pytorch_model.bin"), ("model.safetensors",)),
+        (SHARDS, SHARDS),
+        (("pytorch_model.bin",), ("pytorch_model.bin",)),
+        (GOOGLE, GOOGLE),
+    ],
+)
+def test_only_what_is_needed_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: tuple[str, ...], fetched: tuple[str, ...]
+) -> None:
+    snapshot = Snapshot(tmp_path, *TEXT, *OTHERS, *weights)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert hub.fetch("someone/bert", "model_dir") == tmp_path
+    assert sorted(set(snapshot.asked)) == sorted({*TEXT, *fetched})
+
+
+def test_a_hub_model_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Snapshot(tmp_path, *TEXT, *OTHERS))
+    with pytest.raises(
+        InputError, match="model_dir=someone/bert: the hub's someone/bert holds no weights that bertkit"
+    ):
+        hub.fetch("someone/bert", "model_dir")
+
+
+def test_a_cache_that_lacks_the_preferred_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's client refuses a cache without the safetensors that the hub has; the pickled weights in it will do."""
+
+    class IncompleteError(FileNotFoundError):
+        snapshot_path = "x"
+
+    def download(name: str, allow_patterns: list[str]) -> Any:
+        if "model*.safetensors" in allow_patterns:
+            raise IncompleteError
+        return Snapshot(tmp_path, "config.json", "pytorch_model.bin")(name, allow_patterns)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert hub.fetch("someone/bert", "model_dir") == tmp_path

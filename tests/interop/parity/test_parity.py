@@ -1,0 +1,226 @@
+"""The certificate of parity: within tolerance, and able to say no."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import LAYERS, minilm_dir, small_model
+from safetensors.torch import load_file, save_file
+
+from bertkit import check_certificate, export_model, load_model
+from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError, ParityError
+from bertkit.interop.parity import certificate, reference
+from bertkit.interop.parity import comparison as parity
+
+
+@pytest.fixture
+def exported(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    return export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("heads", "architecture", "values", "gradients"),
+    [
+        # hidden states, logits of each head, pooled output, loss
+        (None, "BertForPreTraining", LAYERS + 1 + 2 + 1, 5 + 16 * LAYERS + 2 + 5 + 2),
+        (["masked_lm"], "BertForMaskedLM", LAYERS + 1 + 1 + 1, 5 + 16 * LAYERS + 5),
+        ([], "BertModel", LAYERS + 1 + 1, 5 + 16 * LAYERS + 2),  # nothing to lose
+    ],
+)
+def test_a_random_model_is_within_tolerance(
+    exported: Path, tokenizer: Tokenizer, heads: list[str] | None, architecture: str, values: int, gradients: int
+) -> None:
+    directory = exported
+    if heads is not None:
+        directory = export_model(load_model(exported, heads), tokenizer, exported.with_name("other"))
+    result = parity.certificate(directory)
+    assert result["architecture"] == architecture
+    assert result["within_tolerance"] is True
+    rows = result["comparisons"]
+    assert {row["case"] for row in rows} == {"text, padded", "random ids, padded", "random ids, all positions"}
+    assert {row["dtype"] for row in rows} == {"float32", "float64"}
+    assert sum(row["what"].startswith("gradient.") for row in rows) == 6 * gradients
+    assert len(rows) == 6 * (values + gradients)
+    assert max(row["max_abs"] for row in rows if row["dtype"] == "float64") <= 1e-10
+    assert parity.certificate(directory) == result  # a function of the model and the seed
+    assert certificate.in_one_screen(result).endswith("within tolerance")
+    reference.same_ids(directory, parity.TEXTS)
+
+
+def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a reference with one slightly different weight, both the values and the gradients fail."""
+    load = parity.load_reference
+
+    def nudged(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool) -> object:
+        model = load(directory, architecture, dtype, with_pooler)
+        with torch.no_grad():
+            model.bert.encoder.layer[1].attention.self.value.bias[3] += 1e-3
+        return model
+
+    monkeypatch.setattr(parity, "load_reference", nudged)
+    result = parity.certificate(exported)
+    assert result["within_tolerance"] is False
+    bad = {row["what"] for row in result["comparisons"] if not row["within_tolerance"]}
+    assert {"hidden_states.2", "logits.masked_lm", "loss"} <= bad
+    assert any(what.startswith("gradient.") for what in bad)
+    assert "hidden_states.1" not in bad
+    assert "BAD" in certificate.in_one_screen(result)
+    assert certificate.in_one_screen(result).endswith("NOT within tolerance")
+
+
+def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> None:
+    """It is refused for an export, and compared by way of a copy for `verify`."""
+    tensors = load_file(exported / "model.safetensors")
+    save_file({f"module.{name}": t for name, t in tensors.items()}, exported / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"transformers does not load it cleanly .*missing"):
+        parity.certificate(exported, rewrite=False)
+    result = parity.certificate(exported)
+    assert result["within_tolerance"] is True
+    assert "transformers does not load it cleanly" in result["rewritten_because"]
+    assert "compared with a copy that bertkit wrote" in certificate.in_one_screen(result)
+
+
+def test_a_tokenizer_of_another_size_is_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vocab = (exported / "vocab.txt").read_text()
+    (exported / "vocab.txt").write_text(vocab + "more\n")
+    size = len(vocab.splitlines())
+    assert run(["verify", f"model_dir={exported}"]) == 2
+    assert f"the tokenizer has {size + 1} tokens, the embeddings {size} rows" in capsys.readouterr().err
+
+
+def test_a_weight_flipped_in_memory_after_loading_fails(exported: Path, tmp_path: Path) -> None:
+    output = tmp_path / "parity.json"
+    assert run(["verify", f"model_dir={exported}", f"output={output}"]) == 0
+    check_certificate(load_model(exported), output)
+    check_certificate(load_model(exported, ["masked_lm"]), output)  # some of the certified heads
+    for name, parameter in load_model(exported).model.named_parameters():
+        model = load_model(exported)
+        changed = dict(model.model.named_parameters())[name]
+        with torch.no_grad():
+            changed.view(torch.int32).flatten()[-1] ^= 1  # one bit
+        assert not torch.equal(changed, parameter)
+        with pytest.raises(ParityError, match="1 tensors are not those of"):
+            check_certificate(model, output)
+    with pytest.raises(ParityError, match=r"2 tensors .*classifier\.bias"):
+        check_certificate(small_model(load_model(exported).config.vocab_size, heads=("sequence",)), output)
+    content = json.loads(output.read_text())
+    output.write_text(json.dumps({**content, "within_tolerance": False}))
+    with pytest.raises(ParityError, match="not within tolerance"):
+        check_certificate(load_model(exported), output)
+    output.write_text("{}")
+    with pytest.raises(InputError, match="holds something else than a certificate"):
+        check_certificate(load_model(exported), output)
+
+
+def test_verify_sees_a_flipped_weight(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "parity.json"
+    command = ["verify", f"model_dir={exported}", f"output={output}"]
+    assert run(command) == 0
+    certified = output.read_bytes()
+    assert json.loads(certified)["within_tolerance"] is True
+    assert run(command) == 0
+    path = exported / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1  # one bit of the last weight: both implementations still agree on it
+    path.write_bytes(bytes(data))
+    capsys.readouterr()
+    assert run(command) == 1
+    out = capsys.readouterr().out
+    changed = max(load_file(path))  # tensors lie in the order of their names
+    assert f"changed since it was certified: {changed}\n" in out
+    assert output.read_bytes() == certified
+    assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'another.json'}"]) == 0
+
+
+def test_a_certificate_in_the_directory_is_checked_too(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", f"model_dir={exported}"]) == 0
+    (exported / "parity.json").write_text(capsys.readouterr().out)
+    tensors = load_file(exported / "model.safetensors")
+    tensors["cls.predictions.bias"][0] += 1
+    save_file(tensors, exported / "model.safetensors", {"format": "pt"})
+    assert run(["verify", f"model_dir={exported}"]) == 1
+    assert json.loads(capsys.readouterr().out)["changed_since_certified"] == ["cls.predictions.bias"]
+
+
+@pytest.mark.parametrize("change", ["hidden_act", "vocabulary"])
+def test_verify_sees_another_configuration_and_tokenizer(
+    exported: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["verify", f"model_dir={exported}", f"output={tmp_path / 'parity.json'}"]
+    assert run(command) == 0
+    if change == "hidden_act":
+        path = exported / "config.json"
+        path.write_text(path.read_text().replace('"gelu"', '"relu"'))
+    else:
+        path = exported / "tokenizer_config.json"
+        path.write_text(path.read_text().replace('"model_max_length": 41', '"model_max_length": 40'))
+    capsys.readouterr()
+    assert run(command) == 1
+    assert f"changed since it was certified: {path.name}" in capsys.readouterr().out
+    if change == "hidden_act":
+        with pytest.raises(ParityError, match="the configuration is not that of"):
+            check_certificate(load_model(exported), tmp_path / "parity.json")
+
+
+def test_a_layer_less_in_memory_fails(exported: Path, tmp_path: Path) -> None:
+    assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'parity.json'}"]) == 0
+    model = load_model(exported)
+    model.model.bert.encoder.layers = model.model.bert.encoder.layers[:-1]
+    with pytest.raises(ParityError, match="16 tensors are not those of"):
+        check_certificate(model, tmp_path / "parity.json")
+
+
+@pytest.mark.parametrize("heads", [("masked_lm",), ("token",), ("span",)])
+def test_a_pooler_beside_a_head_that_does_not_look_at_it(
+    heads: tuple[str, ...], tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    """As older releases of transformers wrote it."""
+    model = small_model(tokenizer.vocab_size, heads=heads)
+    directory = export_model(model, tokenizer, tmp_path / "model")
+    tensors = load_file(directory / "model.safetensors")
+    pooler = {f"bert.pooler.{name}": tensor for name, tensor in model.bert.pooler.state_dict().items()}
+    save_file({**tensors, **pooler}, directory / "model.safetensors", {"format": "pt"})
+    result = parity.certificate(directory)
+    assert result["within_tolerance"] is True
+    assert set(pooler) <= set(result["tensor_sha256"])
+
+
+def test_files_that_tokenize_differently_are_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (exported / "vocab.txt").read_text().splitlines()
+    lines[10], lines[20] = lines[20], lines[10]
+    (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
+    assert run(["verify", f"model_dir={exported}"]) == 2
+    assert "vocab.txt and tokenizer.json number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '{"format": "bertkit parity certificate 2"}', "{"])
+def test_a_broken_certificate_is_one_line(content: str, exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (exported / "parity.json").write_text(content)
+    assert run(["verify", f"model_dir={exported}"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_gradients_that_are_all_rounding_and_those_that_are_wrong() -> None:
+    """In float32 ours may be as far from float64 as theirs, not further."""
+    truth = torch.tensor([1e-3, 1.0])
+    exact = {"a": (truth, truth)}
+    for ours, theirs, within in (
+        ([1.1e-3, 1.0], [0.9e-3, 1.0], True),
+        ([1.3e-3, 1.0], [0.9e-3, 1.0], False),
+        ([float("nan"), 1.0], [0.9e-3, 1.0], False),
+    ):
+        pair = {"a": (torch.tensor(ours), torch.tensor(theirs))}
+        assert parity._compare_gradients(pair, torch.float32, exact)[0]["within_tolerance"] is within
+        assert parity._compare_gradients(pair, torch.float32, None)[0]["within_tolerance"] is False
+
+
+def test_a_real_checkpoint_is_within_tolerance() -> None:
+    result = parity.certificate(minilm_dir(), num_sequences=2)
+    assert result["within_tolerance"] is True
+    assert result["architecture"] == "BertModel"
+    assert len(result["tensor_sha256"]) == 5 + 16 * 6 + 2

@@ -1,0 +1,308 @@
+"""A run with a longer final phase: what each step sees, and that stops and processes change nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import make_text, write_text
+
+from bertkit.cli import compose, run
+from bertkit.config import build
+from bertkit.data.config import MaskingConfig, SegmentsConfig
+from bertkit.data.prepared import open_prepared
+from bertkit.data.sampling import Sampler
+from bertkit.errors import InputError
+from bertkit.files import sha256_file
+from bertkit.run.length_phases import make_phases, micro_sequences_of
+from bertkit.settings.schemas import PretrainSettings
+from bertkit.train import loop
+from bertkit.train.checkpoint import all_checkpoints, read_tensors
+from bertkit.train.log import read_metrics
+
+SMALL = [
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=64",
+    "segments.max_seq_length=24", "final_phase.max_seq_length=56", "final_phase.share=0.4", "steps=10",
+    "batch.sequences=12", "log.every_steps=1", "evaluation.every_steps=3", "checkpoint.every_steps=1",
+    "checkpoint.keep_last=20", "optimizer.peak_learning_rate=1e-3", "schedule.warmup_steps=2",
+]  # fmt: skip
+
+
+def settings_of(*more: str) -> PretrainSettings:
+    return build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", *SMALL, *more]))
+
+
+def pretrain(data: Path, output: Path, *more: str) -> int:
+    return run(["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more])
+
+
+def weights(run_dir: Path) -> str:
+    return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+def rows(run_dir: Path) -> list[dict[str, float]]:
+    return [{**row, "tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "share", "border"), [(10, 0.4, 6), (1_000_000, 0.1, 900_000), (7, 0.1, 6), (2, 0.5, 1)]
+)
+def test_the_border(prepared_dir: Path, tmp_path: Path, steps: int, share: float, border: int) -> None:
+    settings = settings_of(f"steps={steps}", f"final_phase.share={share}")
+    first, final = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5, 3])
+    assert (first.first_step, first.last_step, final.first_step, final.last_step) == (0, border, border, steps)
+    assert (len(first.shards), len(final.shards)) == (3, 4)
+
+
+def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: Path) -> None:
+    settings = settings_of("final_phase.max_seq_length=null")
+    (only,) = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5])
+    assert (only.first_step, only.last_step, only.sampler.segments.max_seq_length) == (0, 10, 24)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([], [6, 6]),
+        (["batch.sequences=256"], [64, 32]),  # 2,048 tokens at once: at most 85 of 24 and 36 of 56, in equal parts
+        (["batch.micro_sequences=5"], [5, 5]),
+        (["batch.micro_tokens=170"], [7, 3]),
+    ],
+)
+def test_micro_batches_depend_on_the_length(more: list[str], expected: list[int]) -> None:
+    assert micro_sequences_of(settings_of(*more), "cpu", 1) == expected
+
+
+def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_path: Path) -> None:
+    """Of each phase, from the beginning of that sampler's first epoch, whatever the phase before."""
+    dataset = open_prepared(prepared_dir)
+    both = make_phases(settings_of(), dataset, tmp_path, [5, 3])
+    masking = MaskingConfig(0.15, False, 0.8, 0.1)
+    longest = []
+    for phase, length, size in zip(both, (24, 56), (5, 3), strict=True):
+        segments = SegmentsConfig("pairs", length, 0.1)
+        alone = Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
+        for step in range(phase.first_step, phase.last_step):
+            ranges = [(first, min(first + size, 12)) for first in range(0, 12, size)]
+            expected = alone.micro_batches(step - phase.first_step, 12, ranges)
+            found = phase.micro_batches(step, range(len(ranges)))
+            assert [number for number, _ in found] == list(range(len(ranges)))
+            for (_, batch), other in zip(found, expected, strict=True):
+                for field in dataclasses.fields(batch):
+                    np.testing.assert_array_equal(getattr(batch, field.name), getattr(other, field.name))
+        longest.append(max(batch.sequence_lengths.max() for _, batch in found))
+    assert longest[0] <= 24 < longest[1] <= 56
+    assert len({path.name.split("-")[-1] for path in tmp_path.iterdir()}) == 2  # a cache for each length
+
+
+def test_what_a_run_says_and_writes(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run") == 0
+    said = capsys.readouterr().out.splitlines()
+    spoken = [line.split(":")[0] for line in said if "sequences of up to" in line]
+    assert spoken == [
+        "steps 1 to 6, sequences of up to 24 tokens",
+        "steps 7 to 10, sequences of up to 56 tokens",
+    ]
+    at = [index for index, line in enumerate(said) if line.startswith(("step 6/", "steps 7 to", "step 7/"))]
+    assert at == sorted(at)
+    assert len(at) == 3
+    state = json.loads((all_checkpoints(tmp_path / "run")[0] / "state.json").read_text())
+    assert state["chosen"]["cut"] == [6, 6]
+    logged = rows(tmp_path / "run")
+    assert [row["step"] for row in logged] == list(range(1, 11))
+    assert [row["step"] for row in logged if "eval_mlm_loss" in row] == [3, 6, 9, 10]
+    # one schedule over both phases: linear from the end of the warm-up to the last step
+    rates = [0, 0.5, *((10 - step) / 8 for step in range(2, 10))]
+    assert [row["learning_rate"] for row in logged] == pytest.approx([1e-3 * rate for rate in rates])
+    assert "| final phase | max_seq_length 56, share 0.4 |" in (tmp_path / "run" / "model" / "README.md").read_text()
+    assert pretrain(prepared_dir, tmp_path / "run") == 0
+    assert "done already" in capsys.readouterr().out
+
+
+def test_evaluation_has_the_length_of_the_phase(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the run measured at a step is what evaluate measures on its checkpoint at that length, and at no other."""
+    assert pretrain(prepared_dir, tmp_path / "run", "evaluation.every_steps=1") == 0
+    logged = {row["step"]: row["eval_mlm_loss"] for row in rows(tmp_path / "run")}
+    measured: dict[tuple[int, int], float] = {}
+    for path in all_checkpoints(tmp_path / "run"):
+        step = int(path.name[5:])
+        if step in (5, 6, 7, 10):
+            for length in (24, 56):
+                capsys.readouterr()
+                arguments = [f"model_dir={path}", f"data_dir={prepared_dir}", f"segments.max_seq_length={length}"]
+                assert run(["evaluate", *arguments, "device=cpu", "split=held_out"]) == 0
+                measured[step, length] = json.loads(capsys.readouterr().out)["mlm_loss"]
+    for step, length, other in ((5, 24, 56), (6, 24, 56), (7, 56, 24), (10, 56, 24)):
+        assert logged[step] == pytest.approx(measured[step, length], abs=1e-6)
+        assert abs(logged[step] - measured[step, other]) > 1e-4
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["mlm_loss"] == logged[10]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_resumed_in_each_phase_and_at_the_border_bit_for_bit(
+    prepared_dir: Path, tmp_path: Path, optimizer: str
+) -> None:
+    """Cut a finished run back to a checkpoint and let it go on; once through several cuts in a row."""
+    more = [f"optimizer={optimizer}", "optimizer.peak_learning_rate=1e-3"]
+    assert pretrain(prepared_dir, tmp_path / "whole", *more) == 0
+    whole = weights(tmp_path / "whole"), rows(tmp_path / "whole")
+    for cuts in ((3,), (5,), (6,), (7,), (8,), (9, 6, 2)):
+        cut_run = tmp_path / "-".join(map(str, cuts))
+        shutil.copytree(tmp_path / "whole", cut_run)
+        for cut in cuts:
+            for name in ("model", "cache"):
+                shutil.rmtree(cut_run / name)
+            (cut_run / "eval.json").unlink()
+            for path in all_checkpoints(cut_run):
+                if int(path.name[5:]) > cut:
+                    shutil.rmtree(path)
+            assert pretrain(prepared_dir, cut_run, *more) == 0
+            assert (weights(cut_run), rows(cut_run)) == whole, cut
+
+
+def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
+    prepared_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever resumes it, with whatever memory: dropout and rounding depend on them."""
+    assert pretrain(prepared_dir, tmp_path / "run") == 0
+    whole = weights(tmp_path / "run")
+    for path in all_checkpoints(tmp_path / "run")[:6]:
+        shutil.rmtree(path)
+    (tmp_path / "run" / "eval.json").unlink()
+    monkeypatch.setitem(loop.TOKENS_AT_ONCE, "cpu", 100)
+    assert micro_sequences_of(settings_of(), "cpu", 1) == [4, 1]
+    assert pretrain(prepared_dir, tmp_path / "run") == 0
+    assert weights(tmp_path / "run") == whole
+    assert pretrain(prepared_dir, tmp_path / "other") == 0
+    assert weights(tmp_path / "other") != whole
+
+
+def test_a_final_phase_is_part_of_what_a_run_is(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run") == 0
+    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.share=0.3") == 2
+    assert "final_phase.share: 0.4 there, 0.3 here" in capsys.readouterr().err
+    assert pretrain(prepared_dir, tmp_path / "one", "final_phase.max_seq_length=null") == 0
+    assert weights(tmp_path / "one") != weights(tmp_path / "run")
+    first = [rows(tmp_path / name)[:6] for name in ("one", "run")]
+    assert [row["loss"] for row in first[0]] == [row["loss"] for row in first[1]]  # until the border
+
+
+def test_two_processes_take_the_same_steps(prepared_dir: Path, tmp_path: Path) -> None:
+    more = ["batch.micro_tokens=150", "optimizer=lamb", "optimizer.peak_learning_rate=1e-3"]
+    assert pretrain(prepared_dir, tmp_path / "one", *more) == 0
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bertkit",
+        "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'two'}", *SMALL, *more,
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(command, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = (rows(tmp_path / name) for name in ("one", "two"))
+    for ours, theirs in zip(one, two, strict=True):
+        for key in ("loss", "learning_rate", "grad_norm", *(key for key in ours if key.startswith("eval_"))):
+            assert ours[key] == pytest.approx(theirs[key], abs=2e-6), (ours["step"], key)
+    ours, theirs = (read_tensors(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) <= 2e-6
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            ["final_phase.max_seq_length=24"],
+            "final_phase.max_seq_length=24: expected more than segments.max_seq_length=24",
+        ),
+        (["final_phase.max_seq_length=65"], "max_position_embeddings=64; lower final_phase.max_seq_length"),
+        (["final_phase.share=0"], "final_phase.share=0.0: expected a share of the steps between 0 and 1"),
+        (["final_phase.share=1.0"], "final_phase.share=1.0: expected a share of the steps between 0 and 1"),
+        (["final_phase.share=0.01"], "final_phase.share=0.01 of steps=10 leaves a phase without steps"),
+        (["steps=1", "schedule.warmup_steps=0"], "final_phase.share=0.4 of steps=1 leaves a phase without steps"),
+        (["init_moments=true"], "init_moments=true has no effect without init_from="),
+    ],
+)
+def test_refusals(more: list[str], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        settings_of(*more)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_instances_of_a_fixed_length_have_no_final_phase() -> None:
+    """One reason, whatever else of the phase would not do."""
+    given = ["data_dir=x", "output_dir=y", "segments=google", "final_phase.max_seq_length=100"]
+    with pytest.raises(
+        InputError, match=r"segments=google has one length.*start a second run with init_from="
+    ) as error:
+        build(PretrainSettings, compose("pretrain", given))
+    assert "\n" not in str(error.value)
+
+
+def test_a_share_without_a_final_phase_has_no_effect() -> None:
+    with pytest.raises(InputError, match=r"final_phase.share=0.3: has no effect without final_phase.max_seq_length="):
+        build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", "final_phase.share=0.3"]))
+
+
+def test_a_model_too_short_for_the_final_phase(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
+    assert (
+        pretrain(prepared_dir, tmp_path / "next", f"init_from={tmp_path / 'run'}", "final_phase.max_seq_length=65") == 2
+    )
+    said = capsys.readouterr().err
+    assert "max_seq_length=65 exceeds the model's max_position_embeddings=64; lower final_phase.max_seq_length" in said
+    assert not (tmp_path / "next").exists()
+
+
+def test_moments_to_start_from(prepared_dir: Path, tmp_path: Path) -> None:
+    """The first update of a run adds the same gradient to them that it adds to nothing otherwise; counts start anew."""
+    common = ["final_phase.max_seq_length=null", "schedule.warmup_steps=0", "optimizer=lamb"]
+    assert pretrain(prepared_dir, tmp_path / "first", *common, "steps=4") == 0
+    more = [*common, "steps=1", f"init_from={tmp_path / 'first'}"]
+    assert pretrain(prepared_dir, tmp_path / "with", *more, "init_moments=true") == 0
+    assert pretrain(prepared_dir, tmp_path / "without", *more) == 0
+    newest = {name: all_checkpoints(tmp_path / name)[0] for name in ("first", "with", "without")}
+    old, moved, fresh = (read_tensors(newest[name] / "optimizer.safetensors") for name in newest)
+    assert len(old) > 60
+    for name in old:
+        beta = 0.9 if name.endswith("exp_avg") else 0.999
+        assert float((moved[name] - beta * old[name] - fresh[name]).abs().max()) < 1e-7, name
+    assert max(float(old[name].abs().max()) for name in old) > 1e-3
+    states = [json.loads((newest[name] / "state.json").read_text())["num_updates"] for name in newest]
+    assert states == [4, 1, 1]
+    identity = json.loads((tmp_path / "with" / "manifest.json").read_text())["identity"]
+    assert "optimizer.safetensors" in identity["starting_weights"]
+
+
+def test_moments_that_do_not_fit_are_refused(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["final_phase.max_seq_length=null", "steps=2", "init_moments=true"]
+    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
+    cases = [
+        (tmp_path / "run" / "model", [], "has no optimizer state; take a bertkit run or one of its checkpoints"),
+        (tmp_path / "run", ["segments=full_sentences"], "holds moments of other parameters than this run's"),
+        (tmp_path / "run", ["optimizer=lamb"], "was trained with optimizer=adamw, whose moments mean something else"),
+    ]
+    for source, more, message in cases:
+        assert pretrain(prepared_dir, tmp_path / "next", *common, f"init_from={source}", *more) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "next").exists()
+
+
+def test_a_document_shorter_than_the_final_length(tmp_path: Path) -> None:
+    """Short text does: a longer phase simply has fewer examples an epoch."""
+    text = write_text(tmp_path / "text.txt", make_text(9))
+    assert run(["prepare", f"corpus.path={text}", f"output_dir={tmp_path / 'data'}", "tokenizer.vocab_size=131"]) == 0
+    assert pretrain(tmp_path / "data", tmp_path / "run", "batch.sequences=64") == 0

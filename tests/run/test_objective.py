@@ -1,0 +1,158 @@
+"""The losses of the task heads: sums and counts beside torch's means, on numbers and on cut-up batches; no step waits for its device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import small_model
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bertkit.batch import PretrainBatch, TaskBatch
+from bertkit.run.objective import pretraining_losses, task_logits, task_losses
+from bertkit.train import loop
+from bertkit.train.config import OptimizerConfig
+from bertkit.train.optimizer import AdamW, parameter_groups
+
+LENGTHS = np.array([3, 5, 7, 2])
+IDS = np.random.default_rng(0).integers(5, 131, 17)
+TAGS = np.where(np.arange(17) % 3 == 0, np.arange(17) % 2, -100)
+SPANS = np.array([[0, 2], [1, 1], [0, 0], [1, 1]])
+WEIGHTS = np.array([0.25, 3.0])
+
+
+def batch_of(head: str, labels: object, num_choices: int = 1, weights: np.ndarray | None = None) -> TaskBatch:
+    return TaskBatch(head, IDS, np.zeros(17, np.int64), LENGTHS, np.array(labels), num_choices, weights)
+
+
+def plain_loss(batch: TaskBatch, logits: list[np.ndarray]) -> torch.Tensor:
+    """The mean loss as torch gives it, sequence by sequence."""
+    labels = torch.from_numpy(np.asarray(batch.labels))
+    weight = None if batch.class_weights is None else torch.from_numpy(batch.class_weights).float()
+    rows = [torch.from_numpy(part) for part in logits]
+    if batch.head == "span":
+        parts = [F.cross_entropy(row.T, label) for row, label in zip(rows, labels, strict=True)]
+        return torch.stack(parts).mean()  # rows (2, T) against (2,): the mean of start and end
+    if batch.head == "token":
+        return F.cross_entropy(torch.cat(rows), labels, weight)
+    outputs = torch.stack(rows)
+    if batch.head == "choice":
+        return F.cross_entropy(outputs.view(-1, 2), labels)
+    if labels.is_floating_point() and labels.ndim == 1:
+        return F.mse_loss(outputs[:, 0].double(), labels)
+    if labels.is_floating_point():
+        return F.binary_cross_entropy_with_logits(outputs.double(), labels)
+    return F.cross_entropy(outputs, labels, weight)
+
+
+BATCHES = {
+    "sequence": batch_of("sequence", [1, 0, 1, 1]),
+    "weighted sequence": batch_of("sequence", [1, 0, 1, 1], weights=WEIGHTS),
+    "regression": batch_of("sequence", [0.5, 2.0, 0.25, 1.0]),
+    "several labels": batch_of("sequence", [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]),
+    "token": batch_of("token", TAGS),
+    "weighted token": batch_of("token", TAGS, weights=WEIGHTS),
+    "span": batch_of("span", SPANS),
+    "choice": batch_of("choice", [1, 0], num_choices=2),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_loss_is_that_of_torch(name: str) -> None:
+    batch = BATCHES[name]
+    labels = ("score",) if name == "regression" else ("no", "yes")
+    model = small_model(heads=(batch.head,), labels=labels, with_pooler=batch.head in ("sequence", "choice"))
+    logits, loss = task_logits(model, batch)
+    term = task_losses(model, batch)[batch.head]
+    assert loss is not None
+    assert (float(loss.sum), loss.count, loss.sum.requires_grad) == (float(term.sum.detach()), term.count, False)
+    assert term.count == pytest.approx(batch.loss_counts[batch.head])
+    assert float(term.sum.detach() / term.count) == pytest.approx(float(plain_loss(batch, logits)), rel=1e-6)
+    assert term.sum.requires_grad
+    if name == "regression":
+        assert term.correct is None
+    else:
+        assert term.correct is not None
+        assert 0 <= float(term.correct) <= term.count
+
+
+def test_right_predictions_are_counted() -> None:
+    model = small_model(heads=("span",), with_pooler=False)
+    best = np.array([row.argmax(0) for row in task_logits(model, BATCHES["span"])[0]])
+    for labels, expected in ((best, 4), (best + np.array([[1, 0], [0, 0], [0, 0], [0, 0]]), 3)):
+        correct = task_losses(model, batch_of("span", labels % LENGTHS[:, None]))["span"].correct
+        assert correct is not None
+        assert int(correct) == expected
+    model = small_model(heads=("token",), with_pooler=False, labels=("no", "yes"))
+    best = np.concatenate([row.argmax(1) for row in task_logits(model, BATCHES["token"])[0]])
+    right = np.where(TAGS == -100, -100, best)
+    for weights, expected in ((None, 6.0), (WEIGHTS, WEIGHTS[best[TAGS != -100]].sum())):
+        correct = task_losses(model, batch_of("token", right, weights=weights))["token"].correct
+        assert correct is not None
+        assert float(correct) == pytest.approx(expected)
+
+
+def test_logits_have_the_shape_of_their_sequence() -> None:
+    shapes = {
+        "sequence": [(2,)] * 4,
+        "token": [(n, 2) for n in LENGTHS],
+        "span": [(n, 2) for n in LENGTHS],
+        "choice": [(1,)] * 4,
+    }
+    for head, expected in shapes.items():
+        model = small_model(heads=(head,), with_pooler=head in ("sequence", "choice"))
+        assert [row.shape for row in task_logits(model, BATCHES[head])[0]] == expected
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operators for which the host would have to wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        if name.startswith(("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero")):
+            self.found.append(name)
+        # a mask as an index becomes `nonzero` below
+        if name in ("aten::index.Tensor", "aten::index_put.default") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        ):
+            self.found.append(f"{name} with a mask")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", [*BATCHES, "pretraining"])
+@pytest.mark.parametrize("num_parts", [None, 4])
+def test_nothing_in_a_step_waits_for_the_device(name: str, num_parts: int | None) -> None:
+    if name == "pretraining":
+        batch: Any = PretrainBatch(IDS, IDS % 2, LENGTHS, np.array([1, 4, 16]), IDS[[1, 4, 16]], np.array([0, 1, 1, 0]))
+        model, losses = small_model(dropout=0.1), pretraining_losses
+    else:
+        batch, losses = BATCHES[name], task_losses
+        pooled = batch.head in ("sequence", "choice")
+        labels = ("score",) if name == "regression" else ("no", "yes")
+        model = small_model(heads=(batch.head,), labels=labels, with_pooler=pooled, dropout=0.1)
+    optimizer = AdamW(
+        parameter_groups(model.train(), 0.01), OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, True, 1.0)
+    )
+    accelerator = loop.make_accelerator("cpu", 1)
+    with Waits() as waits:
+        report = loop.optimizer_step(
+            accelerator, model, optimizer, losses, [(number, batch) for number in range(4)],
+            step=0, learning_rate=1e-3, max_grad_norm=1.0, seed=0, num_parts=num_parts, stop_requested=False,
+        )  # fmt: skip
+    assert waits.found == []
+    assert report.fault is None
+
+
+def test_waiting_is_noticed() -> None:
+    with Waits() as waits:
+        values = torch.arange(3.0)
+        float(values.sum())
+        values[values > 0]
+    assert waits.found == ["aten::_local_scalar_dense", "aten::index.Tensor with a mask"]

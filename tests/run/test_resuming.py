@@ -1,0 +1,250 @@
+"""Resumed, changed, interrupted by the disk: what a run does with its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertkit.cli import run
+from bertkit.files import sha256_file
+from bertkit.run.state import TrainingRun
+from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
+from bertkit.train.log import read_metrics
+
+SMALL = [
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
+    "segments.max_seq_length=24", "batch.sequences=6", "log.every_steps=1", "checkpoint.every_steps=1", "steps=4",
+    "evaluation.every_steps=2", "evaluation.max_sequences=16", "optimizer.peak_learning_rate=1e-3",
+    "schedule.warmup_steps=0",
+]  # fmt: skip
+
+
+def pretrain(data: Path, output: Path, *more: str) -> int:
+    return run(["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more])
+
+
+@pytest.fixture(scope="module")
+def four_steps(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests take a copy."""
+    run_dir = tmp_path_factory.mktemp("run") / "run"
+    assert pretrain(prepared_dir, run_dir) == 0
+    return run_dir
+
+
+@pytest.fixture
+def finished(four_steps: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(four_steps, tmp_path / "run"))
+
+
+def rows(run_dir: Path) -> dict[int, dict[str, Any]]:
+    return {row["step"]: row for row in read_metrics(run_dir / "metrics.jsonl")}
+
+
+def names(run_dir: Path) -> list[int]:
+    return [int(path.name[5:]) for path in all_checkpoints(run_dir)]
+
+
+def test_a_finished_run_trains_longer(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = rows(finished)
+    assert pretrain(prepared_dir, finished, "steps=6") == 0
+    assert "warning: steps: 4 up to step 4, 6 from here on\n" in capsys.readouterr().out
+    after = rows(finished)
+    assert list(after) == [1, 2, 3, 4, 5, 6]
+    assert {step: after[step] for step in before} == before
+    assert [after[step]["learning_rate"] for step in (5, 6)] == pytest.approx([1e-3 * 2 / 6, 1e-3 / 6])
+    assert json.loads((finished / "eval.json").read_text())["steps"] == 6
+    assert yaml.safe_load((finished / "config.yaml").read_text())["steps"] == 6
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["changes"] == [{"step": 4, "key": "steps", "old": 4, "new": 6}]
+    assert pretrain(prepared_dir, finished, "steps=6") == 0
+    assert capsys.readouterr().out.startswith("done already")
+    assert pretrain(prepared_dir, finished, "steps=5") == 2
+    assert "steps=5: the run in " in capsys.readouterr().err
+    assert json.loads((finished / "eval.json").read_text())["steps"] == 6
+
+
+def test_a_fixed_setting_takes_effect_when_it_is_allowed(
+    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["steps=6", "optimizer.peak_learning_rate=5e-4"]
+    assert pretrain(prepared_dir, finished, *more) == 2
+    said = capsys.readouterr().err
+    assert "optimizer.peak_learning_rate: 0.001 there, 0.0005 here" in said
+    assert said.count("\n") == 1
+    assert (finished / "eval.json").exists()
+    assert pretrain(prepared_dir, finished, *more, "resume.allow=[optimizer.peak_learning_rate]") == 0
+    assert "optimizer.peak_learning_rate: 0.001 up to step 4, 0.0005 from here on" in capsys.readouterr().out
+    assert rows(finished)[5]["learning_rate"] == pytest.approx(5e-4 * 2 / 6)
+    changes = json.loads((finished / "manifest.json").read_text())["changes"]
+    assert {(change["step"], change["key"]) for change in changes} == {
+        (4, "steps"),
+        (4, "optimizer.peak_learning_rate"),
+    }
+
+
+def test_micro_batches_are_chosen_anew_only_when_they_are_asked_for(prepared_dir: Path, finished: Path) -> None:
+    assert pretrain(prepared_dir, finished, "steps=5") == 0
+    assert read_state(all_checkpoints(finished)[0])["chosen"]["cut"] == [3]
+    assert pretrain(prepared_dir, finished, "steps=6", "batch.micro_sequences=2") == 0
+    assert read_state(all_checkpoints(finished)[0])["chosen"]["cut"] == [2]
+
+
+def test_another_model_is_never_taken(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["steps=6", "model.intermediate_size=62", "resume.allow=[model]"]
+    assert pretrain(prepared_dir, finished, *more) == 2
+    said = capsys.readouterr().err
+    assert "is of another model: bert.encoder.layer.0.intermediate.dense.bias is [64] there, [62] here" in said
+    assert names(finished) == [4, 3, 2]
+    assert (finished / "eval.json").exists()
+
+
+def test_a_damaged_checkpoint_is_left_aside_and_the_weights_come_out_the_same(
+    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = sha256_file(finished / "model" / "model.safetensors")
+    shutil.rmtree(finished / "model")
+    with (all_checkpoints(finished)[0] / "optimizer.safetensors").open("r+b") as file:
+        file.seek(5000)
+        file.write(b"?")
+    assert pretrain(prepared_dir, finished) == 0
+    said = capsys.readouterr().out
+    assert "step-00000004 is damaged and left aside: optimizer.safetensors: size or SHA-256 differs" in said
+    assert "resumed from step 3 of 4" in said
+    assert sha256_file(finished / "model" / "model.safetensors") == whole
+    assert [fault_of(path) for path in all_checkpoints(finished)] == [None] * 3
+
+
+def test_a_run_without_any_whole_checkpoint_stops(
+    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(finished / "model")
+    for path in all_checkpoints(finished):
+        (path / "state.json").write_text("{}")
+    before = sha256_file(finished / "metrics.jsonl")
+    assert pretrain(prepared_dir, finished) == 4
+    said = capsys.readouterr()
+    assert "error: " + str(finished / "checkpoints") + ": 3 checkpoint(s), and none is whole; restore one" in said.err
+    assert said.out.count("is damaged and left aside: state.json") == 3
+    assert sha256_file(finished / "metrics.jsonl") == before
+    assert names(finished) == [4, 3, 2]
+
+
+def test_leftovers_of_a_crash_are_cleaned_at_the_start(prepared_dir: Path, finished: Path) -> None:
+    left = [finished / "checkpoints" / "step-00000009.partial", finished / "checkpoints" / ".step-00000001.trash",
+            finished / "model.partial", finished / ".model.trash"]  # fmt: skip
+    for path in left:
+        path.mkdir()
+    (finished / "config.yaml.partial").write_text("half")
+    # every step is done, nothing more is saved
+    (finished / "eval.json").unlink()
+    assert pretrain(prepared_dir, finished) == 0
+    assert not any(path.exists() for path in [*left, finished / "config.yaml.partial"])
+
+
+def test_the_best_is_kept_besides_the_last(prepared_dir: Path, tmp_path: Path) -> None:
+    """A learning rate that ruins the model: of the steps that are evaluated and saved, the last is not the best."""
+    more = ["checkpoint.keep_last=1", "steps=6", "optimizer.peak_learning_rate=0.3", "schedule=constant"]
+    assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
+    measured = {step: row for step, row in rows(tmp_path / "run").items() if "eval_mlm_loss" in row}
+    losses = {step: row["eval_mlm_loss"] + row["eval_nsp_loss"] for step, row in measured.items()}
+    assert list(losses) == [2, 4, 6]
+    best = min(losses, key=lambda step: losses[step])
+    assert best != 6
+    assert names(tmp_path / "run") == [6, best]
+    assert read_state(all_checkpoints(tmp_path / "run")[0])["standing"]["best"] == {
+        "step": best,
+        "score": -losses[best],
+    }
+    more += ["checkpoint.keep_best=false"]
+    assert pretrain(prepared_dir, tmp_path / "other", *more) == 0
+    assert names(tmp_path / "other") == [6]
+
+
+def test_saving_in_the_background_changes_nothing(
+    prepared_dir: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even when the thread comes to write only after the next step has changed the weights."""
+    before = TrainingRun._write
+
+    def late(self: TrainingRun, *contents: Any) -> None:
+        time.sleep(0.2)
+        before(self, *contents)
+
+    monkeypatch.setattr(TrainingRun, "_write", late)
+    assert pretrain(prepared_dir, tmp_path / "other", "checkpoint.background=true") == 0
+    assert names(tmp_path / "other") == names(finished)
+    for ours, theirs in zip(all_checkpoints(tmp_path / "other"), all_checkpoints(finished), strict=True):
+        assert (ours / "manifest.json").read_bytes() == (theirs / "manifest.json").read_bytes()
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"no mounting here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.parametrize("background", ["true", "false"])
+def test_a_disk_that_is_too_small(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], background: str
+) -> None:
+    """A checkpoint needs a megabyte and more, the run without it much less."""
+    with small_disk(tmp_path / "small", "1m") as disk:
+        run_dir, more = disk / "run", ["steps=3", f"checkpoint.background={background}"]
+        assert pretrain(prepared_dir, run_dir, *more) == 4
+        said = capsys.readouterr().err
+        assert f"error: step 1 is not saved: no space left on {run_dir / 'checkpoints'}: need " in said
+        assert "; no checkpoint yet\n" in said
+        assert said.count("\n") == 1
+        assert names(run_dir) == []
+        assert pretrain(prepared_dir, run_dir, *more, "checkpoint.on_save_error=continue") == 0
+        said = capsys.readouterr().out
+        assert [f"training goes on ({n} failed save(s) since this start)" in said for n in (1, 2, 3, 4)] == [
+            True, True, True, False,
+        ]  # fmt: skip
+        assert (run_dir / "model" / "model.safetensors").exists()
+
+
+def test_two_processes_save_and_one_goes_on(prepared_dir: Path, four_steps: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bertkit",
+        "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, "steps=3",
+        "checkpoint.background=true",
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(command, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    files = sorted(path.name for path in all_checkpoints(tmp_path / "run")[0].glob("optimizer*"))
+    assert files == ["optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"]
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "schedule.warmup_steps=0") == 0
+    assert list(rows(tmp_path / "run")) == [1, 2, 3, 4]
+    assert [fault_of(path) for path in all_checkpoints(tmp_path / "run")] == [None] * 3
+    losses = [rows(path)[1]["loss"] for path in (four_steps, tmp_path / "run")]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-6)
+
+
+def test_an_allowed_reproducibility_takes_effect(prepared_dir: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert pretrain(prepared_dir, run_dir, "steps=2") == 0
+    more = ["steps=4", "reproducibility=strict", "resume.allow=[reproducibility]"]
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    states = [read_state(path) for path in all_checkpoints(run_dir)[:3]]
+    assert [(state["step"], state["chosen"]["num_parts"]) for state in states] == [(4, 4), (3, 4), (2, None)]

@@ -1,0 +1,172 @@
+"""Every setting has a class, and a changed one is taken, said or refused accordingly."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertkit.cli import compose
+from bertkit.config import build, to_mapping
+from bertkit.errors import InputError
+from bertkit.run import directory as run_dir
+from bertkit.run.rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
+from bertkit.settings.schemas import SCHEMAS
+
+GIVEN = {
+    "pretrain": ["data_dir=x", "output_dir=y", "init_from=z"],
+    "finetune": ["task=squad1", "model_dir=x", "data_dir=z", "output_dir=y"],
+}
+RULES = {"pretrain": PRETRAIN, "finetune": FINETUNE}
+CONTENT = {"data_fingerprint": "4f", "starting_weights": {"model.safetensors": "a1"}}
+CLASSES = {  # by hand; the others of a group are as it is
+    "pretrain": {
+        FREE: ["output_dir", "data_dir", "init_from", "device", "log.every_steps",
+               "checkpoint.every_steps", "checkpoint.keep_last", "checkpoint.background", "evaluation.every_steps"],
+        WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens", "data.skip_steps"],
+        BEGUN: ["optimizer.name", "init_moments"],
+        FIXED: ["seed", "batch.sequences", "model.hidden_size", "optimizer.peak_learning_rate",
+                "schedule.warmup_steps", "masking.probability", "segments.max_seq_length", "precision"],
+    },
+    "finetune": {
+        FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps", "checkpoint.every_steps"],
+        WARN: ["batch.micro_sequences", "evaluation.patience"],
+        BEGUN: ["optimizer.name", "freeze", "reinit_layers"],
+        FIXED: ["seed", "num_epochs", "task.max_seq_length", "optimizer.peak_learning_rate", "batch.sequences"],
+    },
+}  # fmt: skip
+
+
+def settings_of(command: str) -> dict[str, Any]:
+    return to_mapping(build(SCHEMAS[command], compose(command, GIVEN[command])))
+
+
+def leaves(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key, value in mapping.items():
+        found += leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
+    return found
+
+
+def changed(mapping: dict[str, Any], key: str) -> tuple[dict[str, Any], Any, Any]:
+    """The same mapping with another value of a key; with the value before and after."""
+    copy = json.loads(json.dumps(mapping))
+    *groups, leaf = key.split(".")
+    inner = copy
+    for group in groups:
+        inner = inner[group]
+    old = inner[leaf]
+    inner[leaf] = not old if isinstance(old, bool) else old + 1 if isinstance(old, (int, float)) else ["other"]
+    return copy, old, inner[leaf]
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune"])
+def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
+    settings, rules = settings_of(command), RULES[command]
+    identity = identity_of(settings, rules) | CONTENT
+    with run_dir.opened(tmp_path, settings, identity, {}, rules, ()) as changes:
+        assert changes == []
+    keys = leaves(settings)
+    count: Counter[str] = Counter()
+    for key in keys:
+        other, old, new = changed(settings, key)
+        theirs = identity_of(other, rules) | CONTENT
+        rule = class_of(key, rules)
+        count[rule] += 1
+        if rule in (FIXED, BEGUN):
+            with pytest.raises(InputError) as error:
+                run_dir.check(tmp_path, theirs, rules, ())
+            assert f"{key}: {old!r} there, {new!r} here" in str(error.value)
+            hint = f"resume.allow=[{key}]" if rule == FIXED else f"{key} had its effect when the run began"
+            assert hint in str(error.value)
+            assert "\n" not in str(error.value)
+        if rule == BEGUN:
+            with pytest.raises(InputError):
+                run_dir.check(tmp_path, theirs, rules, [key])
+            continue
+        allow = [key] if rule == FIXED else []
+        expected = [] if rule == FREE else [Change(key, old, new)]
+        assert run_dir.check(tmp_path, theirs, rules, allow) == expected, key
+    least = {"pretrain": {FREE: 15, WARN: 3, FIXED: 35}, "finetune": {FREE: 10, WARN: 4, FIXED: 70}}[command]
+    assert all(count[rule] >= number for rule, number in least.items()), count
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune"])
+def test_classes(command: str) -> None:
+    for rule, keys in CLASSES[command].items():
+        for key in keys:
+            assert key in leaves(settings_of(command)), key
+            assert class_of(key, RULES[command]) == rule, key
+    names = {key.rsplit(".", n)[0] for key in leaves(settings_of(command)) for n in range(4)}
+    assert set(RULES[command]) - set(CONTENT) <= names  # nothing is classed that is no setting
+
+
+def test_a_setting_without_a_class_is_a_fault() -> None:
+    with pytest.raises(KeyError, match=r"no rule says whether 'surprise\.level' may change"):
+        identity_of({"surprise": {"level": 3}}, PRETRAIN)
+
+
+ALLOWED = [
+    (["optimizer.peak_learning_rate"], True),
+    (["optimizer"], True),  # a group
+    (["seed", "optimizer"], True),
+    (["seed"], False),
+    (["optimizer.peak"], "resume.allow: no fixed setting 'optimizer.peak'"),
+    (["optimizr"], "resume.allow: no fixed setting 'optimizr'; did you mean 'optimizer'?"),
+    (["log.every_steps"], "resume.allow: no fixed setting 'log.every_steps'"),
+]
+
+
+@pytest.mark.parametrize(("allow", "outcome"), ALLOWED)
+def test_allowed_by_name(tmp_path: Path, allow: list[str], outcome: bool | str) -> None:
+    settings = settings_of("pretrain")
+    identity = identity_of(settings, PRETRAIN) | CONTENT
+    run_dir.write_identity(tmp_path, settings, identity, {})
+    theirs = identity_of(changed(settings, "optimizer.peak_learning_rate")[0], PRETRAIN) | CONTENT
+    if outcome is True:
+        assert len(run_dir.check(tmp_path, theirs, PRETRAIN, allow)) == 1
+        return
+    with pytest.raises(InputError) as error:
+        run_dir.check(tmp_path, theirs, PRETRAIN, allow)
+    assert str(error.value).startswith(
+        outcome or f"output_dir={tmp_path} holds another run (optimizer.peak_learning_rate"
+    )
+
+
+def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:
+    """The settings are then those of the run; and a run that goes back behind a change has it from there."""
+    settings = settings_of("pretrain")
+    with run_dir.opened(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {}, PRETRAIN, ()):
+        pass
+    (tmp_path / "eval.json").write_text("{}")
+    longer, old, new = changed(settings, "steps")
+    identity = identity_of(longer, PRETRAIN) | CONTENT
+    with run_dir.opened(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+        lines = run_dir.record(tmp_path, changes, 40, longer, identity)
+    assert lines == [f"steps: {old} up to step 40, {new} from here on"]
+    assert not (tmp_path / "eval.json").exists()
+    manifest = run_dir.read_manifest(tmp_path)
+    assert manifest["changes"] == [{"step": 40, "key": "steps", "old": old, "new": new}]
+    assert manifest["identity"]["steps"] == yaml.safe_load((tmp_path / "config.yaml").read_text())["steps"] == new
+    with run_dir.opened(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+        assert changes == []
+        assert run_dir.record(tmp_path, changes, 30, longer, identity) == []
+    assert [entry["step"] for entry in run_dir.read_manifest(tmp_path)["changes"]] == [30]
+
+
+FINISHED = [("steps", False), ("batch.micro_tokens", True), ("seed", False), ("log.every_steps", True)]
+
+
+@pytest.mark.parametrize(("key", "finished"), FINISHED)
+def test_a_finished_run_stays_finished_unless_there_is_more_to_do(tmp_path: Path, key: str, finished: bool) -> None:
+    settings = settings_of("pretrain")
+    run_dir.write_identity(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {})
+    (tmp_path / "eval.json").write_text("{}")
+    (tmp_path / "model").mkdir()
+    other = identity_of(changed(settings, key)[0], PRETRAIN)
+    assert run_dir.is_finished(tmp_path, other, PRETRAIN) is finished

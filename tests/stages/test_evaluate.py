@@ -1,0 +1,414 @@
+"""Evaluation on a prepared dataset: fixed, split by split, and refused where nothing fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_text, small_model, write_text
+
+from bertkit import export_model, load_model, load_tokenizer
+from bertkit.cli import compose, run
+from bertkit.config import build
+from bertkit.data.instances import open_instances
+from bertkit.data.prepared import open_prepared
+from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertkit.files import sha256_file
+from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.run.length_phases import make_phases
+from bertkit.settings.schemas import PretrainSettings
+from bertkit.train.log import read_metrics
+
+
+def evaluate(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run(["evaluate", *map(str, arguments), "segments.max_seq_length=40"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+@pytest.fixture
+def model_dir(prepared_dir: Path, tmp_path: Path) -> Path:
+    tokenizer = load_tokenizer(prepared_dir)
+    return export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+
+
+def test_the_numbers_are_fixed_and_do_not_depend_on_the_batch(
+    prepared_dir: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
+    first, second = evaluate(capsys, *given), evaluate(capsys, *given, "batch_sequences=7")
+    assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(first)
+    assert first.pop("split") == second.pop("split") == "train+held_out"
+    assert first == pytest.approx(second, rel=1e-5)
+    assert evaluate(capsys, *given, "seed=1")["mlm_loss"] != first["mlm_loss"]
+
+
+def test_all_is_the_weighted_mean_of_both_splits(
+    prepared_dir: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
+    train, held_out, both = (evaluate(capsys, *given, f"split={name}") for name in ("train", "held_out", "all"))
+    assert evaluate(capsys, *given) == both
+    low, high = sorted((train["mlm_loss"], held_out["mlm_loss"]))
+    assert low < both["mlm_loss"] < high
+
+
+def test_a_model_is_measured_on_what_it_was_not_trained_on(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["model=tiny", "model.hidden_size=32", "segments.max_seq_length=40", "steps=2", "device=cpu"]
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *small]) == 0
+    checkpoint = "run/checkpoints/step-00000002"
+    results = [
+        evaluate(capsys, f"model_dir={tmp_path / name}", f"data_dir={prepared_dir}")
+        for name in ("run", "run/model", checkpoint)
+    ]
+    assert results[0] == results[1] == results[2]
+    result = results[0]
+    assert result["split"] == "held_out"
+    final = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert result["mlm_loss"] == pytest.approx(final["mlm_loss"], rel=1e-5)
+
+
+# ---- fixed instances
+
+
+@pytest.fixture(scope="module")
+def google_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared dataset with fixed instances of whole words."""
+    folder = tmp_path_factory.mktemp("google")
+    corpus = write_text(folder / "corpus.txt", make_text(31))
+    more = [
+        "segments.max_seq_length=40",
+        "segments.dupe_factor=2",
+        "masking.whole_word=true",
+        "tokenizer.vocab_size=131",
+    ]
+    given = [f"corpus.path={corpus}", f"output_dir={folder / 'data'}"]
+    assert run(["prepare", "segments=google", *given, *more]) == 0
+    return folder / "data"
+
+
+def test_stored_instances_are_measured_as_they_are(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = load_tokenizer(google_dir)
+    model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+    given = (f"model_dir={model_dir}", f"data_dir={google_dir}")
+    result, again = evaluate(capsys, *given), evaluate(capsys, *given, "segments=google", "batch_sequences=7")
+    assert result.pop("split") == again.pop("split") == "train"
+    assert result == pytest.approx(again, rel=1e-5)
+    assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(result)
+
+    instances = open_instances(open_prepared(google_dir))
+    batch = instances.batch(np.arange(len(instances)))
+    predicted, right = 0, 0
+    model = load_model(model_dir)
+    ends = np.cumsum(batch.sequence_lengths)
+    for start, end in zip(ends - batch.sequence_lengths, ends, strict=True):  # one by one, by hand
+        here = (batch.masked_positions >= start) & (batch.masked_positions < end)
+        ids, types = (torch.tensor(column[start:end])[None] for column in (batch.input_ids, batch.token_type_ids))
+        with torch.no_grad():
+            logits = model(input_ids=ids, token_type_ids=types).logits["masked_lm"][0]
+        guesses = logits.argmax(-1).numpy()[batch.masked_positions[here] - start]
+        predicted, right = predicted + here.sum(), right + (guesses == batch.masked_labels[here]).sum()
+    assert result["mlm_accuracy"] == pytest.approx(right / predicted, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["segments.max_seq_length=32"], "(segments.max_seq_length=32 here, 40 there)"),
+        (["masking=bert"], "(masking.whole_word=False here, True there)"),
+        (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
+         "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
+        (["split=held_out"], "holds fixed instances of all its documents; leave split out"),
+        (["split=all"], "holds fixed instances of all its documents; leave split out"),
+        (["seed=3"], "seed=3: has no effect on the fixed instances"),
+        (["segments=pairs", "segments.max_seq_length=40", "split=held_out"], "leave segments out to measure the instances"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_stored_instances_is_refused(
+    google_dir: Path, tmp_path: Path, more: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = load_tokenizer(google_dir)
+    model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+    capsys.readouterr()
+    assert run(["evaluate", f"model_dir={model_dir}", f"data_dir={google_dir}", *more]) == 2
+    assert line in capsys.readouterr().err
+
+
+SMALL = ["device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "batch.sequences=12"]
+
+
+def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It needs none of the settings they were made with, and accepts them."""
+    given = ["pretrain", f"data_dir={google_dir}", "segments=google", *SMALL, "steps=3"]
+    same = ["segments.max_seq_length=40", "masking=whole_word"]
+    weights = []
+    for name, more in (("plain", []), ("named", same), ("again", ["model.max_position_embeddings=40"])):
+        assert run([*given, f"output_dir={tmp_path / name}", *more]) == 0
+        weights.append(sha256_file(tmp_path / name / "model" / "model.safetensors"))
+    assert weights[0] == weights[1] != weights[2]
+    said = capsys.readouterr().out
+    assert "no held-out documents, so no evaluation; fixed instances hold all of them" in said
+    assert "tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's" in said
+    assert run([*given, f"output_dir={tmp_path / 'plain'}", *same]) == 0
+    assert "done already" in capsys.readouterr().out
+    assert run([*given, f"output_dir={tmp_path / 'plain'}", "segments.max_seq_length=64"]) == 2
+    assert "segments.max_seq_length=64 here, 40 there" in capsys.readouterr().err
+    exported = load_tokenizer(tmp_path / "plain" / "model")
+    assert (exported.rules, load_tokenizer(google_dir).rules) == ("hugging_face", "google")
+
+
+def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_path: Path) -> None:
+    dataset = open_prepared(google_dir)
+    given = ["data_dir=x", "output_dir=y", "segments=google", *SMALL]
+    tokens = []
+    for seed in (0, 3):
+        settings = build(PretrainSettings, compose("pretrain", [*given, f"seed={seed}"]))
+        (phase,) = make_phases(settings, dataset, tmp_path, [12])
+        ((_, batch),) = phase.micro_batches(0, range(1))
+        tokens.append(batch.input_ids.tolist())
+    assert tokens[0] != tokens[1]
+
+
+def test_pairs_of_the_text_behind_stored_instances(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are cut and masked anew, with the seed that is given."""
+    tokenizer = load_tokenizer(google_dir)
+    model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
+    given = (f"model_dir={model_dir}", f"data_dir={google_dir}")
+    stored, pairs = evaluate(capsys, *given), evaluate(capsys, *given, "segments=pairs")
+    assert pairs["split"] == "train+held_out"
+    other_seed = evaluate(capsys, *given, "segments=pairs", "seed=3")
+    assert len({stored["mlm_loss"], pairs["mlm_loss"], other_seed["mlm_loss"]}) == 3
+
+
+def test_what_an_experiment_sets_counts_like_the_command_line(
+    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    for name, lines in (
+        ("longer", "segments:\n  max_seq_length: 48\n"),
+        ("pieces", "defaults:\n  - override /masking: bert\n"),
+        ("same", "defaults:\n  - override /masking: whole_word\nsegments:\n  max_seq_length: 40\nsteps: 2\n"),
+    ):
+        (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text("# @package _global_\n" + lines)
+    given = [f"data_dir={google_dir}", "segments=google", *SMALL, "--config-dir", str(tmp_path / "conf")]
+    for name, line in (("longer", "segments.max_seq_length=48 here, 40 there"), ("pieces", "masking.whole_word=False")):
+        assert run(["pretrain", *given, f"output_dir={tmp_path / name}", f"experiment={name}"]) == 2
+        assert line in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+    assert run(["pretrain", *given, f"output_dir={tmp_path / 'same'}", "experiment=same"]) == 0
+    assert "given" not in (tmp_path / "same" / "config.yaml").read_text()
+    assert '"given"' not in (tmp_path / "same" / "manifest.json").read_text()
+    capsys.readouterr()
+    assert run(["pretrain", *given, "output_dir=x", "experiment=same", "--cfg", "job"]) == 0
+    said = capsys.readouterr().out
+    assert "max_seq_length: 40" in said
+    assert "given" not in said
+
+
+def test_steps_without_a_masked_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every word but one is too long for the quota of whole words: most steps of one instance predict nothing."""
+    text = write_text(tmp_path / "text.txt", [["kakakaka lololo"] * 3] * 8 + [["ka"], ["kakaka lololo"]])
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, "k", "l", "##k", "##l", "##a", "##o"]) + "\n")
+    more = ["segments=google", "segments.max_seq_length=40", "masking.whole_word=true", "segments.dupe_factor=1"]
+    given = [f"corpus.path={text}", f"tokenizer.path={vocab}", f"output_dir={tmp_path / 'data'}"]
+    assert run(["prepare", *given, *more, "segments.max_predictions_per_seq=2"]) == 0
+    starts = open_instances(open_prepared(tmp_path / "data")).prediction_starts
+    assert 0 < np.sum(np.diff(starts) == 0) < len(starts) - 1
+    given = [f"data_dir={tmp_path / 'data'}", f"output_dir={tmp_path / 'run'}", "segments=google", *SMALL]
+    steps = f"steps={len(starts) - 1}"
+    assert run(["pretrain", *given, "batch.sequences=1", steps, "log.every_steps=1"]) == 0
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    empty = [row for row in rows if "mlm_loss" not in row]
+    assert len(empty) == np.sum(np.diff(starts) == 0)
+    for row in rows:
+        assert row["loss"] == pytest.approx(row.get("mlm_loss", 0.0) + row["nsp_loss"])
+        assert ("mlm_accuracy" in row) == ("mlm_loss" in row)
+    result = evaluate(capsys, f"model_dir={tmp_path / 'run'}", f"data_dir={tmp_path / 'data'}", "max_sequences=1")
+    assert ("mlm_loss" in result) == bool(starts[1])
+
+
+def test_pretraining_refuses_what_does_not_fit(
+    google_dir: Path, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for data_dir, more, line in (
+        (google_dir, [], "holds fixed instances, segments=pairs is to cut text; add segments=google"),
+        (google_dir, ["segments=full_sentences"], "segments=full_sentences is to cut text"),
+        (google_dir, ["segments=google", "segments.max_seq_length=64"], "segments.max_seq_length=64 here, 40 there"),
+        (google_dir, ["segments=google", "masking.whole_word=false"], "masking.whole_word=False here, True there"),
+        (google_dir, ["segments=google", "model.max_position_embeddings=39"], "max_seq_length=40 exceeds the model's"),
+        (prepared_dir, ["segments=google"], "no fixed instances for segments=google; make them with bertkit prepare"),
+    ):
+        assert run(["pretrain", f"data_dir={data_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, *more]) == 2
+        assert line in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+
+
+# ---- a task's labelled split
+
+
+def evaluate_task(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run(["evaluate", "device=cpu", *map(str, arguments)]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def write_rows(path: Path, rows: list[tuple[str, str]], header: str = "text\tlabel") -> None:
+    path.write_text("".join(f"{line}\n" for line in [header, *map("\t".join, rows)]), encoding="utf-8")
+
+
+def test_what_finetuning_says_of_its_dev_split(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run, of its model elsewhere, and of a copy whose labels stand in another order: the same numbers."""
+    rng = np.random.default_rng(0)
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, count in (("train", 41), ("dev", 23), ("test", 7)):
+        labels = rng.choice(["0", "1"], count)
+        write_rows(data / f"{name}.tsv", [(" ".join(rng.choice(["kan", "lon", "min"], 7)), label) for label in labels])
+    start = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "start")
+    task = ["task=sequence", "task.max_seq_length=20", "task.metrics=[accuracy,f1,matthews_correlation]",
+            "task.labels=[low,high]", 'task.labels_in_files=["0","1"]', f"data_dir={data}"]  # fmt: skip
+    run_dir = tmp_path / "run"
+    more = [f"model_dir={start}", f"output_dir={run_dir}", "num_epochs=1", "device=cpu"]
+    assert run(["finetune", *task, *more]) == 0
+    expected = json.loads((run_dir / "eval.json").read_text())
+    scores = {key: expected[key] for key in ("accuracy", "f1", "matthews_correlation", "num_examples")}
+    assert evaluate_task(capsys, f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
+    assert json.loads((run_dir / "manifest.json").read_text())["corpus"]["has_pairs"] is False
+    own = (f"model_dir={run_dir}", f"data_dir={data}")  # the run knows its task, which task.* changes
+    assert evaluate_task(capsys, *own) == {**scores, "split": "dev"}
+    assert set(evaluate_task(capsys, *own, "task.metrics=[accuracy]")) == {"accuracy", "num_examples", "split"}
+    assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
+    assert run(["evaluate", *own, "masking.probability=0.2"]) == 2
+    assert "masking.probability: has no effect with task=sequence" in capsys.readouterr().err
+    model, _ = huggingface.load(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")
+    export_model(model, tokenizer, tmp_path / "turned")
+    assert evaluate_task(capsys, f"model_dir={tmp_path / 'turned'}", *task, "split=validation")["f1"] == scores["f1"]
+    assert evaluate_task(capsys, f"model_dir={run_dir}", *task, "split=test")["num_examples"] == 7
+
+
+def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scores of the model's own predictions are perfect, and of others are not."""
+    model = small_model(tokenizer.vocab_size, heads=("token",), with_pooler=False, labels=("O", "B-X", "I-X"))
+    tagger = export_model(model, tokenizer, tmp_path / "tagger")
+    (tmp_path / "in.txt").write_text("kan lon min\n\nkar lor\nmin kan\n")
+    given = [f"model_dir={tagger}", "device=cpu"]
+    assert run(["predict", *given, f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'dev.jsonl'}"]) == 0
+    task = ["task=tagging", "task.max_seq_length=20", f"data_dir={tmp_path}", "task.files.dev=dev.jsonl",
+            "task.scheme=none", "task.metrics=[accuracy]", "task.best_metric=accuracy"]  # fmt: skip
+    assert evaluate_task(capsys, *given, *task) == {"accuracy": 1.0, "num_examples": 4, "split": "dev"}
+
+    finder = export_model(
+        small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False), tokenizer, tmp_path / "finder"
+    )
+    answers = [{"text": "kan lon min kar lor", "answer_start": 0}]
+    rows = [{"id": str(n), "question": "kan", "context": "kan lon min kar lor", "answers": answers} for n in range(3)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=9", "task.files.dev=q.jsonl"]
+    result = evaluate_task(capsys, f"model_dir={finder}", f"data_dir={tmp_path}", *more)
+    assert result["total"] == result["num_examples"] == 3
+    assert 0 <= result["f1"] <= 100
+
+
+def test_googles_alignment_reaches_every_command(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each character is a piece of its own and unknown, where Google's search fails and gives the whole words."""
+    contexts = ["一二三  四五六\t七八九"[: 9 + n] for n in range(3)] + ["五六七八"]
+    model = small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False)
+    finder = export_model(model, tokenizer, tmp_path / "finder")
+    questions = [{"id": f"q{n}", "question": "kan", "context": context} for n, context in enumerate(contexts)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    task = ["task=squad1", "task.max_seq_length=40", "task.spans.max_query_length=9", "device=cpu"]
+    rows = {}
+    for alignment in ("offsets", "google"):
+        more = [
+            f"task.spans.alignment={alignment}",
+            f"input={tmp_path / 'in.jsonl'}",
+            f"output={tmp_path / 'out.jsonl'}",
+        ]
+        assert run(["predict", f"model_dir={finder}", *task, *more]) == 0
+        rows[alignment] = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    gold = []
+    for slice_, google, context in zip(rows["offsets"], rows["google"], contexts, strict=True):
+        assert slice_["text"] == context[slice_["start"] : slice_["end"]]
+        start = max(context.rfind(space, 0, slice_["start"]) for space in " \t") + 1
+        end = min((at for space in " \t" if (at := context.find(space, slice_["end"])) >= 0), default=len(context))
+        assert google["text"] == " ".join(context[start:end].split())
+        gold.append({"text": context[start:end], "answer_start": start})
+    assert sum(one["text"] != other["text"] for one, other in zip(*rows.values(), strict=True)) >= 2
+    answered = "".join(
+        json.dumps({**row, "answers": [answer]}) + "\n" for row, answer in zip(questions, gold, strict=True)
+    )
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text(answered)
+    task += [f"data_dir={tmp_path}", "task.files.train=train.jsonl", "task.files.dev=dev.jsonl"]
+    exact = {
+        alignment: evaluate_task(capsys, f"model_dir={finder}", *task, f"task.spans.alignment={alignment}")[
+            "exact_match"
+        ]
+        for alignment in rows
+    }
+    assert exact["offsets"] < exact["google"] == 100
+    more = [
+        f"model_dir={finder}",
+        f"output_dir={tmp_path / 'run'}",
+        "num_epochs=1",
+        "optimizer.peak_learning_rate=1e-12",
+    ]
+    assert run(["finetune", *task, *more, "task.spans.alignment=google"]) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact_match"] == 100
+    assert json.loads((tmp_path / "run" / "predictions.json").read_text()) == {
+        row["id"]: row["text"] for row in rows["google"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["split=test"], "test.tsv (tsv): 1 of 1 examples have no label to measure against; take split=dev"),
+        (["split=held_out"], "split=held_out: expected train, dev, test"),
+        (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c; take the model of this task"),
+        (["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
+         "has the labels b, a; task=sequence has numbers"),
+        (["task.files.dev=other.tsv"], "other.tsv:2: label: unknown label 'c'; expected 'b' or 'a'"),
+        (["task.metrics=[acc]"], "task.metrics: unknown acc"),
+        (["task=conll2003"], "task=conll2003 is of kind tagging, but model_dir="),
+        (["seed=1", "segments=pairs"], "seed, segments: has no effect with task=sequence"),
+    ],
+)  # fmt: skip
+def test_refusals_of_a_task(
+    more: list[str], line: str, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("b", "a"))
+    given = [f"model_dir={export_model(model, tokenizer, tmp_path / 'model')}", f"data_dir={tmp_path}", "device=cpu"]
+    write_rows(tmp_path / "dev.tsv", [("kan", "a"), ("lon", "b")])
+    write_rows(tmp_path / "other.tsv", [("kan", "c")])
+    (tmp_path / "test.tsv").write_text("text\nkan\n")
+    assert run(["evaluate", *given, "task=sequence", "task.max_seq_length=20", *more]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+
+
+def test_a_split_of_a_task_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", "model_dir=x", "data_dir=y", "split=dev"]) == 2
+    assert "for the split of a task, set task=" in capsys.readouterr().err
+    assert run(["evaluate", "model_dir=x"]) == 2
+    assert capsys.readouterr().err == "error: missing value: set data_dir=\n"
+    assert run(["evaluate", "model_dir=x", "data_dir=y", "task.columns.text=a"]) == 2
+    assert "task.columns: has no effect here, since model_dir= is no fine-tuning run" in capsys.readouterr().err

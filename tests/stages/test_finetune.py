@@ -1,0 +1,615 @@
+"""Fine-tuning as a user meets it: the run directory, stops and resumes, frozen parts, and what it learns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import small_model, strike
+from safetensors.torch import load_file, save_file
+
+from bertkit import export_model, load_model, load_tokenizer
+from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.files import sha256_file
+from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.load import load_packed
+from bertkit.model.depth import freeze_below
+from bertkit.run.state import TrainingRun
+from bertkit.train import loop
+from bertkit.train.checkpoint import all_checkpoints, read_tensors, step_dir, step_of
+from bertkit.train.log import read_metrics
+
+WORDS = {"good": ("kan", "lon", "min"), "bad": ("kar", "lor", "mir")}  # of two topics of the shared made-up text
+SMALL = ["task=sequence", "task.max_seq_length=24", "device=cpu", "batch.sequences=8", "log.every_steps=1", "num_epochs=2",
+         "optimizer.peak_learning_rate=3e-3"]  # fmt: skip
+
+
+def write_split(path: Path, num_rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = ["text\ttext_pair\tlabel"]
+    for _ in range(num_rows):
+        label = str(rng.choice(["good", "bad"]))
+        text, pair = (" ".join(rng.choice(WORDS[label], rng.integers(1, 7))) for _ in range(2))
+        rows.append(f"{text}\t{pair}\t{label}")
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_split(folder / "train.tsv", 53, 0)
+    write_split(folder / "dev.tsv", 23, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A model to start from, with dropout."""
+    model = small_model(tokenizer.vocab_size, dropout=0.1)
+    return export_model(model, tokenizer, tmp_path_factory.mktemp("start") / "model")
+
+
+def finetune(data: Path, start: Path, output: Path, *more: str) -> int:
+    return run(["finetune", f"data_dir={data}", f"model_dir={start}", f"output_dir={output}", *SMALL, *more])
+
+
+def final_weights(run_dir: Path) -> str:
+    return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+def test_a_run_directory(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = tmp_path / "run"
+    assert finetune(data, start, run_dir) == 0
+    said = capsys.readouterr().out
+    assert "train.tsv" in said
+    assert "53 rows; " in said
+    assert "truncated 0 (0.0%)" in said
+    assert "2 newly initialised (sequence)" in said
+    names = {path.name for path in run_dir.iterdir()}
+    assert names >= {"config.yaml", "manifest.json", "metrics.jsonl", "eval.json", "report.html", "predictions.jsonl",
+                     "checkpoints", "model"}  # fmt: skip
+    assert "best" not in names
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 15))
+    assert [row["step"] for row in rows if "eval_accuracy" in row] == [7, 14]
+    assert {"loss", "sequence_loss", "sequence_accuracy", "epoch", "learning_rate", "grad_norm"} <= set(rows[0])
+    result = json.loads((run_dir / "eval.json").read_text())
+    assert result["accuracy"] == max(row["eval_accuracy"] for row in rows if "eval_accuracy" in row)
+    lines = [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [str(number) for number in range(23)]
+    assert np.mean([line["label"] == line["reference"] for line in lines]) == pytest.approx(result["accuracy"])
+    assert set(lines[0]["probabilities"]) == {"bad", "good"}
+    (best,) = (row for row in rows if row["step"] == result["best_step"])
+    surprises = [-np.log(line["probabilities"][line["reference"]]) for line in lines]
+    assert best["eval_loss"] == pytest.approx(np.mean(surprises), rel=1e-6)
+    assert [row["step"] for row in rows if "eval_loss" in row] == [7, 14]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(run_dir / "model")
+    assert model.config.id2label == {0: "bad", 1: "good"}
+
+    before = final_weights(run_dir)
+    assert finetune(data, start, run_dir) == 0
+    assert "done already" in capsys.readouterr().out
+    other = shutil.copytree(start, tmp_path / "other model")
+    weights = load_file(other / "model.safetensors")
+    next(iter(weights.values())).add_(1)
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    fewer = shutil.copytree(data, tmp_path / "other data")
+    (fewer / "train.tsv").write_text("".join((data / "train.tsv").read_text().splitlines(keepends=True)[:-1]))
+    for changed in ((data, other), (fewer, start)):
+        assert finetune(*changed, run_dir) == 2
+        assert "holds another run" in capsys.readouterr().err
+    assert finetune(data, start, run_dir, "seed=7") == 2
+    assert "seed: 0 there, 7 here" in capsys.readouterr().err
+    assert final_weights(run_dir) == before
+    assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
+    assert "BERT for sequence" in (tmp_path / "exported" / "README.md").read_text()
+
+
+def test_it_learns(data: Path, start: Path, tmp_path: Path) -> None:
+    assert finetune(data, start, tmp_path / "run", "num_epochs=12") == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
+
+
+def test_the_last_checkpoint_is_not_the_model_when_an_earlier_one_scores_better(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The score soon stays the same, and the earliest of equal ones is kept; patience ends the run."""
+    assert finetune(data, start, tmp_path / "run", "num_epochs=20", "evaluation.patience=2") == 0
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval_accuracy" in row]
+    scores = [row["eval_accuracy"] for row in rows]
+    best = scores.index(max(scores))
+    result = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert (result["best_step"], len(scores)) == (rows[best]["step"], best + 3)
+    assert len(scores) < 20
+    newest = all_checkpoints(tmp_path / "run")[0]
+    assert (
+        read_tensors(newest / "model.safetensors")["classifier.weight"]
+        .ne(read_tensors(tmp_path / "run" / "model" / "model.safetensors")["classifier.weight"])
+        .any()
+    )
+    chosen = load_model(tmp_path / "run").state_dict()
+    kept = load_model(tmp_path / "run" / "model").state_dict()
+    assert all(torch.equal(chosen[name], kept[name]) for name in kept)
+
+
+def test_the_best_is_one_of_the_checkpoints_until_the_end(
+    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state names it, so that no kill can part the two; the finished run keeps it as its model, and goes on with it."""
+    more = ["evaluation.patience=2", "checkpoint.every_steps=5"]
+    kept: list[tuple[int, list[int]]] = []
+    before = TrainingRun.save
+
+    def save(self: TrainingRun, step: int, **others: bool) -> None:
+        before(self, step, **others)
+        kept.append(
+            (
+                (self.standing.best or {"step": step})["step"],
+                [step_of(path) for path in all_checkpoints(tmp_path / "run")],
+            )
+        )
+
+    monkeypatch.setattr(TrainingRun, "save", save)
+    assert finetune(data, start, tmp_path / "run", "num_epochs=20", *more) == 0
+    assert len(kept) > 4
+    for best, steps in kept:
+        assert best in steps
+        assert len(steps) == (1 if best == max(steps) else 2)
+    result = json.loads((tmp_path / "run" / "eval.json").read_text())
+    best, (last, *_) = kept[-1]
+    assert result["best_step"] == best < last
+    assert [step_of(path) for path in all_checkpoints(tmp_path / "run")] == [last]
+    weights = final_weights(tmp_path / "run")
+    capsys.readouterr()
+    more += ["num_epochs=21", "resume.allow=[num_epochs]"]
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    assert f"num_epochs: 20.0 up to step {last}, 21.0 from here on" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["best_step"] == best
+    assert final_weights(tmp_path / "run") == weights
+
+
+def test_a_damaged_best_is_not_taken(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is over but for its end: the best checkpoint was damaged; removed, the last one is taken."""
+    more = ["num_epochs=20", "evaluation.patience=2"]
+    assert finetune(data, start, tmp_path / "run", *more, "checkpoint.keep_last=9") == 0
+    best = step_dir(tmp_path / "run", json.loads((tmp_path / "run" / "eval.json").read_text())["best_step"])
+    assert best.is_dir()
+    shutil.rmtree(tmp_path / "run" / "model")
+    (best / "model.safetensors").write_bytes(b"?")
+    assert finetune(data, start, tmp_path / "run", *more) == 4
+    assert f"{best}, the best checkpoint, is damaged: model.safetensors: size or" in capsys.readouterr().err
+    shutil.rmtree(best)
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    assert "the best checkpoint, of step " in capsys.readouterr().out
+
+
+def test_stopped_and_resumed_is_bit_for_bit_the_same(data: Path, start: Path, tmp_path: Path) -> None:
+    more = ["num_epochs=6", "checkpoint.every_steps=3", "evaluation.every_steps=5"]
+    assert finetune(data, start, tmp_path / "whole", *more) == 0
+    command = [sys.executable, "-m", "bertkit", "finetune", f"data_dir={data}", f"model_dir={start}",
+               f"output_dir={tmp_path / 'stopped'}", *SMALL, *more]  # fmt: skip
+    codes = []
+    for number, rows in ((signal.SIGTERM, 4), (signal.SIGKILL, 17)):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and len(read_metrics(tmp_path / "stopped" / "metrics.jsonl")) < rows:
+            time.sleep(0.001)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+        assert errors == ""
+        codes.append(process.returncode)
+    assert codes == [75, -9]
+    assert finetune(data, start, tmp_path / "stopped", *more) == 0
+    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+    rows_of = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "stopped")]
+    assert [{**row, "tokens_per_second": 0} for row in rows_of[0]] == [
+        {**row, "tokens_per_second": 0} for row in rows_of[1]
+    ]
+
+
+FROZEN = {
+    "embeddings": ("bert.embeddings.",),
+    "layers:2": ("bert.embeddings.", "bert.encoder.layer.0.", "bert.encoder.layer.1."),
+    "encoder": ("bert.embeddings.", "bert.encoder."),
+}
+
+
+@pytest.mark.parametrize("freeze", FROZEN)
+def test_frozen_parameters_do_not_change_and_have_no_state(
+    freeze: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune(data, start, tmp_path / "run", f"freeze={freeze}", "num_epochs=1") == 0
+    assert f"frozen: {freeze}" in capsys.readouterr().out
+    before = read_tensors(start / "model.safetensors")
+    after = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    names = [name for name in after if name in before]
+    frozen = {name for name in names if name.startswith(FROZEN[freeze])}
+    assert len(names) > len(frozen) > 4
+    for name in names:
+        assert (before[name].numpy().tobytes() == after[name].numpy().tobytes()) == (name in frozen), name
+    held = read_tensors(all_checkpoints(tmp_path / "run")[0] / "optimizer.safetensors")
+    model, _ = load_packed(tmp_path / "run")
+    with_state = {huggingface.names.to_hugging_face(name.rpartition(".")[0]) for name in held}
+    assert with_state == set(huggingface.tensors_of(model)) - frozen
+
+
+def test_frozen_parts_have_no_dropout() -> None:
+    """Not after an evaluation either, which puts every module back into the mode that it was in."""
+    model = small_model(dropout=0.5).train()
+    freeze_below(model, 3)
+    parts = [model.bert.embeddings, *model.bert.encoder.layers, model.heads]
+    with loop.evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [{module.training for module in part.modules()} for part in parts] == [{False}] * 3 + [{True}] * 2
+    assert [{p.requires_grad for p in part.parameters()} for part in parts] == [{False}] * 3 + [{True}] * 2
+
+
+def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path) -> None:
+    """The same micro-batches with the same dropout; only the sums are taken in another order."""
+    more = [*SMALL, "num_epochs=1", "batch.sequences=9", f"data_dir={data}", f"model_dir={start}"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bertkit"]
+    losses = []
+    for name, launch in (("one", ["-m", "bertkit"]), ("two", launcher)):
+        command = [sys.executable, *launch, "finetune", *more, f"output_dir={tmp_path / name}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        losses.append([row["loss"] for row in read_metrics(tmp_path / name / "metrics.jsonl")])
+        losses[-1].append(read_metrics(tmp_path / name / "metrics.jsonl")[-1]["eval_loss"])
+        lines = (tmp_path / name / "predictions.jsonl").read_text().splitlines()
+        assert [json.loads(line)["id"] for line in lines] == [str(number) for number in range(23)]
+    assert len(losses[0]) == 7
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_learning_rates_by_layer(data: Path, start: Path, tmp_path: Path) -> None:
+    """The first step's move of every weight is its rate: Adam's first update is the sign of the gradient."""
+    more = ["num_epochs=1", "layer_decay=0.5", "schedule.warmup_steps=0", "optimizer.weight_decay=0",
+            "optimizer.epsilon=1e-12", "evaluation.every_steps=1", "optimizer.peak_learning_rate=1e-3",
+            "batch.sequences=64"]  # fmt: skip
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    before = read_tensors(start / "model.safetensors")
+    after = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    moves = {
+        name: float((after[name] - before[name]).abs().max())
+        for name in (
+            "bert.embeddings.LayerNorm.bias",
+            *(f"bert.encoder.layer.{layer}.output.dense.bias" for layer in range(3)),
+            "bert.pooler.dense.bias",
+        )
+    }
+    assert list(moves.values()) == pytest.approx([1e-3 / 16, 1e-3 / 8, 1e-3 / 4, 1e-3 / 2, 1e-3], rel=1e-3)
+
+
+def test_top_layers_can_be_drawn_anew(start: Path, data: Path, tmp_path: Path) -> None:
+    more = ["num_epochs=1", "reinit_layers=1", "optimizer.peak_learning_rate=1e-9"]
+    assert finetune(data, start, tmp_path / "run", *more) == 0
+    before = read_tensors(start / "model.safetensors")
+    after = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
+    changed = {
+        n.split(".output")[0] for n in after if n in before and not torch.allclose(before[n], after[n], atol=1e-6)
+    }
+    assert {".".join(name.split(".")[:4]) for name in changed} == {"bert.encoder.layer.2", "bert.pooler.dense.weight"}
+
+
+def test_starting_from_another_task(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The head of the same labels goes on, in the order of the new task; of other labels, a new one is made."""
+    assert finetune(data, start, tmp_path / "first", "num_epochs=8", "task.labels=[good,bad]") == 0
+    capsys.readouterr()
+    more = ["num_epochs=1", "optimizer.peak_learning_rate=1e-9"]
+    assert finetune(data, tmp_path / "first", tmp_path / "same", *more) == 0
+    assert "newly" not in capsys.readouterr().out
+    first, same = (json.loads((tmp_path / name / "eval.json").read_text()) for name in ("first", "same"))
+    assert same["accuracy"] == first["accuracy"] > 0.8
+    assert json.loads((tmp_path / "same" / "model" / "config.json").read_text())["id2label"] == {
+        "0": "bad",
+        "1": "good",
+    }
+    assert finetune(data, tmp_path / "first", tmp_path / "other", *more, "task.labels=[bad,good,ugly]") == 0
+    said = capsys.readouterr().out
+    assert "2 left out (of a head of other labels: good, bad), 2 newly initialised (sequence)" in said
+
+
+def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bertkit.stages.finetune import balanced_weights
+
+    assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
+    assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)
+    assert finetune(data, start, tmp_path / "run", "class_weights=balanced", "num_epochs=1") == 0
+    assert finetune(data, start, tmp_path / "other", "class_weights=[1,2,3]") == 2
+    assert "class_weights=[1.0, 2.0, 3.0]: expected 2, of bad, good" in capsys.readouterr().err
+
+
+def test_a_regression(start: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 41), ("dev", 19)):
+        rows = [(" ".join(rng.choice(["kan", "lor"], 5)), "min") for _ in range(count)]
+        table = [f"{text}\t{pair}\t{text.count('kan')}" for text, pair in rows]
+        (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\n" + "\n".join(table) + "\n")
+    more = ["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson", "num_epochs=8"]
+    assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["pearson"] > 0.8
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (config["problem_type"], config["id2label"]) == ("regression", {"0": "score"})
+    assert "sequence_accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+
+
+def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any number of words of two topics, and a label for each topic that is there."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 83), ("dev", 29)):
+        rows = []
+        for _ in range(count):
+            labels = [label for label in WORDS if rng.random() < 0.5]
+            words = [word for label in labels for word in rng.choice(WORDS[label], 3)]
+            rows.append({"text": " ".join(rng.permutation(["te", *words])), "labels": labels})
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = ["task=sequence", "task.max_seq_length=24", "task.multi_label=true", "task.metrics=[f1_micro,f1_macro,accuracy]",
+            "task.best_metric=f1_micro", f"data_dir={tmp_path}", "device=cpu"]  # fmt: skip
+    run_dir = tmp_path / "run"
+    assert finetune(tmp_path, start, run_dir, *task[2:-2], "num_epochs=14") == 0
+    result = json.loads((run_dir / "eval.json").read_text())
+    assert result["f1_micro"] > 0.9
+    lines = [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
+    assert np.mean([set(line["label"]) == set(line["reference"]) for line in lines]) == result["accuracy"]
+    assert {len(line["reference"]) for line in lines} == {0, 1, 2}
+    capsys.readouterr()
+    assert run(["evaluate", f"model_dir={run_dir}", *task]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert {key: scores[key] for key in ("f1_micro", "f1_macro", "accuracy")} == {
+        key: result[key] for key in ("f1_micro", "f1_macro", "accuracy")
+    }
+    output = tmp_path / "out.jsonl"
+    assert run(["predict", f"model_dir={run_dir}", f"input={tmp_path / 'dev.jsonl'}", f"output={output}"]) == 0
+    predicted = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["label"] for row in predicted] == [line["label"] for line in lines]
+    assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    assert model.config.problem_type == "multi_label_classification"
+    ids = load_tokenizer(run_dir)([json.loads((tmp_path / "dev.jsonl").read_text().splitlines()[0])["text"]])[
+        "input_ids"
+    ]
+    shares = model(torch.tensor(ids)).logits[0].sigmoid().tolist()
+    assert list(predicted[0]["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+
+
+def test_choices(start: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 41), ("dev", 19)):
+        rows = []
+        for _ in range(count):
+            right = int(rng.integers(4))
+            endings = [str(rng.choice(WORDS["good" if n == right else "bad"])) for n in range(4)]
+            rows.append(f"min,kan,{','.join(endings)},{right}")
+        header = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+        (tmp_path / f"{name}.csv").write_text(header + "\n".join(rows) + "\n")
+    assert finetune(tmp_path, start, tmp_path / "run", "task=swag", "num_epochs=6") == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMultipleChoice"]
+
+
+def test_tags(start: Path, tmp_path: Path) -> None:
+    """Sentences of up to 40 words, in windows of 16 tokens: every word has its tag, in every file."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 61), ("dev", 17)):
+        sentences = []
+        for _ in range(count):
+            kinds = rng.choice(["good", "bad"], rng.integers(1, 41))
+            tags = ["B-X" if kind == "good" else "O" for kind in kinds]
+            lines = [f"{rng.choice(WORDS[kind])} {tag}\n" for kind, tag in zip(kinds, tags, strict=True)]
+            sentences.append("".join(lines))
+        (tmp_path / f"{name}.txt").write_text("\n".join(sentences))
+    more = ["task=tagging", "task.max_seq_length=16", "num_epochs=6", "task.columns.words=0", "task.columns.tags=-1"]
+    more += ["task.files.train=train.txt", "task.files.dev=dev.txt"]
+    assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["overall_f1"] > 0.9
+    words = [line.split()[0] for line in (tmp_path / "dev.txt").read_text().split("\n") if line]
+    lines = [line.split() for line in (tmp_path / "run" / "predictions.txt").read_text().split("\n") if line]
+    assert [line[0] for line in lines] == words
+    assert {len(line) for line in lines} == {3}
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+
+
+def test_spans(start: Path, tmp_path: Path) -> None:
+    """The answer is the one word of its topic; contexts of up to 40 words, in windows of 24 tokens."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 61), ("dev", 17)):
+        questions = []
+        for number in range(count):
+            words = rng.choice(WORDS["bad"], rng.integers(2, 41)).tolist()
+            place = int(rng.integers(len(words)))
+            words[place] = str(rng.choice(WORDS["good"]))
+            answer = {"text": words[place], "answer_start": len(" ".join(words[:place])) + (place > 0)}
+            qas = [{"id": f"{name}{number}", "question": "kan lon min", "answers": [answer]}]
+            questions.append({"context": " ".join(words), "qas": qas})
+        content = {"version": "1.1", "data": [{"title": "made up", "paragraphs": questions}]}
+        (tmp_path / f"{name}-v1.1.json").write_text(json.dumps(content))
+    more = [
+        "task=squad1",
+        "task.max_seq_length=24",
+        "task.spans.window_step=9",
+        "task.spans.max_query_length=6",
+        "num_epochs=12",
+    ]
+    assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact_match"] > 50
+    for name in ("predictions", "nbest_predictions", "null_odds"):
+        assert set(json.loads((tmp_path / "run" / f"{name}.json").read_text())) == {f"dev{n}" for n in range(17)}
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForQuestionAnswering"]
+
+
+def test_a_part_of_train_is_held_out(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = tmp_path / "data"
+    only.mkdir()
+    shutil.copy(data / "train.tsv", only)
+    assert finetune(only, start, tmp_path / "run", "dev_share=0.2", "num_epochs=1") == 0
+    said = capsys.readouterr().out
+    num_dev = json.loads((tmp_path / "run" / "eval.json").read_text())["num_examples"]
+    assert 4 <= num_dev <= 18
+    assert f"{only}/train.tsv (tsv): {53 - num_dev} rows" in said
+    assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in said
+
+
+def test_metrics_are_checked_when_the_labels_are_known(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.txt").write_text("kan NN\nlon DT\n")
+    assert finetune(tmp_path, start, tmp_path / "run", "task=tagging") == 2
+    assert "seqeval cannot measure tags that mark no chunks, such as 'DT'; set" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_device_is_said_before_the_files_are_read(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda") == 2
+    assert "device=cuda: no CUDA device here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
+        ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
+        ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
+        ("layer_decay=0", "layer_decay=0.0: expected a number above 0"),
+        ("num_epochs=0", "num_epochs=0.0: expected a positive number"),
+        ("class_weights=[1,0]", "class_weights=[1.0, 0.0]: expected balanced, or a positive number"),
+        ("evaluation.patience=0", "evaluation.patience=0: expected null or at least 1"),
+        ("checkpoint.every_steps=0", "checkpoint.every_steps=0: expected epoch or at least 1"),
+        ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
+        ("task.labels=[good,ugly]", "unknown label 'bad'"),
+        ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
+        ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
+        ("task.metrics=[acc]", "task.metrics: unknown acc"),
+        ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
+        ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
+        ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
+        ("dev_share=1", "dev_share=1: expected null or a number between 0 and 1"),
+        ("task.multi_label=true class_weights=balanced", "class_weights has no effect with task.multi_label=true"),
+        ("task=sequense", "task=sequense; did you mean 'sequence'?"),
+    ],
+)
+def test_refusals(
+    setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune(data, start, tmp_path / "run", *setting.split()) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+HEADER = "sentence1\tsentence2\tlabel\n"
+GOOD = HEADER + "kan\tlon\tentailment\nmin\tkan\tnot_entailment\n"
+SPAN = '{"id": "q", "question": "kan", "context": "lon min", "answers": [{"text": "kan", "answer_start": 0}]}\n'
+FAULTS = [
+    # task, file, its content, the error after the folder
+    ("rte", "train.tsv", HEADER + "kan\tlon\tyes\n", "/train.tsv:2: label: unknown label 'yes'; expected 'entailment'"),
+    ("rte", "train.tsv", "sentence1\tlabel\nkan\tentailment\n", "/train.tsv:1: no column 'sentence2' (it has: 'sentence1', 'label')"),
+    ("rte", "train.tsv", HEADER + "kan\tlon\t\n", "/train.tsv:2: label: empty label; expected 'entailment'"),
+    ("rte", "train.tsv", HEADER + "kan\tlon\tentailment\tx\n", "/train.tsv:2: too many cells (4, expected 3"),
+    ("rte", "train.tsv", "index\t" + HEADER + "3\tkan\tlon\tentailment\n" * 2, "/train.tsv:3: index '3' is there twice, first at {}/train.tsv:2"),
+    ("rte", "train.tsv", "sentence1\tsentence2\nkan\tlon\n", "/train.tsv:1: no column 'label' (it has: 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
+    ("sequence", "train.tsv", "text\tlabel\nkan\t1\nkan\tgood\n", "/train.tsv:3: label: mixed label types: 'good' is text, but '1' at {}/train.tsv:2 is a number"),
+    ("squad1", "train-v1.1.json", SPAN, "/train-v1.1.json:1: question 'q': answer 'kan' is not in its context at answer_start=0"),
+    ("tagging", "train.txt", "kan O\nlon B-\n", "/train.txt:2: tag 'B-' does not parse; expected O, or B-, I-"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "name", "content", "line"), FAULTS)
+def test_bad_input_is_one_line(
+    task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its file, line and field, before anything is written."""
+    (tmp_path / name).write_text(content)
+    given = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "task.max_seq_length=40"]
+    more = ["task.spans.max_query_length=9"] if task == "squad1" else []
+    assert run(["finetune", f"task={task}", *given, *more]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}{line.format(tmp_path)}")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One label alone, and texts that the tokenizer does not know."""
+    rows = ["ж	ж	entailment", "kan	lon	entailment", "min	ж ж	entailment"]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
+    given = [f"data_dir={tmp_path}", "task=rte", "task.max_seq_length=24", "device=cpu"]
+    assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
+    said = capsys.readouterr().out
+    one_class = "every label is 'entailment'; nothing can be learned or measured from one class"
+    unknown = "2 examples have a text that is nothing but [UNK] to the tokenizer, the first with the id 0, 2;"
+    for name in ("train", "dev"):
+        assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
+        assert f"warning: {tmp_path}/{name}.tsv (tsv): {unknown}" in said
+    assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}"]) == 0
+    assert f"warning: {tmp_path}/dev.tsv (tsv): {unknown}" in capsys.readouterr().err
+
+
+def test_bad_input_through_the_shell(start: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(GOOD)
+    (tmp_path / "dev.tsv").write_text(GOOD + "kan	lon\n")
+    command = [sys.executable, "-m", "bertkit", "finetune", "task=rte", f"data_dir={tmp_path}", f"model_dir={start}",
+               f"output_dir={tmp_path / 'run'}", "task.max_seq_length=24"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: {tmp_path}/dev.tsv:4: too few cells (2, expected 3: sentence1, sentence2, label); correct the line, or set "
+        "task.format=\n"
+    )
+
+
+def test_no_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["finetune", "model_dir=x", "output_dir=y"]) == 2
+    assert capsys.readouterr().err.startswith("error: missing value: set task=")
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_logged(data: Path, start: Path, tmp_path: Path) -> None:
+    """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
+    more = ["log.every_steps=5", "checkpoint.every_steps=4"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, (2, 6, 7, 14))
+        assert finetune(data, start, tmp_path / "struck", *more) == 0
+    assert finetune(data, start, tmp_path / "left_out", *more, "data.skip_steps=[2,6,7,14]") == 0
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        struck, left_out = (all_checkpoints(tmp_path / run)[0] for run in ("struck", "left_out"))
+        assert sha256_file(struck / name) == sha256_file(left_out / name)
+    rows = read_metrics(tmp_path / "struck" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 5, 6, 7, 10, 14]
+    assert {row["step"]: len(row["examples"]) for row in rows if "skipped" in row} == {2: 8, 6: 8, 7: 5, 14: 5}
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, range(1, 15))
+        assert finetune(data, start, tmp_path / "lost", *more) == 5
+
+
+def test_one_order_of_adding_is_kept_from_the_start(data: Path, start: Path, tmp_path: Path) -> None:
+    """Strict: four parts of each batch, also of the last one of an epoch, which has five examples."""
+    assert finetune(data, start, tmp_path / "strict", "reproducibility=strict") == 0
+    assert finetune(data, start, tmp_path / "default") == 0
+    state = json.loads((all_checkpoints(tmp_path / "strict")[0] / "state.json").read_text())
+    assert (state["chosen"]["num_parts"], state["chosen"]["cut"]["min_parts"]) == (4, 4)
+    strict, default = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("strict", "default"))
+    assert strict[0]["loss"] != default[0]["loss"]  # other micro-batches, so other dropout
+    assert len(strict) == len(default) == 14

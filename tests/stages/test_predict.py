@@ -1,0 +1,432 @@
+"""Predictions as a user meets them: a line for each input, from files and pipes, for every head."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import small_model
+
+from bertkit import export_model, load_model, load_tokenizer
+from bertkit.cli import compose, run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.train import loop
+
+LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
+SPANS = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11", "task.spans.window_step=13"]
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def make(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Give the directory of a small model with some head."""
+    made: dict[str, Path] = {}
+
+    def directory(head: str, **changes: Any) -> Path:
+        key = f"{head} {changes}"
+        if key not in made:
+            named = {"labels": LABELS[head]} if head in LABELS else {}
+            heads = () if head == "encoder" else (head,)
+            pooler = head not in ("token", "span", "masked_lm")
+            model = small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooler, **{**named, **changes})
+            made[key] = export_model(model, tokenizer, tmp_path_factory.mktemp("model") / "model")
+        return made[key]
+
+    return directory
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def predict(model: Path, name: Path, content: str, *more: str) -> list[dict[str, Any]]:
+    """Write an input, predict, and read the output beside it."""
+    name.write_text(content, encoding="utf-8", newline="")
+    output = name.with_name("out.jsonl")
+    assert run(["predict", f"model_dir={model}", f"input={name}", f"output={output}", "device=cpu", *more]) == 0
+    assert not list(name.parent.glob("*.partial"))
+    return read(output)
+
+
+def pipe(model: Path, content: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bertkit", "predict", f"model_dir={model}", "input=-", "output=-", "device=cpu"]
+    return subprocess.run([*command, *more], input=content, capture_output=True, text=True)
+
+
+TEXTS = ["kan lon", "", "min " * 60, "kar, lor"]
+INPUTS = {
+    "text.txt": "".join(f"{text}\n" for text in TEXTS),
+    "text.tsv": "text\n" + "".join(f"{text}\n" for text in TEXTS),
+    "text.csv": "text\n" + "".join(f'"{text}"\n' for text in TEXTS),
+    "text.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in TEXTS),
+    "text.json": json.dumps([{"text": text} for text in TEXTS]),
+    "text": "".join(f"{text}\r\n" for text in TEXTS).removesuffix("\r\n"),
+    "bom": "\ufeff" + "".join(json.dumps({"text": text}) + "\n" for text in TEXTS),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_format_gives_the_same_lines(name: str, make: Make, tmp_path: Path) -> None:
+    model_dir = make("sequence")
+    rows = predict(model_dir, tmp_path / name, INPUTS[name])
+    assert [row["id"] for row in rows] == ["0", "1", "2", "3"]
+    model, tokenizer = load_model(model_dir), load_tokenizer(model_dir)
+    for text, row in zip(TEXTS, rows, strict=True):
+        ids = tokenizer(text, truncation=True, max_length=41, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            shares = model(ids).logits["sequence"][0].softmax(-1).tolist()
+        assert list(row["probabilities"]) == ["bad", "good", "ugly"]
+        assert list(row["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+        assert row["label"] == ("bad", "good", "ugly")[int(np.argmax(shares))]
+
+
+def test_pairs_ids_and_a_test_file_of_glue(make: Make, tmp_path: Path) -> None:
+    content = 'index\tsentence1\tsentence2\n7\tkan "lon\tmin\n3\tkan\tlon "min\n'
+    rte = make("sequence", labels=("not_entailment", "entailment"))
+    rows = predict(rte, tmp_path / "test.tsv", content, "task=rte", "task.max_seq_length=40")
+    assert [row["id"] for row in rows] == ["7", "3"]
+    rows = predict(make("sequence"), tmp_path / "in.jsonl", '{"id": "a", "text": "kan"}\n{"id": "a", "text": "kan"}\n')
+    assert [row["id"] for row in rows] == ["a", "a"]
+
+
+def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The settings of the run, unless the command line names a task."""
+    given = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
+    shutil.copytree(make("sequence"), tmp_path / "run" / "model")
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(compose("finetune", given)))
+    (tmp_path / "run" / "manifest.json").write_text('{"identity": {}, "corpus": {"has_pairs": true}}')
+    content = "review,text_pair\n" + "kan lon min kar lor,mir\n" + "kan lon min kar lor mir kan,mir\n"
+    rows = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content)
+    assert rows[0]["probabilities"] == pytest.approx(rows[1]["probabilities"], abs=1e-6)  # both are cut to five pieces
+    assert "in.csv read as csv: text 'review', text_pair 'text_pair'\n" in capsys.readouterr().err
+    longer = predict(tmp_path / "run" / "model", tmp_path / "in.csv", content, "task.max_seq_length=40")
+    assert longer[0]["probabilities"] != pytest.approx(longer[1]["probabilities"], abs=1e-6)
+    other = predict(tmp_path / "run" / "model", tmp_path / "x.tsv", "b\ta\nmir\tkan lon min kar lor\n",
+                    "task.columns.text=a", "task.columns.text_pair=b")  # fmt: skip
+    assert other[0]["probabilities"] == pytest.approx(rows[0]["probabilities"], abs=1e-6)
+    model = f"model_dir={tmp_path / 'run' / 'model'}"
+    (tmp_path / "single.txt").write_text("kan\n")
+    assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-"]) == 2
+    assert "task=sequence is of pairs, and a text a line has no second one" in capsys.readouterr().err
+    for change, line in (("task.colums.text=a", "unknown key 'task.colums.text'; did you mean 'task.columns.text'?"),
+                         ("task.max_seq_length=a", "task.max_seq_length='a': expected a whole number")):  # fmt: skip
+        assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]) == 2
+        assert line in capsys.readouterr().err
+    assert (
+        run(["predict", model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"])
+        == 2
+    )
+    assert "no column 'text'" in capsys.readouterr().err
+
+
+def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
+    (row,) = predict(make("sequence", labels=("score",), problem_type="regression"), tmp_path / "in.txt", "kan\n")
+    assert isinstance(row["label"], float)
+    assert row["probabilities"] == {}
+
+
+def test_words_in_a_sentence_a_line(make: Make, tmp_path: Path) -> None:
+    sentences = [["kan", "lon\u00a0min"], [], ["kar"] * 2000, [], ["\u200b"]]
+    content = "".join(" ".join(words) + "\n" for words in sentences)
+    rows = predict(make("token"), tmp_path / "in.txt", content)
+    assert [row["words"] for row in rows] == sentences
+    assert [len(row["tags"]) for row in rows] == [2, 0, 2000, 0, 1]
+    assert {tag for row in rows for tag in row["tags"]} <= {"O", "B-X", "I-X"}
+    conll = (tmp_path / "out.conll").read_text(encoding="utf-8")
+    expected = "".join(
+        "".join(f"{word}\t{tag}\n" for word, tag in zip(row["words"], row["tags"], strict=True)) + "\n" for row in rows
+    )
+    assert conll == expected
+    lists = "".join(json.dumps({"tokens": words}) + "\n" for words in sentences)
+    assert predict(make("token"), tmp_path / "in.jsonl", lists) == rows
+
+
+@pytest.mark.parametrize("name", ["in.conll", "in.txt", "eng.testb", "in.tsv"])
+def test_conll_columns(name: str, make: Make, tmp_path: Path) -> None:
+    rows = predict(make("token"), tmp_path / name, "kan B-X\nlon I-X\n\nmin O\n")
+    assert [row["words"] for row in rows] == [["kan", "lon"], ["min"]]
+
+
+def squad(question: str, contexts: list[str]) -> str:
+    paragraphs = [{"context": c, "qas": [{"id": f"q{n}", "question": question}]} for n, c in enumerate(contexts)]
+    return json.dumps({"data": [{"paragraphs": paragraphs}]})
+
+
+CONTEXTS = ["kan lon min", "", "kar lor mir " * 50, " ", "\u200b"]
+
+
+def test_answers(make: Make, tmp_path: Path) -> None:
+    """A question of 300 pieces, contexts of none and of many windows."""
+    rows = predict(make("span"), tmp_path / "in.json", squad("kan " * 300, CONTEXTS), *SPANS)
+    assert [row["id"] for row in rows] == [f"q{n}" for n in range(5)]
+    files = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in
+             ("predictions", "nbest_predictions", "null_odds")}  # fmt: skip
+    for row, context in zip(rows, CONTEXTS, strict=True):
+        assert 0 <= row["no_answer_probability"] <= 1
+        assert 0 < row["probability"] <= 1
+        found = context[row["start"] : row["end"]] if row["text"] else ""
+        assert found == row["text"] == files["predictions"][row["id"]]
+        best = {each["text"]: each["probability"] for each in files["nbest_predictions"][row["id"]]}
+        assert best[row["text"]] == row["probability"]
+    assert [row["text"] for row in rows][1] == ""
+    assert list(files["null_odds"]) == [row["id"] for row in rows]
+    flat = [{"id": f"q{n}", "question": "kan " * 300, "context": context} for n, context in enumerate(CONTEXTS)]
+    lines = "".join(json.dumps(row) + "\n" for row in flat)
+    before = {path.name: path.read_text() for path in tmp_path.glob("*s.json")}
+    assert predict(make("span"), tmp_path / "in.jsonl", lines, *SPANS) == rows
+    assert {path.name: path.read_text() for path in tmp_path.glob("*s.json")} == before
+
+
+def test_an_answer_is_demanded(make: Make, tmp_path: Path) -> None:
+    more = [*SPANS, "task.spans.is_always_answered=true"]
+    rows = predict(make("span"), tmp_path / "in.json", squad("kan", ["lon min", ""]), *more)
+    assert [bool(row["text"]) for row in rows] == [True, False]
+
+
+def test_choices(make: Make, tmp_path: Path) -> None:
+    content = "sent1,sent2,ending0,ending1,ending2,ending3\nkan,lon,a,b,c,d\nkan,,a,,c,d\n"
+    rows = predict(make("choice"), tmp_path / "in.csv", content, "task=swag", "task.max_seq_length=40")
+    assert [len(row["probabilities"]) for row in rows] == [4, 4]
+    own = '{"id": "x", "context": "kan", "endings": ["lon a", "lon b", "lon c", "lon d"]}\n'
+    (general,) = predict(make("choice"), tmp_path / "in.jsonl", own)
+    assert general == {**rows[0], "id": "x"}
+    columns = ["task=choice", "task.columns.context=question", "task.columns.endings=[A,B]", "task.max_seq_length=40"]
+    (row,) = predict(make("choice"), tmp_path / "own.csv", "question,A,B\nkan,lon a,lon b\n", *columns)
+    assert row["probabilities"] == pytest.approx(
+        np.divide(rows[0]["probabilities"][:2], sum(rows[0]["probabilities"][:2]))
+    )
+    assert all(row["label"] == int(np.argmax(row["probabilities"])) for row in rows)
+
+
+def test_masks(make: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    texts = ["kan [MASK] min [MASK]", "", "kan", "kan " * 99 + "[MASK]" + " lon" * 99]
+    model_dir = make("masked_lm")
+    rows = predict(model_dir, tmp_path / "in.txt", "".join(f"{text}\n" for text in texts), "top_k=3")
+    assert [row["text"] for row in rows] == texts
+    assert [len(row["masks"]) for row in rows] == [2, 0, 0, 1]
+    model, ids = load_model(model_dir), torch.tensor([tokenizer(texts[0])["input_ids"]])
+    with torch.no_grad():
+        shares = model(ids).logits["masked_lm"][0].softmax(-1)
+    places = [place for place, piece in enumerate(ids[0].tolist()) if piece == tokenizer.facts.mask]
+    for place, mask in zip(places, rows[0]["masks"], strict=True):
+        values, best = shares[place].topk(3)
+        assert [each["token"] for each in mask] == [tokenizer.vocab[piece] for piece in best.tolist()]
+        assert [each["probability"] for each in mask] == pytest.approx(values.tolist(), abs=1e-6)
+
+
+def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) -> None:
+    from bertkit.tasks.fill_mask import make_sequences
+    from bertkit.tasks.task import SequenceExample
+
+    facts = tokenizer.facts
+    kan, lon = (tokenizer(word)["input_ids"][1] for word in ("kan", "lon"))
+    text = "[MASK] " + "kan " * 20 + "[MASK] lon" * 1 + " lon" * 20 + " [MASK]"
+    found = make_sequences([SequenceExample("0", text, None, None)], tokenizer, 9)
+    mask, ends = facts.mask, (facts.cls, facts.sep)
+    assert [each.input_ids[1:-1] for each in found] == [
+        [mask] + [kan] * 6, [kan] * 3 + [mask] + [lon] * 3, [lon] * 6 + [mask]
+    ]  # fmt: skip
+    assert [each.positions for each in found] == [[1], [4], [7]]
+    assert {(each.input_ids[0], each.input_ids[-1]) for each in found} == {ends}
+
+
+def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks and batches of any size give the same lines."""
+    rng = np.random.default_rng(0)
+    words = ["kan", "lon", "min", "kar", "lor", "mir"]
+    content = "".join(" ".join(rng.choice(words, rng.integers(0, 30))) + "\n" for _ in range(53))
+    lines = "".join(json.dumps({"text": line}) + "\n" for line in content.split("\n")[:-1])
+    whole = predict(make("sequence"), tmp_path / "in.jsonl", lines)
+    monkeypatch.setattr("bertkit.tasks.files.streams.EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setitem(loop.TOKENS_AT_ONCE, "cpu", 50)
+    for name, text in (("in.jsonl", lines), ("in.txt", content)):
+        parts = predict(make("sequence"), tmp_path / name, text)
+        assert [row["id"] for row in parts] == [str(number) for number in range(53)]
+        for one, other in zip(whole, parts, strict=True):
+            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
+    paragraphs = squad("kan", ["lon min"] * 20)
+    assert len(predict(make("span"), tmp_path / "in.json", paragraphs, *SPANS)) == 20
+    assert len(json.loads((tmp_path / "nbest_predictions.json").read_text())) == 20
+
+
+def test_pipes(make: Make, tmp_path: Path) -> None:
+    """Through standard input and output: lines and nothing else, what a file gives too."""
+    done = pipe(make("token"), "kan lon\n\nmin\n")
+    assert done.returncode == 0, done.stderr
+    assert [len(json.loads(line)["tags"]) for line in done.stdout.splitlines()] == [2, 0, 1]
+    assert done.stderr == "- read as words: a sentence of words a line\n"
+    done = pipe(make("span"), squad("kan", CONTEXTS), *SPANS)
+    assert done.returncode == 0, done.stderr
+    from_file = predict(make("span"), tmp_path / "in.json", squad("kan", CONTEXTS), *SPANS)
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [row["id"] for row in from_file]
+    done = pipe(make("sequence"), "")
+    warning = "warning: input=- has no examples; there is nothing to predict\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", warning)
+
+
+def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("kan lon\n" * 5000)
+    command = f"'{sys.executable}' -m bertkit predict model_dir={make('sequence')} input=in.txt output=- | head -n 1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert json.loads(done.stdout)["id"] == "0"
+    assert done.stderr == "in.txt read as text: a text a line\n"
+
+
+def test_a_bad_line_after_good_ones(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bertkit.tasks.files.streams.EXAMPLES_AT_ONCE", 3)
+    (tmp_path / "in.jsonl").write_text('{"text": "kan"}\n' * 7 + '{"text": 5}\n' + '{"text": "kan"}\n')
+    given = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
+    assert run([*given, f"output={tmp_path / 'out.jsonl'}"]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'in.jsonl'}:8: field 'text' is int, expected text; the 6 predictions before it are in" in said
+    assert said.count("\n") == 2  # the first one says what the input was taken for
+    assert not (tmp_path / "out.jsonl").exists()
+    assert [row["id"] for row in read(tmp_path / "out.jsonl.partial")] == [str(n) for n in range(6)]
+    assert run([*given, "output=-"]) == 2
+    assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 6
+
+
+REFUSALS = [
+    ("sequence", "in.jsonl", '{"text": \n', [], "in.jsonl:1: not JSON"),
+    ("sequence", "in.txt", b"kan\nStra\xdfe\n", [], "in.txt:2: not UTF-8 (byte 0xdf at column 5)"),
+    ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte)"),
+    ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
+    ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another name"),
+    ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
+    (
+        "sequence",
+        "in.tsv",
+        "kan\n",
+        ["task=mrpc", "task.max_seq_length=40"],
+        "has the labels bad, good, ugly; task=mrpc has",
+    ),
+    (
+        "sequence",
+        "in",
+        "kan\n",
+        ["task.needs_pair=true"],
+        "in: task=sequence is of pairs, and a text a line has",
+    ),
+    ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans, but model_dir="),
+    ("sequence", "in.txt", "kan\n", ["task=sequence"], "task.max_seq_length=128 exceeds the model's"),
+    ("sequence", "in.conll", "kan O\n", [], "in.conll: format conll is not for a model of sequence; set format="),
+    ("sequence", "in.txt", "kan\n", ["format=words"], "format words is not for a model of sequence"),
+    ("token", "in.conll", "kan O\nlon\n", [], "in.conll:2: too few cells"),
+    (
+        "span",
+        "in.jsonl",
+        '{"id": 1, "question": "a", "context": "b"}\n' * 2,
+        SPANS,
+        "in.jsonl:2: id '1' is there twice",
+    ),
+    ("encoder", "in.txt", "kan\n", [], "a bare encoder, which says nothing of a text; fine-tune it"),
+    ("masked_lm", "in.txt", "kan\n", ["task=sst2"], "no head for task=sst2, only masked_lm; fine-tune it first"),
+    ("sequence", "missing.txt", None, [], "missing.txt: no such file"),
+    ("sequence", "in.txt", "kan\n", ["top_k=0"], "top_k=0: expected at least 1"),
+]
+
+
+@pytest.mark.parametrize(("head", "name", "content", "more", "line"), REFUSALS)
+def test_refusals(
+    head: str,
+    name: str,
+    content: str | bytes | None,
+    more: list[str],
+    line: str,
+    make: Make,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    before = sorted(tmp_path.iterdir())
+    given = [f"model_dir={make(head)}", f"input={tmp_path / name}", f"output={tmp_path / 'out.jsonl'}", "device=cpu"]
+    assert run(["predict", *given, *more]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A probability for each label by itself, and those that are more likely than not."""
+    model_dir = make("sequence", problem_type="multi_label_classification")
+    rows = predict(model_dir, tmp_path / "in.txt", "".join(f"{text}\n" for text in TEXTS))
+    model, tokenizer = load_model(model_dir), load_tokenizer(model_dir)
+    for text, row in zip(TEXTS, rows, strict=True):
+        ids = tokenizer(text, truncation=True, max_length=41, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            shares = model(ids).logits["sequence"][0].sigmoid().tolist()
+        assert list(row["probabilities"]) == ["bad", "good", "ugly"]
+        assert list(row["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+        assert row["label"] == [name for name, share in row["probabilities"].items() if share > 0.5]
+    assert {len(row["label"]) for row in rows} != {1}
+    for given, more in ((model_dir, "false"), (make("sequence"), "true")):
+        task = ["task=sequence", "task.max_seq_length=20", f"task.multi_label={more}"]
+        assert run(["predict", f"model_dir={given}", f"input={tmp_path / 'in.txt'}", "output=-", *task]) == 2
+        assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
+
+
+def test_rows_with_gaps_and_empty_ones_have_a_line(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
+    assert [row["id"] for row in rows] == ["0", "1", "2"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text 'text', text_pair 'text_pair'"
+    assert (
+        said[1] == f"warning: 1 rows had too few cells, the first at {tmp_path / 'in.tsv'}:4; they were taken as empty"
+    )
+
+
+def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither those of a run, nor what was written beside another output; a repetition may."""
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    for folder in (run_dir, other):
+        folder.mkdir()
+        (folder / "predictions.json").write_text("{}")
+    for name in ("config.yaml", "manifest.json"):
+        (run_dir / name).write_text("{}")
+    (tmp_path / "in.json").write_text(squad("kan", ["lon min"]))
+    given = [f"model_dir={make('span')}", f"input={tmp_path / 'in.json'}", "device=cpu", *SPANS]
+    for output, line in (
+        (run_dir / "test.jsonl", "predictions.json is written too, and belongs to the run; choose another folder"),
+        (run_dir / "metrics.jsonl", "metrics.jsonl is written too, and belongs to the run"),
+        (other / "test.jsonl", "predictions.json is written beside it, and is there of something else"),
+    ):
+        assert run(["predict", *given, f"output={output}"]) == 2
+        said = capsys.readouterr().err
+        assert line in said
+        assert said.count("\n") == 1
+        assert (output.parent / "predictions.json").read_text() == "{}"
+        assert not output.exists()
+    for _ in range(2):
+        assert run(["predict", *given, f"output={tmp_path / 'new' / 'test.jsonl'}"]) == 0
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_input(make: Make, tmp_path: Path) -> None:
+    """10,000 lines of 2,000 characters take little more than 1,000."""
+    peaks = []
+    for count in (1_000, 10_000):
+        (tmp_path / "in.txt").write_text(("kan lon min " * 160 + "\n") * count)
+        command = [sys.executable, "-c", "import sys, resource; from bertkit.cli import run; code = run(sys.argv[1:]); "
+                   "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)", "predict",
+                   f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}", "device=cpu",
+                   f"output={tmp_path / 'out.jsonl'}"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert len(read(tmp_path / "out.jsonl")) == count
+        peaks.append(int(done.stdout) / 1024)
+    assert peaks[1] < peaks[0] + 16, peaks  # MB; the input is 19 MB, its ids and features many times that

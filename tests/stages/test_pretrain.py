@@ -1,0 +1,525 @@
+"""Pretraining as a user meets it: the run directory, stops and resumes, and what comes out at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import make_text, strike, write_text
+
+from bertkit import load_model
+from bertkit.cli import run
+from bertkit.files import locked, sha256_file, to_json
+from bertkit.train.checkpoint import all_checkpoints, fault_of
+from bertkit.train.log import read_metrics
+
+SMALL = [
+    "device=cpu",
+    "model=tiny",
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "model.max_position_embeddings=48",
+    "segments.max_seq_length=40",
+    "batch.sequences=12",
+    "batch.micro_sequences=5",
+    "optimizer.peak_learning_rate=1e-3",
+    "log.every_steps=1",
+]
+
+
+def pretrain(data: Path, output: Path, *more: str) -> int:
+    return run(["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more])
+
+
+def start(data: Path, output: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bertkit", "pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def final_weights(run_dir: Path) -> str:
+    return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+def test_a_run_directory(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = tmp_path / "run"
+    more = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6"]
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    said = capsys.readouterr().out
+    assert "unigram entropy" in said
+    assert "NSP accuracy" in said
+    names = {path.name for path in run_dir.iterdir()}
+    files = {"config.yaml", "manifest.json", "metrics.jsonl", "eval.json", "report.html"}
+    assert files | {"checkpoints", "model"} <= names
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["steps"] == 12
+    manifest = json.loads((run_dir / "manifest.json").read_text())
+    assert {"packages", "git_revision", "data_fingerprint", "tokenizer_sha256", "world_size", "command_line"} <= set(
+        manifest
+    )
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert [row["step"] for row in rows if "eval_mlm_loss" in row] == [6, 12]
+    assert {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate", "grad_norm",
+            "tokens_per_second"} <= set(rows[0])  # fmt: skip
+    assert rows[0]["loss"] == pytest.approx(rows[0]["mlm_loss"] + rows[0]["nsp_loss"])
+    assert [path.name for path in all_checkpoints(run_dir)] == ["step-00000012", "step-00000009"]
+    assert json.loads((run_dir / "eval.json").read_text())["mlm_loss"] == rows[-1]["eval_mlm_loss"]
+
+    before = sha256_file(run_dir / "metrics.jsonl"), final_weights(run_dir)
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    assert "done already" in capsys.readouterr().out
+    assert (sha256_file(run_dir / "metrics.jsonl"), final_weights(run_dir)) == before
+
+    assert pretrain(prepared_dir, run_dir, *more, "seed=7", "masking.probability=0.2") == 2
+    said = capsys.readouterr().err
+    assert "seed: 0 there, 7 here" in said
+    assert "masking.probability: 0.15 there, 0.2 here" in said
+    assert final_weights(run_dir) == before[1]
+
+
+def test_a_checkpoint_the_run_and_the_model_load_alike(prepared_dir: Path, tmp_path: Path) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=4") == 0
+    newest = all_checkpoints(tmp_path / "run")[0]
+    models = [load_model(path) for path in (tmp_path / "run", newest, tmp_path / "run" / "model")]
+    states = [model.state_dict() for model in models]
+    assert all((states[0][name] == other[name]).all() for other in states[1:] for name in states[0])
+
+
+def test_full_sentences_train_a_masked_lm_alone(prepared_dir: Path, tmp_path: Path) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=3", "segments=full_sentences") == 0
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+    assert "nsp_loss" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+
+
+RATES = {  # of 4 steps with a warm-up of 2, by hand
+    "schedule=linear": [0, 0.5, 1, 0.5],
+    "schedule=google": [0, 0.5, 0.5, 0.25],
+    "schedule=constant": [0, 0.5, 1, 1],
+    "schedule.power=2": [0, 0.5, 1, 0.25],
+}
+
+
+def test_a_run_has_the_schedule_optimizer_and_clipping_it_was_asked_for(prepared_dir: Path, tmp_path: Path) -> None:
+    made: dict[str, str] = {}
+    # LAMB's numbers are AdamW's with bias correction, so that these two differ by the optimizer alone
+    others = ("optimizer=lamb", "optimizer.bias_correction=true", "optimizer.max_grad_norm=1e-4")
+    for option in (*RATES, *others):
+        run_dir = tmp_path / str(len(made))
+        more = ["optimizer.peak_learning_rate=1e-3", "steps=4", "schedule.warmup_steps=2", "evaluation.every_steps=9"]
+        assert pretrain(prepared_dir, run_dir, option, *more) == 0
+        rates = [row["learning_rate"] for row in read_metrics(run_dir / "metrics.jsonl")]
+        expected = RATES.get(option, RATES["schedule=linear"])
+        assert rates == pytest.approx([1e-3 * rate for rate in expected]), option
+        made[option] = final_weights(run_dir)
+    assert len(set(made.values())) == len(made)
+
+
+def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
+    """The step counts, its batch does not; and leaving one out is not another run."""
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[3]", "log.every_steps=100") == 0
+    rows = {row["step"]: row for row in read_metrics(tmp_path / "run" / "metrics.jsonl")}
+    assert set(rows) == {1, 3, 4}
+    assert "loss" not in rows[3]
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=4", "data.skip_steps=[2]") == 0
+
+
+STRUCK = (3, 4, 8)
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_logged(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
+    more = ["steps=9", "checkpoint.every_steps=4", "log.every_steps=3", "checkpoint.keep_last=9"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, STRUCK)
+        assert pretrain(prepared_dir, tmp_path / "struck", *more) == 0
+    said = capsys.readouterr().out
+    assert said.count("skipped: mlm_loss nan, nsp_loss nan, grad_norm nan (its 12 examples are in metrics.jsonl)") == 3
+    assert "3 steps were skipped" in said
+    assert pretrain(prepared_dir, tmp_path / "left_out", *more, f"data.skip_steps={list(STRUCK)}") == 0
+    struck, left_out = (all_checkpoints(tmp_path / name) for name in ("struck", "left_out"))
+    assert [path.name[-1] for path in struck] == ["9", "8", "4"]
+    for ours, theirs in zip(struck, left_out, strict=True):
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            assert sha256_file(ours / name) == sha256_file(theirs / name)
+        states = [json.loads((path / "state.json").read_text()) for path in (ours, theirs)]
+        assert states[0]["num_updates"] == states[1]["num_updates"]
+    assert states[0]["standing"]["skips"] == {"total": 2, "in_a_row": 2}  # of the checkpoint of step 4
+    rows = read_metrics(tmp_path / "struck" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 3, 4, 6, 8, 9]
+    for row in rows:
+        assert ("skipped" in row) == ("loss" not in row) == (row["step"] in STRUCK)
+        assert len(row.get("examples", [])) == 12 * ("skipped" in row)
+    assert len({tuple(example) for row in rows for example in row.get("examples", [])}) == 36  # within the first epoch
+    assert [row["learning_rate"] for row in rows if row["step"] in (3, 8)] == [
+        row["learning_rate"] for row in read_metrics(tmp_path / "left_out" / "metrics.jsonl") if row["step"] in (3, 8)
+    ]
+
+
+def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["steps=30", "checkpoint.every_steps=2", "numerics.max_skips_in_a_row=3", "log.every_steps=100"]
+    with pytest.MonkeyPatch.context() as patch:
+        strike(patch, range(6, 31))
+        assert pretrain(prepared_dir, tmp_path / "run", *more) == 5
+    assert "error: step 8: the loss or the gradient was not finite in 3 steps in a row" in capsys.readouterr().err
+    newest = all_checkpoints(tmp_path / "run")[0]
+    assert (newest.name[-1], fault_of(newest)) == ("6", None)
+    assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 6, 7, 8]
+    # the same command goes on from there, and the steps skipped before it still count
+    assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
+    assert "1 steps were skipped" not in (said := capsys.readouterr().out)
+    assert "1 step was skipped" in said
+
+
+def test_a_finished_run_needs_nothing_to_say_so(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(prepared_dir, tmp_path / "data")
+    assert pretrain(tmp_path / "data", tmp_path / "run", "steps=2") == 0
+    shutil.rmtree(tmp_path / "data")
+    capsys.readouterr()
+    assert pretrain(tmp_path / "data", tmp_path / "run", "steps=2") == 0
+    assert capsys.readouterr().out.startswith("done already")
+
+
+def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other text, damaged or missing files, other weights to start from: none of them is this run."""
+    text = write_text(tmp_path / "text.txt", make_text(17, seed=1))
+    given = [f"corpus.path={text}", f"tokenizer.path={prepared_dir / 'tokenizer'}"]
+    assert run(["prepare", *given, f"output_dir={tmp_path / 'other'}"]) == 0
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 0
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2", f"init_from={tmp_path / 'run'}") == 0
+    capsys.readouterr()
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2", f"init_from={tmp_path / 'run'}") == 0
+    assert capsys.readouterr().out.startswith("done already")
+    (tmp_path / "empty").mkdir()
+    for data, more, line in (
+        (tmp_path / "other", ["steps=2"], "holds another run (data_fingerprint: "),
+        (tmp_path / "empty", ["steps=2"], "no manifest.json; expected what bertkit prepare makes"),
+        (prepared_dir, ["steps=2", f"init_from={tmp_path / 'next'}"], "holds another run (starting_weights: None"),
+        (prepared_dir, ["steps=2", "segments=google"], "no fixed instances for segments=google"),
+    ):
+        assert pretrain(data, tmp_path / "run", *more) == 2
+        said = capsys.readouterr()
+        assert line in said.err
+        assert "done already" not in said.out
+    assert pretrain(prepared_dir, tmp_path / "next", "steps=2") == 2
+    assert "holds another run (starting_weights: {'model.safetensors': " in capsys.readouterr().err
+
+
+def test_files_obey_the_umask(prepared_dir: Path, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        assert pretrain(prepared_dir, tmp_path / "run", "steps=1") == 0
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*.safetensors")}
+    assert modes == {0o640}
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    """Well below the unigram entropy within 200 steps, on documents that keep to their topic."""
+    text = write_text(tmp_path / "text.txt", make_text(200))
+    assert run(["prepare", f"corpus.path={text}", f"output_dir={tmp_path / 'data'}", "held_out_prob=0.1"]) == 0
+    code = pretrain(
+        tmp_path / "data", tmp_path / "run", "steps=200", "batch.sequences=32", "batch.micro_sequences=16",
+        "optimizer.peak_learning_rate=3e-3", "schedule.warmup_steps=20", "model.initializer_range=0.1",
+    )  # fmt: skip
+    result = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert code == 0
+    assert result["mlm_loss"] < result["unigram_entropy"] - 0.3
+
+
+def test_continuing_from_a_model(prepared_dir: Path, tmp_path: Path) -> None:
+    """The first loss of a continued run is that of the model it starts from, and its shape replaces model=."""
+    assert pretrain(prepared_dir, tmp_path / "first", "steps=5") == 0
+    more = [f"init_from={tmp_path / 'first'}", "model=mini", "steps=2", "schedule.warmup_steps=1"]
+    assert pretrain(prepared_dir, tmp_path / "second", *more) == 0
+    manifest = json.loads((tmp_path / "second" / "manifest.json").read_text())
+    assert "tensors loaded" in manifest["init_from"]["summary"]
+    assert load_model(tmp_path / "second").config.hidden_size == 32
+
+
+def test_bfloat16_trains_alike(prepared_dir: Path, tmp_path: Path) -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        assert pretrain(prepared_dir, tmp_path / precision, "steps=4", f"precision={precision}") == 0
+        losses.append([row["loss"] for row in read_metrics(tmp_path / precision / "metrics.jsonl")])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+
+
+@pytest.mark.slow
+def test_bfloat16_ends_like_float32(tmp_path: Path) -> None:
+    """2,000 steps of BERT-mini on real text, side by side: held-out losses within 0.5 %; `-m slow -s -k bfloat16_ends`."""
+    data = tmp_path / "data"
+    assert run(["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096", f"output_dir={data}"]) == 0
+    more = [
+        "model=mini",
+        "segments.max_seq_length=128",
+        "batch.sequences=8",
+        "steps=2000",
+        "optimizer.peak_learning_rate=5e-4",
+    ]
+    runs = []
+    for precision in ("fp32", "bf16"):
+        command = [
+            sys.executable,
+            "-m",
+            "bertkit",
+            "pretrain",
+            f"data_dir={data}",
+            f"output_dir={tmp_path / precision}",
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        runs.append(subprocess.Popen([*command, *more, f"precision={precision}"], env=environment))
+    assert [process.wait() for process in runs] == [0, 0]
+    metrics = [json.loads((tmp_path / precision / "eval.json").read_text()) for precision in ("fp32", "bf16")]
+    losses = [each["mlm_loss"] + each["nsp_loss"] for each in metrics]
+    print(f"held-out loss: {losses[0]:.4f} in float32, {losses[1]:.4f} in bfloat16, {losses[1] / losses[0] - 1:+.2%}")
+    assert losses[1] == pytest.approx(losses[0], rel=0.005)
+    assert metrics[0] != metrics[1]
+    assert metrics[0]["mlm_loss"] < metrics[0]["unigram_entropy"]  # both have learned something
+
+
+def test_a_live_run_is_left_alone(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 0
+    (tmp_path / "run" / "eval.json").unlink()
+    with locked(tmp_path / "run"):
+        assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 3
+    assert f"in use by process {os.getpid()}" in capsys.readouterr().err
+
+
+def set_platform(run_dir: Path, **changed: object) -> None:
+    """Change where the newest checkpoint was written, as a run elsewhere would have written it."""
+    newest = all_checkpoints(run_dir)[0]
+    path, manifest = newest / "state.json", json.loads((newest / "manifest.json").read_text())
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "platform": {**state["platform"], **changed}}))
+    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    (newest / "manifest.json").write_text(to_json(manifest))
+    assert fault_of(newest) is None
+
+
+@pytest.mark.parametrize("mode", ["default", "strict"])
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_other_threads(
+    prepared_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    is_asked_for: bool,
+) -> None:
+    """A run keeps its number of threads; another one that the user asks for is refused when every bit must be the same."""
+    run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
+    here = torch.get_num_threads()
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    (run_dir / "eval.json").unlink()
+    set_platform(run_dir, num_threads=here + 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(here)) if is_asked_for else monkeypatch.delenv(
+        "OMP_NUM_THREADS", raising=False
+    )
+    capsys.readouterr()
+    code, said, after = pretrain(prepared_dir, run_dir, *more), capsys.readouterr(), torch.get_num_threads()
+    torch.set_num_threads(here)
+    line = f"{here + 1} threads before, {here} here"
+    if not is_asked_for:
+        assert (code, after, line in said.out) == (0, here + 1, False)
+    elif mode == "default":
+        assert (code, after, f"warning: {line}" in said.out) == (0, here, True)
+    else:
+        assert code == 2
+        assert f"{line}: reproducibility=strict goes on only as it began; set OMP_NUM_THREADS={here + 1}" in said.err
+
+
+@pytest.mark.parametrize("mode", ["default", "strict"])
+def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
+    """Refused when every bit must be the same, said in a line when not."""
+    run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
+    assert pretrain(prepared_dir, run_dir, *more) == 0
+    (run_dir / "eval.json").unlink()
+    set_platform(run_dir, torch="1.2.3")
+    capsys.readouterr()
+    code, said = pretrain(prepared_dir, run_dir, *more), capsys.readouterr()
+    line = f"torch 1.2.3 before, {torch.__version__} here: "
+    if mode == "strict":
+        assert code == 2
+        assert f"{line}reproducibility=strict goes on only as it began; install torch 1.2.3" in said.err
+    else:
+        assert code == 0
+        assert f"warning: {line}" in said.out
+
+
+def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
+    """Stop a run: by a signal after a random number of logged steps, or by SIGKILL in the middle of a save."""
+    metrics, how = run_dir / "metrics.jsonl", rng.choice(["SIGTERM", "SIGINT", "SIGKILL", "save"])
+    rows_before = len(read_metrics(metrics))
+    wanted = rows_before + rng.randrange(1, 9)
+    while process.poll() is None:
+        if how == "save":
+            if any((run_dir / "checkpoints").glob("*.partial")):
+                process.kill()
+        elif len(read_metrics(metrics)) >= wanted:
+            process.send_signal(getattr(signal, how))  # once: the second signal would end it without a save
+            return process.wait()
+        time.sleep(0.001)
+    return process.wait()
+
+
+def stop_and_resume(data: Path, run_dir: Path, stops: int, rng: random.Random, *more: str) -> list[int]:
+    """Interrupt a run up to `stops` times, then let it end; give the exit codes."""
+    codes: list[int] = []
+    while not codes or codes[-1] != 0:
+        process = start(data, run_dir, *more)
+        if len(codes) < stops:
+            codes.append(interrupt(process, run_dir, rng))
+        else:
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+            codes.append(0)
+        assert codes[-1] in (0, 75, -signal.SIGKILL), codes
+        for path in all_checkpoints(run_dir):
+            assert fault_of(path) is None
+    return codes
+
+
+MANY_STEPS = ["steps=60", "checkpoint.every_steps=4", "checkpoint.keep_last=2", "evaluation.every_steps=25"]
+
+
+def test_layers_cannot_be_compiled_without_a_compiler(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=1", "schedule.warmup_steps=1", "compile=true") == 2
+    error = "error: compile=true needs a C++ compiler on cpu; install it, or set compile=auto\n"
+    assert capsys.readouterr().err == error
+    assert not (tmp_path / "run").exists()
+    assert pretrain(prepared_dir, tmp_path / "run", "steps=1", "schedule.warmup_steps=1") == 0
+
+
+def test_stopped_and_resumed_is_bit_for_bit_the_same(prepared_dir: Path, tmp_path: Path) -> None:
+    """One run, stopped at random moments again and again, against one that was never stopped."""
+    assert start(prepared_dir, tmp_path / "whole", *MANY_STEPS).wait() == 0
+    codes = stop_and_resume(prepared_dir, tmp_path / "stopped", 4, random.Random(3), *MANY_STEPS)
+    assert any(codes), "no stop came in time"
+    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+    drop = "tokens_per_second"
+    rows = [
+        [{**row, drop: 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "stopped")
+    ]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(10))
+def test_ten_trials_of_stops(prepared_dir: Path, tmp_path: Path, trial: int) -> None:
+    assert start(prepared_dir, tmp_path / "whole", *MANY_STEPS).wait() == 0
+    codes = stop_and_resume(prepared_dir, tmp_path / "stopped", 3, random.Random(100 + trial), *MANY_STEPS)
+    print(f"trial {trial}: exit codes {codes}")
+    assert any(codes), "no stop came in time"
+    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+
+
+LONG = [
+    "steps=2000", "batch.sequences=8", "batch.micro_sequences=4", "checkpoint.every_steps=50", "evaluation.every_steps=500",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_twenty_sigkills_of_a_long_run(prepared_dir: Path, tmp_path: Path, seed: int) -> None:
+    """At random moments, start-up and saves included; all five: `pytest -m slow tests/stages/test_pretrain.py -k sigkills -s`."""
+    rng, more = random.Random(seed), [*LONG, f"seed={seed}"]
+    started_at = time.monotonic()
+    process = start(prepared_dir, tmp_path / "whole", *more)
+    process.communicate()
+    seconds, kills = time.monotonic() - started_at, 0
+    while kills < 20:
+        process = start(prepared_dir, tmp_path / "killed", *more)
+        try:
+            process.communicate(timeout=rng.uniform(0, seconds / 15))  # so that twenty fit into the run
+            break  # done before this kill
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+    else:
+        process = start(prepared_dir, tmp_path / "killed", *more)
+        process.communicate()
+    assert process.returncode == 0
+    whole, killed = (all_checkpoints(tmp_path / name)[0] for name in ("whole", "killed"))
+    rows = [
+        [{**row, "tokens_per_second": 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")]
+        for name in ("whole", "killed")
+    ]
+    assert kills > 10, "the run ended before most of the kills"
+    print(f"seed {seed}: {kills} kills; {sha256_file(whole / 'optimizer.safetensors')[:16]}")
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        assert sha256_file(whole / name) == sha256_file(killed / name)
+    assert [row["step"] for row in rows[1]] == list(range(1, 2001))
+    assert rows[0] == rows[1]
+
+
+def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path) -> None:
+    process = start(prepared_dir, tmp_path / "run", "steps=100000", "checkpoint.every_steps=100000")
+    while len(read_metrics(tmp_path / "run" / "metrics.jsonl")) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)  # torchrun and Slurm say it more than once
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert errors == ""
+    newest = all_checkpoints(tmp_path / "run")[0]
+    assert f"stopped at step {int(newest.name[5:])} of 100000; its checkpoint is saved" in said
+
+
+def is_loading(process: subprocess.Popen[str], run_dir: Path) -> bool:
+    return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def is_finishing(process: subprocess.Popen[str], run_dir: Path) -> bool:
+    return (run_dir / "model.partial").is_dir()
+
+
+@pytest.mark.parametrize("moment", [is_loading, is_finishing])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_stop_while_there_is_nothing_to_save(
+    prepared_dir: Path, tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool], number: int
+) -> None:
+    """Before the first step and after the last one: what is saved is said, and the same command ends the run."""
+    run_dir = tmp_path / "run"
+    assert pretrain(prepared_dir, run_dir, "steps=3") == 0
+    codes = []
+    while 75 not in codes and len(codes) < 5:  # the run may end before the signal comes
+        (run_dir / "eval.json").unlink(missing_ok=True)
+        process = start(prepared_dir, run_dir, "steps=3")
+        while process.poll() is None and not moment(process, run_dir):
+            time.sleep(0.0005)
+        process.send_signal(number)
+        said, errors = process.communicate(timeout=60)
+        assert errors == ""
+        codes.append(process.returncode)
+    assert set(codes) <= {0, 75}
+    assert codes[-1] == 75
+    assert said.splitlines()[-1] == "stopped; checkpoint 3 is saved, and the same command resumes"
+    assert pretrain(prepared_dir, run_dir, "steps=3") == 0
+    assert (run_dir / "eval.json").is_file()

@@ -1,0 +1,87 @@
+"""What features show of their examples, and that they are the same however many are made together."""
+
+from __future__ import annotations
+
+import pytest
+from task_configs import task_config
+
+from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertkit.errors import InputError
+from bertkit.tasks import shapes
+from bertkit.tasks.batching import FeatureBatches
+from bertkit.tasks.coverage import Survey
+from bertkit.tasks.task import ChoiceExample, SequenceExample, SpanExample, TaggingExample
+
+TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)
+
+
+def sequence(number: int, text: str, pair: str | None = None) -> SequenceExample:
+    return SequenceExample(f"id{number}", text, pair, "x")
+
+
+SURVEYS = [
+    # task, examples -> features, truncated, pairs, unknown
+    ("sequence", [sequence(0, "a ж"), sequence(1, "ж ж"), sequence(2, ""), sequence(3, "a " * 9)], (4, 1, False, [1])),
+    ("sequence", [sequence(0, "ж", "a"), sequence(1, "a", "ж"), sequence(2, "a", "")], (3, 0, True, [0, 1])),
+    ("tagging", [TaggingExample("id0", ("a", "ж"), None), TaggingExample("id1", ("ж",) * 9, None)], (3, 0, False, [1])),
+    # a window of nothing but [UNK] is not yet a context of it; a question is
+    (
+        "spans",
+        [SpanExample("id0", "a", "b b b b ж ж ж ж", None), SpanExample("id1", "ж", "a", None)],
+        (3, 0, True, [1]),
+    ),
+    ("choice", [ChoiceExample("id0", "a", ("ж", "b"), 0), ChoiceExample("id1", "a", ("ж", "ж"), 0)], (4, 0, True, [1])),
+]
+SMALL = {"spans": ["task.spans.max_query_length=1", "task.spans.window_step=4"]}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4096])
+@pytest.mark.parametrize(("name", "examples", "expected"), SURVEYS)
+def test_a_survey(name: str, examples: list, expected: tuple, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_config(name, "task.max_seq_length=8", *SMALL.get(name, []))
+    labels = ("x", "y") if name == "sequence" else ()
+    whole = list(shapes.make_features(task, examples, TOKENIZER, labels))
+    monkeypatch.setattr(shapes, "EXAMPLES_AT_ONCE", at_once)
+    survey = Survey(TOKENIZER.facts)
+    assert list(survey.passing(shapes.make_features(task, examples, TOKENIZER, labels))) == whole
+    assert (survey.num_features, survey.num_truncated, survey.has_pairs, survey.unknown) == expected
+    (line,) = survey.warnings(examples, "dev.tsv (tsv)")
+    ids = ", ".join(f"id{number}" for number in expected[3])
+    assert line.startswith(f"dev.tsv (tsv): {len(expected[3])} examples have a text that is nothing but [UNK] to")
+    assert f"the first with the id {ids};" in line
+
+
+CUT = [
+    # a question of three pieces, of which two are kept, twice for its two windows; a word of nine, of which six fit
+    ("spans", [SpanExample("id0", "a b c", "a b c d e", None), SpanExample("id1", "a b", "a", None)], [1, 1, 0]),
+    ("tagging", [TaggingExample("id0", ("abcde", "abcdeabcd"), None), TaggingExample("id1", ("a",), None)], [0, 3, 0]),
+]
+
+
+@pytest.mark.parametrize(("name", "examples", "num_cut"), CUT)
+def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -> None:
+    settings = {"spans": ["task.spans.max_query_length=2", "task.spans.window_step=2"]}
+    task = task_config(name, "task.max_seq_length=8", *settings.get(name, []))
+    pieces = Tokenizer(
+        {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde", *(f"##{c}" for c in "abcde")])}, lowercase=True
+    )
+    survey = Survey(pieces.facts)
+    features = list(survey.passing(shapes.make_features(task, examples, pieces, ())))
+    assert [feature.num_cut for feature in features] == num_cut
+    assert survey.num_truncated == 1
+
+
+def test_nothing_to_warn_of() -> None:
+    survey = Survey(TOKENIZER.facts)
+    task = task_config("sequence")
+    batches = FeatureBatches(
+        survey.passing(shapes.make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence"
+    )
+    assert (len(batches), survey.warnings([], "x")) == (1, [])
+
+
+def test_another_number_of_endings_is_seen_in_any_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "EXAMPLES_AT_ONCE", 1)
+    examples = [ChoiceExample("id0", "a", ("a", "b"), 0), ChoiceExample("id1", "a", ("a", "b", "c"), 0)]
+    with pytest.raises(InputError, match="example id1: 3 endings; expected as many as of the first example, 2"):
+        list(shapes.make_features(task_config("choice"), examples, TOKENIZER, ()))
