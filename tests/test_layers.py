@@ -1,163 +1,133 @@
-"""Imports point down; each third-party library has its home; light modules stay light."""
+"""Imports point down, through doors; each third-party library has its home; light modules stay light.
+
+`python tests/house.py` prints what is measured here of the code's shape, and more.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
+from house import ROOT, arrows, circles, functions, imports, module_of, modules, numbers, room, walk
 
-from bertkit.cli import COMMANDS
+from bertkit.settings.help import COMMANDS
 
-PACKAGE = Path(__file__).resolve().parents[1] / "bertkit"
-STAGES = ("prepare", "pretrain", "finetune", "glue", "predict", "evaluate", "export", "verify", "bench")
-BASE = ("config", "files", "errors", "batch", "progress", "heartbeat")  # imported from everywhere
-# first name of a module -> the rooms that it may import besides itself; "" is bertkit/__init__.py
-BELOW = ("data", "model", "train", *BASE, "")
-ABOVE = ("interop", "view", "tasks")
-HELPERS = (
-    "run_dir",
-    "resume_rules",
-    "task_model",
-    "training_run",
-    "training_stage",
-    "answering",
-    "objective",
-    "phases",
-    "launch",
-    "settings",
-    "contestants",
-    "memory_plan",
-    "memory_here",
-    "bench_jobs",
-    "bench_compare",
-    "bench_memory",
-    "bench_scaling",
-)
-ALLOWED = {
-    "": ("interop",),  # on first use
-    "__main__": ("cli",),
-    "cli": ("config", "settings", "errors", "launch", "heartbeat", "progress", "files", "", *STAGES),
-    **{stage: (*STAGES, *ABOVE, *HELPERS, *BELOW) for stage in STAGES},
-    "objective": ("batch", "model", "train", "heartbeat"),
-    "phases": ("data", "train", "settings", "evaluate"),
-    "contestants": (*ABOVE, *BELOW, "answering", "memory_here", "objective", "task_model"),
-    "answering": ("data", "objective", "tasks", "train"),
-    "memory_plan": ("model",),  # its config.py only
-    "memory_here": ("memory_plan",),
-    "bench_jobs": (*ABOVE, *BELOW, "contestants", "settings"),
-    "bench_compare": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs"),
-    "bench_scaling": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs", "bench_compare"),
-    "bench_memory": (*ABOVE, *BELOW, "contestants", "settings", "bench_jobs", "memory_plan", "memory_here"),
-    "task_model": ("config", "data", "interop", "model", "tasks", "run_dir", "errors"),
-    "training_run": ("data", "files", "interop", "launch", "model", "train", "errors", "heartbeat"),
-    "training_stage": ("training_run", "launch", "run_dir", "resume_rules", "settings", "train", "view", *BASE),
-    "hosts": ("config", "errors"),
-    "run_dir": ("errors", "files", "launch", "resume_rules", "heartbeat", ""),
-    "resume_rules": ("config", "errors"),
-    "launch": ("errors", "heartbeat", "hosts", "settings"),
-    "settings": ("config", "data", "model", "tasks", "train", "errors"),  # their config.py only
-    "interop": BELOW,
-    "view": BELOW,
-    "tasks": BELOW,
-    "data": BASE,
-    "model": BASE,
-    "train": BASE,
-    "config": ("errors",),
-    "files": ("errors", "heartbeat"),
-    "errors": (),
-    "batch": (),
-    "progress": (),
-    "heartbeat": (),
+GROUND = ("batch", "config", "errors", "fast", "files", "lines", "signs")
+CORE = ("data", "model", "train", *GROUND)
+# a room -> the rooms that it may import
+RULE = {
+    "cli": ("settings", "stages", "bench", "launch", "view", *GROUND),
+    "stages": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
+    "bench": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
+    "run": ("settings", "launch", "tasks", "interop", "view", *CORE),
+    "settings": ("launch", "tasks", "data", "model", "train", *GROUND),
+    "launch": GROUND,
+    "tasks": CORE,
+    "interop": CORE,
+    "view": CORE,
+    "data": GROUND,
+    "model": GROUND,
+    "train": GROUND,
 }
-HOMES = {
-    "hydra": ("cli",),
-    "omegaconf": ("cli",),
-    "accelerate": ("train", "pretrain", "evaluate"),  # the two stages name its type in annotations
-    "transformers": ("interop",),
+STRANGERS = {("bertkit.stages.glue", "bertkit.stages.finetune")}  # the one stage that runs another
+THIRD_PARTY = {
+    "hydra": ("settings",),
+    "omegaconf": ("settings",),
+    "accelerate": ("train", "run"),
+    "transformers": ("interop", "bench"),
     "huggingface_hub": ("interop",),
     "google_crc32c": ("interop",),
     "tokenizers": ("data",),
-    "datasets": ("data", "tasks", "interop"),
+    "datasets": ("data", "tasks", "bench"),
     "evaluate": ("tasks",),
     "sklearn": ("tasks",),
     "scipy": ("tasks",),
     "seqeval": ("tasks",),
 }
-TORCH_FREE = ("bertkit.data.config", "bertkit.model.config", "bertkit.tasks.config", "bertkit.train.config")
+LIGHT = ("bertkit", "bertkit.cli", "bertkit.settings", "bertkit.launch.launcher", "bertkit.launch.world")
+CONFIGS = ("bertkit.data.config", "bertkit.model.config", "bertkit.tasks.config", "bertkit.train.config")
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "hydra", "omegaconf", "accelerate", "numpy", "yaml")
 
 
-def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(part for part in parts if part != "__init__")] = path
-    return found
+def doors(where: str) -> set[str]:
+    """The modules of a room that outsiders may import: those that its docstring lists, a line each."""
+    tree = ast.parse(modules(ROOT)[f"bertkit.{where}"].read_text(encoding="utf-8"))
+    text = ast.get_docstring(tree, clean=False) or ""
+    return {f"bertkit.{where}.{name}" for name in re.findall(r"^    ([a-z_.]+) +\S", text, flags=re.MULTILINE)}
 
 
-def imports(path: Path) -> set[str]:
-    """Every dotted name that a file imports, at its top or inside a function."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def room(dotted: str) -> str:
-    """The first name below bertkit: `bertkit.data.corpus` -> data; "" for the package's own names."""
-    parts = dotted.split(".")
-    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).exists() | (PACKAGE / f"{parts[1]}.py").exists() else ""
-
-
-def faults(found: dict[str, set[str]]) -> list[str]:
+def faults(found: Mapping[str, set[str]]) -> list[str]:
     """Every import that the rules forbid, given the imports of each module."""
-    wrong = []
+    known, wrong = modules(ROOT), []
+    rooms = {name for name in RULE if (ROOT / "bertkit" / name).is_dir()}
     for module, names in found.items():
         here = room(module)
-        assert here in ALLOWED, f"{module}: no rule says what it may import"
-        for name in names:
-            top = name.split(".")[0]
-            if top == "bertkit":
-                if room(name) != here and room(name) not in ALLOWED[here]:
-                    wrong.append(f"{module} imports {name}")
-                if module == "bertkit.settings.schemas" and room(name) in ("data", "model", "tasks", "train"):
-                    assert name.split(".")[2] == "config", f"settings imports {name}"
-            elif top in HOMES and here not in HOMES[top]:
-                wrong.append(f"{module} imports {top}")
+        for name in sorted(names):
+            target, top = module_of(name, known), name.split(".")[0]
+            if target is None:
+                if top in THIRD_PARTY and here not in THIRD_PARTY[top]:
+                    wrong.append(f"{module} imports {top}")
+                continue
+            there = room(target)
+            is_sibling = here == there == "stages" and module != target and target != "bertkit.stages"
+            if is_sibling and (module, target) not in STRANGERS:
+                wrong.append(f"{module} imports {name}: stages are strangers")
+            if there in ("", here) or here in ("", "__main__"):
+                continue
+            if there not in (*RULE.get(here, ()), *(GROUND if here in GROUND else ())):
+                wrong.append(f"{module} imports {name}: {here} may not look into {there}")
+            elif here == "settings" and there not in GROUND and not target.endswith("config"):
+                wrong.append(f"{module} imports {name}: of other rooms only their settings")
+            elif here != "cli" and there == "launch" and target.startswith("bertkit.launch.launcher"):
+                wrong.append(f"{module} imports {name}: the launcher is the command line's")
+            elif there in rooms and target not in doors(there) and target != f"bertkit.{there}":
+                wrong.append(f"{module} imports {name}: no door of {there}")
     return wrong
 
 
 def test_imports_point_down() -> None:
-    found = {module: imports(path) for module, path in modules().items()}
-    assert len(found) >= 45
-    assert set(STAGES) == set(COMMANDS)
+    found = {module: imports(path) for module, path in modules(ROOT).items()}
+    assert len(found) >= 80
     assert sum(len(names) for names in found.values()) > 300
     assert faults(found) == []
 
 
+def test_every_room_has_a_rule_and_every_command_a_page() -> None:
+    folders = {path.name for path in (ROOT / "bertkit").iterdir() if (path / "__init__.py").is_file()}
+    assert folders | {"cli"} == set(RULE)
+    assert {*RULE, *GROUND, "", "__main__"} >= set(arrows(ROOT))
+    pages = {name.removeprefix("bertkit.stages.") for name in modules(ROOT) if name.startswith("bertkit.stages.")}
+    assert pages | {"bench"} == set(COMMANDS)
+    for folder in folders:  # a door that is listed is there
+        assert doors(folder) <= set(modules(ROOT)), folder
+        assert doors(folder) or folder in ("stages", "bench"), folder
+
+
 FORBIDDEN = [
-    ("bertkit.data.collate", "bertkit.model.layout.Layout"),
+    ("bertkit.stages.pretrain", "bertkit.stages.evaluate.run"),  # a stage imports a stage
+    ("bertkit.run.trainer", "bertkit.stages.pretrain.run"),  # a helper imports a stage
+    ("bertkit.data.collate", "bertkit.model.layout.Layout"),  # siblings
     ("bertkit.data.collate", "bertkit.train.losses.LossTerm"),
     ("bertkit.model.heads", "bertkit.data.tokenizer.Tokenizer"),
     ("bertkit.model.heads", "bertkit.train.losses.LossTerm"),
     ("bertkit.train.loop", "bertkit.model.layout.Layout"),
     ("bertkit.train.loop", "bertkit.data.sampling"),
-    ("bertkit.train.loop", "bertkit.stages.pretrain"),
+    ("bertkit.train.loop", "bertkit.run.trainer"),
+    ("bertkit.tasks.metrics", "bertkit.interop.load"),
+    ("bertkit.interop.load", "bertkit.tasks.metrics"),
     ("bertkit.interop.load", "bertkit.stages.export.run"),
-    ("bertkit.view.report", "bertkit.cli.run"),
+    ("bertkit.view.report", "bertkit.run.directory"),
     ("bertkit.stages.pretrain", "bertkit.cli.run"),
-    ("bertkit.settings.schemas", "hydra.compose"),
-    ("bertkit.tasks.files.readers", "bertkit.interop.load"),
-    ("bertkit.tasks.files.readers", "bertkit.stages.evaluate.run"),
+    ("bertkit.stages.pretrain", "bertkit.launch.launcher.start"),
+    ("bertkit.settings.pretrain", "bertkit.data.tokenizer.Tokenizer"),
+    ("bertkit.errors", "bertkit.train.loop"),
+    ("bertkit.stages.export", "bertkit.interop.google.bundle"),  # no door
     ("bertkit.stages.pretrain", "omegaconf"),
+    ("bertkit.cli", "hydra.compose"),
     ("bertkit.model.heads", "accelerate.Accelerator"),
     ("bertkit.stages.export", "transformers"),
     ("bertkit.stages.export", "huggingface_hub.snapshot_download"),
@@ -174,43 +144,57 @@ def test_the_rules_can_fail(module: str, name: str) -> None:
     assert len(faults({module: {name}})) == 1
 
 
+def test_the_house_stays_as_plain_as_it_is() -> None:
+    """The figures of `python tests/house.py`, with the most that each may be."""
+    table = numbers(ROOT)
+
+    def first(what: str) -> int:
+        return int(str(table[what]).split()[0])
+
+    most = {"entries of bertkit/": 22, "floors": 8, "longest file": 350, "longest function": 60, "most parameters": 8}
+    assert {what: first(what) for what in most if first(what) > most[what]} == {}
+    assert circles(arrows(ROOT)) == []
+
+
+def test_circles_and_long_functions_are_found(tmp_path: object) -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+    found = dict((name, count) for name, _, count in functions(ROOT / "tests" / "house.py"))
+    assert found["floors"] == 1
+    assert len(found) > 8
+
+
+def test_the_way_to_the_softmax_is_short() -> None:
+    way = walk(ROOT)
+    assert len(way["stack"]) <= 13, way["stack"]
+    assert len(way["way"]) <= 12, way["way"]
+    assert len(way["files"]) <= 17, way["files"]
+
+
 def test_the_model_imports_only_torch() -> None:
-    found = {m: imports(p) for m, p in modules().items() if m.startswith("bertkit.model")}
+    found = {m: imports(p) for m, p in modules(ROOT).items() if m.startswith("bertkit.model")}
     assert len(found) >= 7
     outside = {name.split(".")[0] for names in found.values() for name in names}
     standard = {
         "__future__",
         "collections",
         "contextlib",
-        "ctypes",  # of the allocator's settings, in kernels.py
         "dataclasses",
         "functools",
         "importlib",
         "math",
         "os",
-        "pathlib",
         "shutil",
     }
     assert outside <= {"bertkit", "torch", "typing", *standard}
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "bertkit",
-        "bertkit.cli",
-        "bertkit.settings.schemas",
-        "bertkit.launch.launcher",
-        "bertkit.run.memory_plan",
-        *TORCH_FREE,
-    ],
-)
+@pytest.mark.parametrize("module", [*LIGHT, *CONFIGS])
 def test_light_modules_stay_light(module: str) -> None:
     """A misspelt key is refused without waiting for torch."""
     code = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"
@@ -218,13 +202,11 @@ def test_light_modules_stay_light(module: str) -> None:
 
 
 def test_every_module_imports_without_importing_transformers_or_datasets() -> None:
-    classes_of_evaluate = (
-        "bertkit.tasks.official"  # imports evaluate, and with it datasets; itself imported on first use
-    )
-    names = [name for name in modules() if name not in ("bertkit.__main__", classes_of_evaluate)]
+    classes_of_evaluate = "bertkit.tasks.official"  # imports evaluate, and with it datasets; imported on first use
+    names = [name for name in modules(ROOT) if name not in ("bertkit.__main__", classes_of_evaluate)]
     code = (
         f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
         "print(sum(name.split('.')[0] == 'bertkit' for name in sys.modules), "
-        "*[name for name in ('transformers', 'datasets', 'hydra') if name in sys.modules])"
+        "*[name for name in ('transformers', 'datasets') if name in sys.modules])"
     )
     assert python(code).split() == [str(len(names))]
