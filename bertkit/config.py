@@ -32,6 +32,15 @@ def conf_dir() -> Path:
     raise InputError(f"no configuration files in {package} or beside it; reinstall bertkit")
 
 
+def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
+    """List the options of every configuration group in some directories like `conf/`."""
+    groups: dict[str, list[str]] = {}
+    for directory in directories:
+        for path in sorted(directory.glob("*/*.yaml")):
+            groups.setdefault(path.parent.name, []).append(path.stem)
+    return groups
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant: "; did you mean 'x'?", or nothing when none is near."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -14,15 +14,19 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bertkit import signs
 from bertkit.errors import InputError, LockedError, StorageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PARTIAL = ".partial"
 TRASH = ".trash"
@@ -32,17 +36,12 @@ BLOCK_BYTES = 1 << 20  # read at once
 FLUSH_BYTES = 1 << 26  # flushed to the disk at once
 
 
-def blocks_of(path: Path) -> Iterator[bytes]:
-    """Read a file, or a pipe, block by block as it comes, with a sign of life for each."""
-    with path.open("rb", buffering=0) as file:
-        yield from signs.beating(iter(lambda: file.read(BLOCK_BYTES), b""))
-
-
 def sha256_file(path: Path) -> str:
     """Hash a file's bytes, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    for block in blocks_of(path):
-        digest.update(block)
+    with path.open("rb", buffering=0) as file:
+        for block in signs.beating(iter(lambda: file.read(BLOCK_BYTES), b"")):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -63,6 +62,44 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    import safetensors
+    from safetensors.torch import load_file
+
+    path.open("rb").close()  # the library calls a file that may not be read a missing one
+    try:
+        return dict(load_file(path))
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{path}: damaged ({error}); restore it from a copy") from None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file whose bytes depend on nothing but the tensors.
+
+    Raises:
+        OSError: of the disk; the library raises its own error, with the number in its text.
+    """
+    import safetensors
+    from safetensors.torch import save_file
+
+    ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    try:
+        save_file(ordered, path, metadata={"format": "pt"})
+    except safetensors.SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)  # the library makes files that nobody else can read
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

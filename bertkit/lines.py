@@ -1,0 +1,132 @@
+"""Lines of text files, read one way for everybody: gzip is unpacked, a byte order mark dropped, and what is no text refused."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+from bertkit import signs
+from bertkit.errors import InputError
+
+TEXT_BYTES = 1 << 18  # read, decoded and cut into lines at once
+PEEKED_BYTES = 1 << 16  # that tell how a file is written before it is read
+_GZIP = b"\x1f\x8b"  # RFC 1952; no text begins so
+_INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
+
+
+def is_blank(line: str) -> bool:
+    """Whether a line holds nothing but white space, non-breaking too, zero-width characters and byte order marks."""
+    return not line.strip(_INVISIBLE)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Read the lines of a UTF-8 text file, or a pipe, numbered from 1; packed by gzip or not.
+
+    Raises:
+        InputError: it is missing, damaged or no text, with the line.
+    """
+    try:
+        file = path.open("rb", buffering=PEEKED_BYTES)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    with file:
+        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path)
+
+
+def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
+    """Give the bytes of a file; of a gzip file, as its first bytes or its name say, what is packed in it."""
+    if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
+        return file
+    return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), PEEKED_BYTES)
+
+
+@contextlib.contextmanager
+def unpacking(where: Callable[[], str]) -> Iterator[None]:
+    """Refuse a damaged gzip file, with the place."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{where()}: damaged gzip file ({error}); restore it") from None
+
+
+def numbered_lines(file: io.BufferedReader, name: Path) -> Iterator[tuple[int, str]]:
+    """Read lines of UTF-8, without their ends, numbered from 1; `name` is the file's, for messages."""
+    with unpacking(lambda: str(name)):
+        for first, lines in line_blocks(file, lambda number: f"{name}:{number}"):
+            for number, line in enumerate(signs.beating(lines), first):
+                yield number, line.removesuffix("\r")
+
+
+def line_blocks(
+    file: io.BufferedReader,
+    where: Callable[[int], str],
+    *,
+    start: int = 0,
+    end: int | None = None,
+    encoding: str = "utf-8",
+    way_out: str = "convert the file to UTF-8",
+) -> Iterator[tuple[int, list[str]]]:
+    """Read lines, many at once, with the number of the first of them; those before a fault are given before it is raised.
+
+    A line ends at a line feed and nowhere else: U+2028 and its like stand inside of sentences.
+
+    Args:
+        file: at its beginning; bytes are given on as they come.
+        where: names the line of a number, for messages.
+        start: the first byte to read.
+        end: the byte after the last one; None for all.
+        encoding: one in which a line feed is the byte 0x0a.
+        way_out: of another encoding.
+
+    Raises:
+        InputError: a line is not text, or of another encoding.
+    """
+    if start:
+        file.seek(start)
+    number, left = 1, None if end is None else end - start
+    unfinished: list[bytes] = []
+    while True:
+        block = file.read1(TEXT_BYTES if left is None else min(TEXT_BYTES, left))
+        signs.beat()
+        left = None if left is None else left - len(block)
+        border = block.rfind(b"\n") + 1
+        unfinished.append(block[: border or None])
+        if block and not border:
+            continue
+        if data := b"".join(unfinished):
+            lines, fault = _decoded(data, encoding, way_out)
+            if start == 0 and number == 1 and lines:
+                lines[0] = lines[0].lstrip("\ufeff")
+            if lines:
+                yield number, lines
+            number += len(lines)
+            if fault:
+                raise InputError(f"{where(number)}: {fault}")
+        unfinished = [block[border:]]
+        if not block:
+            return
+
+
+def _decoded(data: bytes, encoding: str, way_out: str) -> tuple[list[str], str]:
+    """The lines up to the first one that is no text, and what is wrong with that one; nothing if all are text."""
+    data = data.removesuffix(b"\n")
+    if codecs.lookup(encoding).name == "utf-8" and b"\0" not in data:
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode("utf-8").split("\n"), ""
+    lines: list[str] = []
+    for line in data.split(b"\n"):
+        if b"\0" in line:
+            zero = line.index(0) + 1
+            return lines, f"not text (a zero byte at column {zero}); remove the file, or convert it to UTF-8"
+        try:
+            lines.append(line.decode(encoding))
+        except UnicodeDecodeError as error:
+            byte, column = line[error.start], error.start + 1
+            return lines, f"not {encoding.upper()} (byte 0x{byte:02x} at column {column}); {way_out}"
+    return lines, ""
