@@ -1,0 +1,48 @@
+"""Settings of the processes of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertkit.errors import InputError
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """The processes of a run.
+
+    Attributes:
+        num_processes: on each host.
+        num_hosts: each runs the same command with its own `host_rank`.
+        host_rank: of this host, from 0.
+        address: HOST:PORT of host 0, where the others find it; None for one host.
+        interface: the network interface between the hosts; None: the one on the way to `address`.
+        hang_timeout_seconds: without a sign of life from any process, the run is ended.
+    """
+
+    num_processes: int
+    num_hosts: int
+    host_rank: int
+    address: str | None
+    interface: str | None
+    hang_timeout_seconds: float
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"launch.{name}={value}: expected at least 1"
+            for name, value in (("num_processes", self.num_processes), ("num_hosts", self.num_hosts))
+            if value < 1
+        ]
+        if self.num_hosts >= 1 and not 0 <= self.host_rank < self.num_hosts:
+            problems.append(
+                f"launch.host_rank={self.host_rank}: expected 0 to {self.num_hosts - 1}, with launch.num_hosts="
+                f"{self.num_hosts}"
+            )
+        if self.num_hosts > 1 and self.address is None:
+            problems.append("missing value: set launch.address=HOST:PORT of host 0")
+        if self.num_hosts == 1 and self.address is not None:
+            problems.append(f"launch.address={self.address}: has no effect with one host; set launch.num_hosts=")
+        if not self.hang_timeout_seconds > 0:
+            problems.append(f"launch.hang_timeout_seconds={self.hang_timeout_seconds}: expected a positive number")
+        if problems:
+            raise InputError("\n".join(problems))

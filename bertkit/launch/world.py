@@ -1,0 +1,119 @@
+"""Which of the processes of a run this one is, and what all of them agree on; imports no torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.errors import InputError
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+INTERRUPTED = "interrupted before there was anything to save"
+INTERRUPTED_CODE = 130
+READER_LEFT = "the reader of the output left"
+READER_LEFT_CODE = 141  # as a shell says of a command whose reader left, such as head
+SAME_REQUEST_SECONDS = 1.0
+OWN_THREADS = "BERTKIT_THREADS"  # says that the launcher chose the number of threads, not the user
+NO_STEP = 0xFFFF0000  # Slurm numbers the steps that no srun made (batch, extern, interactive) from the top
+LOST_PEER = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed? ?out|NCCL|gloo", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all of a run."""
+
+    rank: int
+    size: int
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the files and talks to the user."""
+        return self.rank == 0
+
+
+def world_from_environment() -> World:
+    """Read the variables of torchrun and accelerate, or of srun; a process by itself is a world of one.
+
+    Raises:
+        InputError: they are not those of a process of a run.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    elif is_slurm_task(os.environ):
+        rank, size = os.environ["SLURM_PROCID"], os.environ["SLURM_NTASKS"]
+    else:
+        return World(0, 1)
+    if not (rank.isdigit() and size.isdigit() and int(rank) < int(size)):
+        raise InputError(f"this process is rank {rank} of {size} by its environment; start it as torchrun or srun does")
+    return World(int(rank), int(size))
+
+
+def is_first_of_host() -> bool:
+    """Whether this process of a run is the first one on its host, by the variables of torchrun, accelerate or srun."""
+    return os.environ.get("SLURM_LOCALID" if is_slurm_task(os.environ) else "LOCAL_RANK") == "0"
+
+
+def is_slurm_task(variables: Mapping[str, str]) -> bool:
+    """Whether srun started this process; a batch script has the same variables, but is a step that no srun made."""
+    if not {"SLURM_PROCID", "SLURM_NTASKS"} <= set(variables):
+        return False
+    step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
+    return (step.isdigit() and int(step) < NO_STEP) or variables["SLURM_PROCID"] != "0"
+
+
+def first_host(nodelist: str) -> str:
+    """Give the first host of Slurm's short form: `gpu[003-007,012],login` -> gpu003."""
+    return re.sub(r"\[(\d+)[^]]*\]", r"\1", re.split(r",(?![^[]*\])", nodelist)[0])
+
+
+def tasks_of_host(tasks_per_host: str, host: int) -> int:
+    """Give the tasks on one host of Slurm's short form: `2(x3),1`, host 3 -> 1."""
+    counts = [
+        int(count)
+        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_host)
+        for _ in range(int(times or 1))
+    ]
+    return counts[host]
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether an error says that another process went away, rather than what is wrong here."""
+    kind = type(error)
+    of_torch = kind.__module__.startswith("torch.distributed") or kind.__name__.startswith("Dist")
+    return of_torch or (kind is RuntimeError and LOST_PEER.search(str(error)) is not None)
+
+
+def variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
+    """Give torchrun's variables for a task of srun; the tasks meet at the first host, at a port of the job's own."""
+    nodes = next(
+        (slurm[name] for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST") if name in slurm), ""
+    )
+    job = sum(int(slurm.get(name, 0)) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    found = {"RANK": slurm["SLURM_PROCID"], "WORLD_SIZE": slurm["SLURM_NTASKS"]}
+    # with --gpus-per-task each task sees devices of its own, numbered from 0
+    found["LOCAL_RANK"] = "0" if "SLURM_GPUS_PER_TASK" in slurm else slurm.get("SLURM_LOCALID", "0")
+    per_host = slurm.get("SLURM_STEP_TASKS_PER_NODE", slurm.get("SLURM_TASKS_PER_NODE", ""))
+    if per_host:
+        found["LOCAL_WORLD_SIZE"] = str(tasks_of_host(per_host, int(slurm.get("SLURM_NODEID", 0))))
+    if nodes:
+        found["MASTER_ADDR"] = first_host(nodes)
+    found["MASTER_PORT"] = str(20000 + job % 10000)  # below the ports that Linux gives out by itself
+    return found | {name: slurm[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in slurm}
+
+
+def newest_checkpoint(output_dir: str | None) -> int | None:
+    """Give the step of the newest checkpoint in a run's directory, by its name alone: no file of it is read."""
+    names = [] if output_dir is None else [path.name for path in Path(output_dir, "checkpoints").glob("step-*")]
+    steps = [int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()]
+    return max(steps, default=None)
+
+
+def stopped_line(step: int) -> str:
+    """Say that a run can go on."""
+    return f"stopped; checkpoint {step} is saved, and the same command resumes"
