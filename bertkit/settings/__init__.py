@@ -1,1 +1,17 @@
-"""What each command accepts, and how Hydra composes it."""
+"""What each command accepts: its settings, frozen and typed; how Hydra composes them; and what `--help` says of them.
+
+    help       the commands, and what each needs and gives
+    compose    YAML and overrides to a plain mapping: Hydra's only home
+    schemas    the settings of each command, by its name
+    prepare    a corpus and a tokenizer
+    pretrain   a pretraining run
+    finetune   a fine-tuning run
+    glue       fine-tuning runs of several tasks and seeds
+    predict    a model and its inputs
+    evaluate   a model and a split
+    export     a model and a directory to make; also those of verify
+    bench      a comparison
+
+The values stand in `conf/`; here are the types and the rules that span several groups. Nothing here imports torch, so
+that a misspelt key is refused at once.
+"""

@@ -1,0 +1,223 @@
+"""YAML and overrides to a plain mapping, by Hydra: its only home.
+
+Every key and option that does not exist is refused, with the nearest name, before Hydra composes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from bertkit.config import conf_dir, nearest, option_names
+from bertkit.errors import InputError
+from bertkit.settings.glue import GLUE_TASKS
+
+WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
+KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
+KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate")  # they take task.* without task=
+
+
+def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
+    """Compose a command's configuration into a plain, resolved mapping.
+
+    Raises:
+        InputError: unknown keys and options, each with the nearest known name; malformed overrides.
+    """
+    if command == "glue":
+        return _compose_suite(overrides, config_dir)
+    return _compose_one(command, overrides, config_dir)
+
+
+def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
+    """Compose glue: its own settings, and those of fine-tuning on each task, to which every other override goes."""
+    own = _compose_one("glue", [], config_dir)
+    mine = [text for text in overrides if text.partition("=")[0] in own]
+    others = [text for text in overrides if text not in mine]
+    for text in others:
+        if text.partition("=")[0] in ("task", "seed"):
+            raise InputError(f"'{text}': glue has several; set {text.partition('=')[0]}s=[...]")
+    suite = _compose_one("glue", mine, config_dir)
+    places = {name: suite[name] or "" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
+    given = suite["tasks"] if isinstance(suite["tasks"], list) else []
+    tasks = [task for task in given if task in GLUE_TASKS]  # the others are refused when the settings are built
+    suite["runs"] = [_compose_one("finetune", [f"task={task}", *others], config_dir) | places for task in tasks]
+    return suite
+
+
+def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
+    """Compose one configuration file."""
+    directories = [conf_dir()]
+    searchpath = []
+    if config_dir is not None:
+        directory = Path(config_dir).resolve()
+        if not directory.is_dir():
+            raise InputError(f"--config-dir {config_dir}: no such directory")
+        directories.append(directory)
+        searchpath = [f"hydra.searchpath=['file://{directory}']"]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(directories[0]), version_base="1.3"):
+        groups = option_names(directories)
+        choices = [text for text in overrides if text.partition("=")[2] in groups.get(text.partition("=")[0], ())]
+        try:
+            with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
+            known: dict[str, Any] = OmegaConf.to_container(with_choices, resolve=False)  # type: ignore[assignment]
+            changes: list[str] = []
+            if command in KNOW_THE_TASK_OF_A_MODEL and known["task"] is None:
+                changes = [text for text in overrides if text.startswith("task.")]
+                known |= {"task": _keys_of_tasks()} if changes else {}
+            given = _check_overrides(overrides, known, groups)
+            none = {(group, "null") for group in groups}
+            kept = [text for text in overrides if text not in changes and text.partition("=")[::2] not in none]
+            composed = hydra_compose(command, overrides=[*kept, *searchpath])  # Hydra has no null for a group
+            plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            required = re.match(r"You must specify '(\w+)'", reason)
+            if required:
+                _refuse_unknown_option(required.group(1), overrides, groups)
+                options = ", ".join(groups[required.group(1)])
+                raise InputError(f"missing value: set {required.group(1)}= (one of {options})") from None
+            raise InputError(f"cannot compose the configuration: {reason}") from None
+    chosen = [text.partition("=")[2] for text in choices if text.startswith("experiment=")]
+    plain.pop("experiment", None)
+    if command in KNOW_THE_TASK_OF_A_MODEL:
+        plain["task_changes"] = _values(changes)["task"] if changes else {}
+    if command in KNOW_WHAT_IS_GIVEN:
+        plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
+    return plain
+
+
+def _refuse_unknown_option(group: str, overrides: list[str], groups: Mapping[str, list[str]]) -> None:
+    """Refuse an option of a required group, which is missing because there is no such option."""
+    for text in overrides:
+        name, _, value = text.partition("=")
+        if name == group:
+            hint = nearest(value, groups[group])
+            raise InputError(f"unknown option {text}{hint} (one of {', '.join(groups[group])})")
+
+
+def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: Mapping[str, list[str]]) -> list[str]:
+    """Refuse every override whose key or option does not exist, all of them in one error; give their keys and groups."""
+    keys = _dotted_keys(defaults)
+    parser = OverridesParser.create()
+    errors: list[str] = []
+    named: list[str] = []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException:
+            given, has_value, rest = text.partition("=")
+            hint = f"quote the value twice: \"{given}='{rest}'\"" if has_value else "such as output_dir=runs/mine"
+            errors.append(f"'{text}': expected key=value or group=option, {hint}")
+            continue
+        key = override.key_or_group
+        name = key.split("/")[-1]
+        named.append(key)
+        if override.is_sweep_override():
+            errors.append(f"'{text}': several values; write key=[a,b] for a list, or add -m to run each of them")
+        elif key in groups:
+            value = override.value()
+            if value is None and defaults.get(key) is None:
+                continue
+            if value not in groups[key]:
+                hint = nearest(value, groups[key]) if isinstance(value, str) else ""
+                errors.append(f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})")
+        elif key.endswith((".kind", ".name")) and override.value() in groups.get(key.rpartition(".")[0], ()):
+            group = key.rpartition(".")[0]
+            errors.append(f"{text}: would leave the other values as they are; choose {group}={override.value()}")
+        elif key not in keys and key.startswith("segments.") and defaults.get("segments", "") is None:
+            errors.append(f"'{key}': prepare stores tokens only; add segments=google, or give it to pretrain")
+        elif key not in keys:
+            known = [*keys, *groups]
+            leaves = {leaf.split(".")[-1]: leaf for leaf in keys}
+            hint = nearest(key, known) or nearest(name.split(".")[-1], leaves)
+            parent, _, leaf = key.rpartition(".")
+            if parent and any(known_key.startswith(f"{parent}.") for known_key in keys):
+                siblings = [k[len(parent) + 1 :] for k in keys if k.startswith(f"{parent}.")]
+                hint = nearest(leaf, siblings) or hint
+            errors.append(f"unknown key '{key}'{hint or '; see bertkit <command> --help'}")
+    if errors:
+        raise InputError("\n".join(errors))
+    return named
+
+
+def _keys_of_tasks() -> dict[str, Any]:
+    """What may be set of a task of any shape, as the general ones have it."""
+    tasks = {
+        kind: yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
+        for kind in ("sequence", "tagging", "spans")
+    }
+    return {**tasks["sequence"], **{kind: tasks[kind][kind] for kind in ("tagging", "spans")}}
+
+
+def _values(overrides: list[str]) -> dict[str, Any]:
+    """The values of overrides, nested by the parts of their keys."""
+    nested: dict[str, Any] = {}
+    for override in OverridesParser.create().parse_overrides(overrides):
+        *parents, name = override.key_or_group.split(".")
+        inside = nested
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
+        inside[name] = override.value()
+    return nested
+
+
+def _keys_of_experiment(directories: list[Path], name: str) -> list[str]:
+    """The groups that an experiment overrides, and the keys that it sets."""
+    path = next(path for directory in directories if (path := directory / "experiment" / f"{name}.yaml").is_file())
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    defaults = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    groups = [key.removeprefix("override").strip(" /") for entry in defaults for key in entry]
+    keys = _dotted_keys(content)
+    return [*groups, *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
+
+
+def _dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in mapping.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, dict):
+            keys += _dotted_keys(value, f"{prefix}{key}.")
+    return keys
+
+
+def combinations(command: str, overrides: list[str]) -> list[tuple[str, list[str]]]:
+    """Give every combination of overrides with several values: its name, and its overrides with a directory of its own.
+
+    Raises:
+        InputError: an override is malformed, or there is no `output_dir` to make directories in.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except HydraException as error:
+        raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None
+    choices = [
+        [f"{item.key_or_group}={value}" for value in item.sweep_string_iterator()]
+        if item.is_sweep_override()
+        else [str(item.input_line)]
+        for item in parsed
+    ]
+    output = next((n for n, item in enumerate(parsed) if item.key_or_group == "output_dir"), None)
+    if output is None and command in WRITE_A_DIRECTORY:
+        raise InputError("-m needs output_dir=: each run goes to a directory below it")
+    found = []
+    for combination in itertools.product(*choices):
+        arguments = list(combination)
+        name = "_".join(text for text, item in zip(arguments, parsed, strict=True) if item.is_sweep_override())
+        if output is not None:
+            output_dir = arguments[output].partition("=")[2].strip("'\"")
+            arguments[output] = f"output_dir='{output_dir}/{name.replace('/', '-').replace('=', '-')}'"
+        found.append((name, arguments))
+    return found

@@ -1,0 +1,73 @@
+"""What `bertkit evaluate` accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.errors import InputError
+from bertkit.launch.config import LaunchConfig
+from bertkit.settings.common import seed_problems
+from bertkit.tasks.config import TaskConfig
+
+PREPARED_SPLITS = ("auto", "train", "held_out", "all")
+_OF_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """`bertkit evaluate`.
+
+    Attributes:
+        task_changes: what is set of the task of the model's run, which is measured where no task is chosen.
+    """
+
+    model_dir: str
+    task: TaskConfig | None
+    task_changes: dict[str, Any]
+    data_dir: str | None
+    split: str
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    device: Literal["auto", "cpu", "cuda"]
+    segments: SegmentsConfig | InstancesConfig
+    masking: MaskingConfig
+    given: tuple[str, ...] = field(metadata={"is_written": False})
+    max_sequences: int | None
+    batch_sequences: int
+    launch: LaunchConfig
+
+    def __post_init__(self) -> None:
+        problems = seed_problems(self.seed)
+        if self.batch_sequences < 1:
+            problems.append(f"batch_sequences={self.batch_sequences}: expected at least 1")
+        if self.max_sequences is not None and self.max_sequences < 1:
+            problems.append(f"max_sequences={self.max_sequences}: expected null or at least 1")
+        if problems:
+            raise InputError("\n".join(problems))
+        if self.task is not None:
+            self.check_for_task(self.task)
+
+    def check_for_task(self, task: TaskConfig) -> None:
+        """Refuse what has no effect on the split of a task."""
+        without_effect = [key for key in self.given if key.split(".")[0] in _OF_PREPARED]
+        if without_effect:
+            raise InputError(
+                f"{', '.join(without_effect)}: has no effect with task={task.name}; leave it out, or leave task= out to "
+                "measure a prepared dataset"
+            )
+
+    def check_for_prepared(self) -> None:
+        """Refuse what has no effect on a prepared dataset, and what is missing for one."""
+        problems = []
+        if self.data_dir is None:
+            problems.append("missing value: set data_dir=")
+        if self.split not in PREPARED_SPLITS:
+            hint = "" if self.data_dir is None else "; for the split of a task, set task="
+            problems.append(f"split={self.split}: expected {' or '.join(PREPARED_SPLITS)}{hint}")
+        if self.task_changes:
+            changed = ", ".join(f"task.{key}" for key in self.task_changes)
+            problems.append(f"{changed}: has no effect here, since model_dir= is no fine-tuning run; set task= too")
+        if problems:
+            raise InputError("\n".join(problems))

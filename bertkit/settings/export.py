@@ -1,0 +1,40 @@
+"""What `bertkit export` and `bertkit verify` accept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.errors import InputError
+from bertkit.settings.common import seed_problems
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """`bertkit export`."""
+
+    checkpoint: str
+    output_dir: str
+    head: Literal["pretraining", "masked_lm", "encoder", "task"] | None
+    google: bool
+    onnx: bool
+    sentence_transformers: bool | Literal["mean", "cls"]
+    license: str | None
+    language: str | None
+
+
+@dataclass(frozen=True)
+class VerifySettings:
+    """`bertkit verify`."""
+
+    model_dir: str
+    output: str | None
+    seed: int
+    sequences: int
+
+    def __post_init__(self) -> None:
+        problems = seed_problems(self.seed)
+        if self.sequences < 1:
+            problems.append(f"sequences={self.sequences}: expected at least 1")
+        if problems:
+            raise InputError("\n".join(problems))

@@ -1,0 +1,125 @@
+"""What `bertkit pretrain` accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.errors import InputError
+from bertkit.launch.config import LaunchConfig
+from bertkit.model.config import BertShape, too_long
+from bertkit.settings.common import SkipConfig, seed_problems
+from bertkit.train.config import (
+    BatchConfig,
+    CheckpointConfig,
+    EvaluationConfig,
+    LogConfig,
+    NumericsConfig,
+    OptimizerConfig,
+    ResumeConfig,
+    ScheduleConfig,
+)
+
+
+@dataclass(frozen=True)
+class FinalPhaseConfig:
+    """The last steps of a run, with longer sequences."""
+
+    max_seq_length: int | None
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise InputError(
+                f"final_phase.share={self.share}: expected a share of the steps between 0 and 1, such as 0.1"
+            )
+
+    def first_step(self, steps: int) -> int:
+        """Give the number of steps done before the phase; all of them where there is none."""
+        return steps if self.max_seq_length is None else steps - round(self.share * steps)
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """`bertkit pretrain`."""
+
+    data_dir: str
+    output_dir: str
+    init_from: str | None
+    init_moments: bool
+    steps: int
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
+    compile: bool | Literal["auto"]
+    device: Literal["auto", "cpu", "cuda"]
+    reproducibility: Literal["default", "strict"]
+    model: BertShape
+    segments: SegmentsConfig | InstancesConfig
+    final_phase: FinalPhaseConfig
+    masking: MaskingConfig
+    batch: BatchConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    checkpoint: CheckpointConfig
+    evaluation: EvaluationConfig
+    log: LogConfig
+    numerics: NumericsConfig
+    resume: ResumeConfig
+    data: SkipConfig
+    launch: LaunchConfig
+    given: tuple[str, ...] = field(metadata={"is_written": False})
+
+    def __post_init__(self) -> None:
+        problems = seed_problems(self.seed)
+        if self.steps < 1:
+            problems.append(f"steps={self.steps}: expected at least 1")
+        elif self.schedule.warmup_of(self.steps) > self.steps:
+            problems.append(
+                f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
+                "lower the warm-up or train longer"
+            )
+        if self.init_moments and self.init_from is None:
+            problems.append("init_moments=true has no effect without init_from=; give the run to start from")
+        problems += self._final_phase_problems()
+        # else the shape is that of the starting weights, or the length that of stored instances, checked when they are read
+        if self.init_from is None and isinstance(self.segments, SegmentsConfig):
+            length, limit = self.segments.max_seq_length, self.model.max_position_embeddings
+            problems += too_long("max_seq_length", length, limit, "segments.max_seq_length")
+        if self.init_from is None and self.segments.has_pairs and self.model.type_vocab_size < 2:
+            problems.append(
+                f"model.type_vocab_size={self.model.type_vocab_size}: segment pairs need 2; "
+                "set it, or take segments=full_sentences"
+            )
+        if problems:
+            raise InputError("\n".join(problems))
+
+    def _final_phase_problems(self) -> list[str]:
+        longest, border = self.final_phase.max_seq_length, self.final_phase.first_step(self.steps)
+        if longest is None:
+            # not where the phase is taken out of a run that is otherwise the same
+            if "final_phase.share" in self.given and "final_phase.max_seq_length" not in self.given:
+                share = self.final_phase.share
+                return [f"final_phase.share={share}: has no effect without final_phase.max_seq_length=; leave it out"]
+            return []
+        if isinstance(self.segments, InstancesConfig):
+            return [
+                f"final_phase.max_seq_length={longest}: segments=google has one length, fixed when the text was prepared; "
+                "start a second run with init_from= and init_moments=true on text prepared at that length"
+            ]
+        problems = []
+        if longest <= self.segments.max_seq_length:
+            problems.append(
+                f"final_phase.max_seq_length={longest}: expected more than segments.max_seq_length="
+                f"{self.segments.max_seq_length}, or null for a run with one length"
+            )
+        if self.init_from is None:
+            limit = self.model.max_position_embeddings
+            problems += too_long("max_seq_length", longest, limit, "final_phase.max_seq_length")
+        if self.steps >= 1 and not 0 < border < self.steps:
+            problems.append(
+                f"final_phase.share={self.final_phase.share} of steps={self.steps} leaves a phase without steps; train "
+                "longer, or set final_phase.max_seq_length=null"
+            )
+        return problems
