@@ -1,1 +1,30 @@
-"""From text to packed batches of token ids. Knows no model."""
+"""From text to packed batches of token ids. Knows no model.
+
+1. Text -> documents: corpus.py reads the files that text_files.py finds and cuts; python_docs.py is a text that every
+   machine has. A document is a list of sentences.
+2. Documents -> tokenizer: vocabulary.py learns a vocabulary or reads one; tokenizer.py makes a tokenizer of it.
+3. Documents -> ids: encoded_documents.py shares the text out among processes and keeps the result on the disk;
+   word_cache.py remembers what was tokenized.
+4. Ids -> dataset: splitting.py holds documents out, prepared.py is the dataset on the disk; statistics.py counts,
+   describes, and says what is wrong. merging.py makes one of what several machines have encoded.
+5. Documents -> pairs: segments.py, drawn by keys (keyed_random.py).
+6. Pairs -> masks: masking.py.
+7. Examples -> batch: sampling.py says which examples make up a step, and keeps the pairs of an epoch; collate.py packs.
+
+Instead of 5 to 7, google.py draws the fixed instances of the original, and instances.py stores and prints them.
+
+Doors:
+
+    config             the settings
+    corpus             documents of a text
+    tokenizer          text to ids and back
+    google_words       text to words by Google's rules
+    encoded_documents  documents to ids, in several processes, and what they leave on the disk
+    merging            the same from several machines
+    splitting          encoded documents to splits
+    statistics         what a dataset has, and what is wrong with its text
+    prepared           the dataset on the disk
+    instances          the fixed instances on the disk, and as JSON lines
+    sampling           the batches of a step
+    keyed_random       draws that are functions of their keys
+"""

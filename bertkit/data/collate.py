@@ -14,22 +14,21 @@ from bertkit.data.tokenizer import VocabFacts
 
 
 def assemble(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
-    """Lay out `[CLS] piece [SEP] piece [SEP] ...` of every example, one after another.
+    """Lay out `[CLS] segment [SEP] segment [SEP] ...` of every example, one after another.
 
     Returns:
-        input_ids (S,), token_type_ids (S,): 1 for the second piece of a pair, and sequence_lengths (B,).
+        input_ids (S,), token_type_ids (S,): 1 for the second segment of a pair, and sequence_lengths (B,).
     """
-    num_pieces = np.diff(examples.first_piece)  # (B,)
-    example = np.repeat(np.arange(len(examples)), num_pieces)  # (pieces,)
-    sequence_lengths = 1 + np.bincount(example, weights=examples.piece_length + 1, minlength=len(examples)).astype(
-        np.int64
-    )
+    num_segments = np.diff(examples.first_segment)  # (B,)
+    example = np.repeat(np.arange(len(examples)), num_segments)  # (segments,)
+    lengths = np.bincount(example, weights=examples.segment_length + 1, minlength=len(examples))
+    sequence_lengths = 1 + lengths.astype(np.int64)
     input_ids = np.empty(sequence_lengths.sum(), np.int64)
     token_type_ids = np.zeros(len(input_ids), np.int64)
     is_pair = examples.is_random_next is not None
     end = 0
-    for index, (start, length) in enumerate(zip(examples.piece_start, examples.piece_length, strict=True)):
-        is_first = index == examples.first_piece[example[index]]
+    for index, (start, length) in enumerate(zip(examples.segment_start, examples.segment_length, strict=True)):
+        is_first = index == examples.first_segment[example[index]]
         if is_first:
             input_ids[end] = vocab.cls
             end += 1

@@ -14,7 +14,10 @@ Numbers are little-endian.
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,36 +27,52 @@ from numpy.typing import NDArray
 
 from bertkit.batch import PretrainBatch
 from bertkit.data.config import InstancesConfig, MaskingConfig
-from bertkit.data.google import Instance, shuffled_order
-from bertkit.data.prepared import PreparedDataset, token_dtype
+from bertkit.data.google import Instance, SplitDocuments, shuffled_order, training_instances
+from bertkit.data.prepared import PreparedDataset, Split, token_dtype
+from bertkit.data.tokenizer import VocabFacts
 from bertkit.errors import InputError
+from bertkit.files import PARTIAL
 
 Ids = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
-_OFFSET, _POSITION, _FLAG = np.dtype("<i8"), np.dtype("<u2"), np.dtype("u1")
+
+
+def _dtypes(vocab_size: int) -> dict[str, np.dtype[Any]]:
+    """The columns of the stored instances, each a file."""
+    offset, position, token = np.dtype("<i8"), np.dtype("<u2"), token_dtype(vocab_size)
+    return {
+        "token_starts": offset,
+        "tokens": token,
+        "b_starts": position,
+        "is_random_next": np.dtype("u1"),
+        "prediction_starts": offset,
+        "positions": position,
+        "labels": token,
+    }
 
 
 class Instances:
     """The stored instances, memory-mapped."""
 
+    token_starts: Ids
+    tokens: Ids
+    b_starts: Ids
+    is_random_next: Ids
+    prediction_starts: Ids
+    positions: Ids
+    labels: Ids
+
     def __init__(self, directory: Path, vocab_size: int) -> None:
         """Open the files in a directory."""
-        dtype = token_dtype(vocab_size)
-        self.token_starts = _map(directory, "token_starts", _OFFSET)
-        self.tokens = _map(directory, "tokens", dtype)
-        self.b_starts = _map(directory, "b_starts", _POSITION)
-        self.is_random_next = _map(directory, "is_random_next", _FLAG)
-        self.prediction_starts = _map(directory, "prediction_starts", _OFFSET)
-        self.positions = _map(directory, "positions", _POSITION)
-        self.labels = _map(directory, "labels", dtype)
+        for name, dtype in _dtypes(vocab_size).items():
+            setattr(self, name, np.asarray(np.memmap(directory / f"{name}.bin", dtype, "r")))
 
     def __len__(self) -> int:
         return len(self.b_starts)
 
     def lengths(self, chosen: Ids) -> Ids:
         """The number of tokens of each chosen instance, (B,)."""
-        lengths: Ids = self.token_starts[chosen + 1] - self.token_starts[chosen]
-        return lengths
+        return self.token_starts[chosen + 1] - self.token_starts[chosen]
 
     def batch(self, chosen: Ids) -> PretrainBatch:
         """Lay the chosen instances out one after another."""
@@ -73,26 +92,6 @@ class Instances:
             next_sentence_labels=self.is_random_next[chosen].astype(np.int64),
         )
 
-    def rows(self, vocab: list[str]) -> Iterator[str]:
-        """Give each instance as a line of JSON, with the original's field names and its tokens in words."""
-        for first in range(0, len(self), INSTANCES_AT_ONCE):
-            batch = self.batch(np.arange(first, min(first + INSTANCES_AT_ONCE, len(self))))
-            ends = np.cumsum(batch.sequence_lengths)
-            assert batch.next_sentence_labels is not None
-            for end, length, is_random in zip(
-                ends.tolist(), batch.sequence_lengths.tolist(), batch.next_sentence_labels.tolist(), strict=True
-            ):
-                here = slice(end - length, end)
-                inside = slice(*np.searchsorted(batch.masked_positions, [end - length, end]))
-                row = {
-                    "tokens": [vocab[token] for token in batch.input_ids[here].tolist()],
-                    "segment_ids": batch.token_type_ids[here].tolist(),
-                    "is_random_next": bool(is_random),
-                    "masked_lm_positions": (batch.masked_positions[inside] - (end - length)).tolist(),
-                    "masked_lm_labels": [vocab[token] for token in batch.masked_labels[inside].tolist()],
-                }
-                yield json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n"
-
 
 def has_instances(dataset: PreparedDataset) -> bool:
     """Whether a prepared dataset holds fixed instances."""
@@ -110,20 +109,30 @@ def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingC
     return InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
 
 
-def _map(directory: Path, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.asarray(np.memmap(directory / f"{name}.bin", dtype, "r"))
-
-
 def _ranges(counts: Ids) -> tuple[Ids, Ids]:
     """For `counts` things of each row, in a row: the row of each, and its number within the row."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
 
 
-def write_instances(directory: Path, instances: Iterable[Instance], rng: random.Random, vocab_size: int) -> int:
-    """Write instances in the order into which `rng` shuffles them after the last one is drawn; give their number.
+def make_instances(
+    directory: Path, split: Split, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, seed: int
+) -> Iterator[int]:
+    """Draw the instances of a split and write them; stop at each, with the number of tokens so far."""
+    rng = random.Random(seed)
+    drawn = training_instances(SplitDocuments(split), config, masking, vocab, rng)
+    return write_instances(directory, drawn, rng, vocab.size)
+
+
+def write_instances(
+    directory: Path, instances: Iterable[Instance], rng: random.Random, vocab_size: int
+) -> Iterator[int]:
+    """Write instances in the order into which `rng` shuffles them after the last one is drawn.
 
     They are written as they come and then once more in order, so memory holds little more than their offsets.
+
+    Yields:
+        The number of tokens so far, for each instance that comes.
 
     Raises:
         InputError: no instance has anything to predict.
@@ -134,13 +143,14 @@ def write_instances(directory: Path, instances: Iterable[Instance], rng: random.
         for instance in instances:
             writer.write(
                 num_tokens=np.array([len(instance.input_ids)]),
+                num_predictions=np.array([len(instance.masked_labels)]),
                 b_starts=np.array([instance.b_start]),
                 is_random_next=np.array([instance.is_random_next]),
-                num_predictions=np.array([len(instance.masked_labels)]),
                 tokens=np.array(instance.input_ids),
                 positions=np.array(instance.masked_positions),
                 labels=np.array(instance.masked_labels),
             )
+            yield writer.num_tokens
     if not writer.num_predictions:  # every word is skipped: pieces one by one always leave something to predict
         raise InputError(
             f"masking.whole_word=true: none of the {writer.num_instances} instances has a token to predict, since every word "
@@ -154,48 +164,34 @@ def write_instances(directory: Path, instances: Iterable[Instance], rng: random.
             chosen = order[first : first + INSTANCES_AT_ONCE]
             batch = drawn.batch(chosen)
             _, within = _ranges(batch.sequence_lengths)
-            num_predictions = drawn.prediction_starts[chosen + 1] - drawn.prediction_starts[chosen]
-            positions = within[batch.masked_positions]
             writer.write(
                 num_tokens=batch.sequence_lengths,
+                num_predictions=drawn.prediction_starts[chosen + 1] - drawn.prediction_starts[chosen],
                 b_starts=drawn.b_starts[chosen],
                 is_random_next=drawn.is_random_next[chosen],
-                num_predictions=num_predictions,
                 tokens=batch.input_ids,
-                positions=positions,
+                positions=within[batch.masked_positions],
                 labels=batch.masked_labels,
             )
-    for path in unshuffled.iterdir():
-        path.unlink()
-    unshuffled.rmdir()
-    return len(order)
+    shutil.rmtree(unshuffled)
 
 
 class _Writer:
     """Appends instances to the files of a directory."""
 
     def __init__(self, directory: Path, vocab_size: int) -> None:
-        dtype = token_dtype(vocab_size)
-        self._dtypes: dict[str, np.dtype[Any]] = {
-            "token_starts": _OFFSET,
-            "b_starts": _POSITION,
-            "is_random_next": _FLAG,
-            "prediction_starts": _OFFSET,
-            "tokens": dtype,
-            "positions": _POSITION,
-            "labels": dtype,
-        }
+        self._dtypes = _dtypes(vocab_size)
         self._files = {name: (directory / f"{name}.bin").open("wb") for name in self._dtypes}
         self.num_instances = self.num_tokens = self.num_predictions = 0
 
-    def write(self, num_tokens: NDArray[Any], num_predictions: NDArray[Any], **columns: NDArray[Any]) -> None:
+    def write(self, num_tokens: Ids, num_predictions: Ids, **columns: NDArray[Any]) -> None:
         """Append some instances; tokens, positions and labels of all of them stand one after another."""
         token_ends = self.num_tokens + np.cumsum(num_tokens)
         prediction_ends = self.num_predictions + np.cumsum(num_predictions)
         columns["token_starts"] = token_ends - num_tokens
         columns["prediction_starts"] = prediction_ends - num_predictions
-        for name in self._dtypes:
-            self._write(name, columns[name])
+        for name, column in columns.items():
+            self._write(name, column)
         self.num_instances += len(num_tokens)
         self.num_tokens, self.num_predictions = int(token_ends[-1]), int(prediction_ends[-1])
 
@@ -210,3 +206,75 @@ class _Writer:
         self._write("prediction_starts", np.array([self.num_predictions]))
         for file in self._files.values():
             file.close()
+
+
+BEGINNING = b'{"is_random_next"'  # of every dump: the keys of each line are sorted
+
+
+def check_place(dump: str, output_dir: Path) -> None:
+    """Refuse a place for the lines that cannot be written, or that holds something else.
+
+    Raises:
+        InputError: nothing was read or written yet.
+    """
+    path = Path(dump)
+    if not dump:
+        raise InputError("dump= is empty; expected a file to write")
+    if path.is_dir():
+        raise InputError(f"dump={dump} is a directory; expected a file to write")
+    if output_dir.resolve() in (path.resolve(), *path.resolve().parents):
+        raise InputError(
+            f"dump={dump} lies in output_dir={output_dir}, which holds the dataset alone; write it elsewhere"
+        )
+    if path.resolve() in output_dir.resolve().parents:
+        raise InputError(f"dump={dump} is a folder above output_dir={output_dir}; expected a file to write")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise InputError(f"dump={dump}: {folder} is a file; expected a folder to write to")
+    if path.is_file() and not _is_standard_output(path):
+        with path.open("rb") as file:
+            if file.read(len(BEGINNING)) not in (b"", BEGINNING):
+                raise InputError(f"dump={dump} exists and holds something else than instances; choose another file")
+
+
+def write_dump(dataset: PreparedDataset, path: Path) -> int:
+    """Write the instances of a dataset, straight to a pipe, else in one rename; give their number."""
+    instances = open_instances(dataset)
+    rows = json_rows(instances, dataset.tokenizer.vocab)
+    if path.exists() and _is_standard_output(path):
+        sys.stdout.writelines(rows)
+    elif path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(rows)
+    else:
+        path = path.resolve()  # a link stays one
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + PARTIAL)
+        with partial.open("w", encoding="utf-8") as file:
+            file.writelines(rows)
+        partial.replace(path)
+    return len(instances)
+
+
+def _is_standard_output(path: Path) -> bool:
+    return os.path.samestat(path.stat(), os.fstat(1))
+
+
+def json_rows(instances: Instances, vocab: list[str]) -> Iterator[str]:
+    """Give each instance as a line, its tokens in words."""
+    for first in range(0, len(instances), INSTANCES_AT_ONCE):
+        batch = instances.batch(np.arange(first, min(first + INSTANCES_AT_ONCE, len(instances))))
+        assert batch.next_sentence_labels is not None
+        ends = np.cumsum(batch.sequence_lengths)
+        starts = ends - batch.sequence_lengths
+        columns = (starts.tolist(), ends.tolist(), batch.next_sentence_labels.tolist())
+        for start, end, is_random in zip(*columns, strict=True):
+            inside = slice(*np.searchsorted(batch.masked_positions, [start, end]))
+            row = {
+                "tokens": [vocab[token] for token in batch.input_ids[start:end].tolist()],
+                "segment_ids": batch.token_type_ids[start:end].tolist(),
+                "is_random_next": bool(is_random),
+                "masked_lm_positions": (batch.masked_positions[inside] - start).tolist(),
+                "masked_lm_labels": [vocab[token] for token in batch.masked_labels[inside].tolist()],
+            }
+            yield json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.config import MaskingConfig
-from bertkit.data.draws import Stream, below, bits, uniform
+from bertkit.data.keyed_random import Stream, below, bits, uniform
 from bertkit.data.tokenizer import VocabFacts
 
 Ids = NDArray[np.int64]

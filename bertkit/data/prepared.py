@@ -16,20 +16,22 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import signs
+from bertkit.config import differences
 from bertkit.data.tokenizer import Tokenizer, load_tokenizer
 from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file, to_json
 
 FORMAT = "bertkit prepared dataset 1"
+SHARD_FORMAT = "bertkit prepared shard 1"  # of what shard=i/n makes
 SPLITS = ("train", "held_out")
 
 
@@ -85,7 +87,6 @@ class SplitWriter:
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self._sentences = (directory / "sentences.bin").open("wb")
         self._documents = (directory / "documents.bin").open("wb")
-        self._tokens: BinaryIO | None = None
 
     def write(self, document: list[list[int]]) -> None:
         """Append a document, the ids of its sentences; none of them may be empty."""
@@ -96,57 +97,44 @@ class SplitWriter:
     def write_documents(
         self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]
     ) -> None:
-        """Append documents; no sentence and no document may be empty.
+        """Append documents, given by the ids of all of them, the tokens of each sentence and the sentences of each document.
 
-        Args:
-            tokens: the ids of all of them.
-            sentence_lengths: the tokens of each sentence.
-            document_sentences: the sentences of each document.
+        No sentence and no document may be empty.
         """
         sentence_starts = np.cumsum(sentence_lengths) - sentence_lengths
         document_starts = np.cumsum(document_sentences) - document_sentences
-        first_tokens = sentence_starts[document_starts]
+        first_tokens = sentence_starts[document_starts].tolist()
         written = 0
-        for start, length in zip(
-            first_tokens.tolist(), np.diff(first_tokens, append=len(tokens)).tolist(), strict=True
-        ):
-            if self._tokens is None or (
-                self.shard_tokens[-1] and self.shard_tokens[-1] + length > self.max_shard_tokens
-            ):
-                self._write_tokens(tokens[written:start])
+        for start, end in zip(first_tokens, [*first_tokens[1:], len(tokens)], strict=False):
+            if not self.shard_tokens or self.shard_tokens[-1] + end - start > self.max_shard_tokens:
+                self._append(tokens[written:start])
                 written = start
-                self._next_shard()
-            self.shard_tokens[-1] += length
-        self._write_tokens(tokens[written:])
+                self.shard_tokens.append(0)
+            self.shard_tokens[-1] += end - start
+        self._append(tokens[written:])
         self._sentences.write((sentence_starts + self.num_tokens).astype("<i8").tobytes())
         self._documents.write((document_starts + self.num_sentences).astype("<i8").tobytes())
         self.num_tokens += len(tokens)
         self.num_sentences += len(sentence_lengths)
         self.num_documents += len(document_sentences)
 
-    def _write_tokens(self, tokens: NDArray[Any]) -> None:
-        if self._tokens is not None:
-            self._tokens.write(tokens.astype(self.dtype, copy=False).tobytes())
+    def _append(self, tokens: NDArray[Any]) -> None:
+        if len(tokens):
+            with (self.directory / f"tokens-{len(self.shard_tokens) - 1:05d}.bin").open("ab") as file:
+                file.write(tokens.astype(self.dtype, copy=False).tobytes())
 
     def close(self) -> dict[str, Any]:
         """Write the last offsets; give the counts for the manifest."""
         self._sentences.write(np.array([self.num_tokens], "<i8").tobytes())
         self._documents.write(np.array([self.num_sentences], "<i8").tobytes())
-        for file in (self._sentences, self._documents, self._tokens):
-            if file is not None:
-                file.close()
+        self._sentences.close()
+        self._documents.close()
         return {
             "documents": self.num_documents,
             "sentences": self.num_sentences,
             "tokens": self.num_tokens,
             "shard_tokens": self.shard_tokens,
         }
-
-    def _next_shard(self) -> None:
-        if self._tokens is not None:
-            self._tokens.close()
-        self._tokens = (self.directory / f"tokens-{len(self.shard_tokens):05d}.bin").open("wb")
-        self.shard_tokens.append(0)
 
 
 @dataclass(frozen=True)
@@ -210,6 +198,32 @@ def open_prepared(directory: Path) -> PreparedDataset:
     return PreparedDataset(directory, manifest, tokenizer, splits)
 
 
+def is_there(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:
+    """Whether a directory holds this very dataset, or shard of one; where only places or times of files changed, the text decides.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
+        return False
+    manifest = read_json(output_dir / "manifest.json") if (output_dir / "manifest.json").is_file() else None
+    if not isinstance(manifest, dict) or manifest.get("format") != kind:
+        wanted = "prepared dataset" if kind == FORMAT else "shard of one"
+        raise InputError(f"output_dir={output_dir} exists and is not a {wanted}; choose another one")
+    unlike = differences(manifest["identity"], facts["identity"])
+    changed = [f"{key}: {old!r} there, {new!r} here" for key, old, new in unlike]
+    if not changed and manifest["source_files"] != facts["source_files"]:
+        sizes = [sorted(size for _, size, _ in listed["source_files"]) for listed in (manifest, facts)]
+        if sizes[0] != sizes[1] or manifest["corpus"]["text_sha256"] != text_sha256():
+            changed = ["the text changed"]
+    if changed:
+        raise InputError(
+            f"output_dir={output_dir} holds another dataset ({'; '.join(changed)}); choose another one or remove it"
+        )
+    check_files(output_dir, manifest)
+    return True
+
+
 def check_files(directory: Path, manifest: dict[str, Any]) -> None:
     """Check that every file is there with its size.
 
@@ -238,37 +252,10 @@ def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
     """
     for number, shard in enumerate(split._shards):
         for first in signs.beating(range(0, len(shard), chunk)):
-            part = shard[first : first + chunk]
-            if len(part) and part.max() >= vocab_size:
-                where = first + int(np.argmax(part >= vocab_size))
+            ids = shard[first : first + chunk]
+            if len(ids) and ids.max() >= vocab_size:
+                where = first + int(np.argmax(ids >= vocab_size))
                 raise InputError(
                     f"tokens-{number:05d}.bin: id {shard[where]} at token {where} is outside the vocabulary of "
                     f"{vocab_size}; remove the dataset and run bertkit prepare again"
                 )
-
-
-def _held_out_or_instances(manifest: dict[str, Any]) -> str:
-    if "instances" in manifest:
-        made = manifest["instances"]
-        return (
-            f"{made['count']:,} fixed instances of at most {made['segments']['max_seq_length']} tokens, of all documents: none "
-            "is held out for evaluation, as in the original"
-        )
-    held_out = manifest["splits"]["held_out"]
-    return f"{held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out for evaluation"
-
-
-def describe(manifest: dict[str, Any], examples: Iterable[str]) -> str:
-    """Say in words what a prepared dataset holds."""
-    train = manifest["splits"]["train"]
-    facts = manifest["statistics"]
-    lines = [
-        f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to train on",
-        _held_out_or_instances(manifest),
-        f"vocabulary of {facts['vocab_size']:,}, {100 * facts['unknown_rate']:.2f} % unknown, "
-        f"{facts['tokens_per_sentence']:.1f} tokens a sentence",
-        f"unigram entropy {facts['unigram_entropy']:.2f} nats: the MLM loss of a model that only counts words",
-    ]
-    for example in examples:
-        lines += ["", example]
-    return "\n".join(lines)

@@ -17,6 +17,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from bertkit.data.text_files import split_sentences
+
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 WITHOUT_SOURCES = ("argparse", "asyncio", "collections", "logging", "os", "re", "string", "subprocess", "unittest")
 MIN_WORDS = 8
@@ -28,16 +30,12 @@ def python_documents() -> tuple[list[str], ...]:
     seen: set[str] = set()
     documents = []
     for texts in _sources():
-        document = [sentence for text in texts for sentence in _prose(text) if not _repeats(sentence, seen)]
+        sentences = dict.fromkeys(sentence for text in texts for sentence in _prose(text))
+        document = [sentence for sentence in sentences if sentence not in seen]
+        seen.update(document)
         if len(document) >= 2:
             documents.append(document)
     return tuple(documents)
-
-
-def _repeats(sentence: str, seen: set[str]) -> bool:
-    known = sentence in seen
-    seen.add(sentence)
-    return known
 
 
 def _sources() -> Iterator[list[str]]:
@@ -83,8 +81,6 @@ _MARKUP = [
 
 def _prose(text: str) -> Iterator[str]:
     """The sentences of the paragraphs that read as prose."""
-    from bertkit.data.corpus import split_sentences
-
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.strip("\n").splitlines()
         if not lines or ">>>" in paragraph or "::=" in paragraph or "--" in paragraph:

@@ -8,48 +8,67 @@ repeats a few. Step s then simply takes positions s * batch to (s + 1) * batch o
 from __future__ import annotations
 
 import functools
+import os
+import shutil
+import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit import signs
 from bertkit.batch import PretrainBatch
+from bertkit.config import to_mapping
 from bertkit.data.collate import collate
 from bertkit.data.config import MaskingConfig, SegmentsConfig
-from bertkit.data.draws import Stream, bits, permute
 from bertkit.data.instances import Instances
-from bertkit.data.prepared import Split
-from bertkit.data.segments import Examples, concatenate, examples_of_epoch
+from bertkit.data.keyed_random import Stream, bits, permute
+from bertkit.data.prepared import Split, fingerprint
+from bertkit.data.segments import Examples, concatenate, examples_of_epoch, select
 from bertkit.data.tokenizer import VocabFacts
 
 PERMUTED_AT_ONCE = 4096  # so that a step costs no more than looking up
-OpenEpoch = Callable[[int], Examples]
 
 
-class ExampleSource(Protocol):
+class ExampleSource(ABC):
     """Gives the packed micro-batches of any step, from text cut and masked on the way or from stored instances."""
 
     @property
+    @abstractmethod
     def epoch_length(self) -> int:
         """The number of examples in every epoch."""
 
-    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
-        """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
+    @abstractmethod
+    def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
+        """Assemble the examples at positions of the endless row of epochs into one packed batch, shortest first."""
 
-    def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
-        """Name the examples of the global batch of a step (counted from 0): the epoch, and the number within it."""
-
+    @abstractmethod
     def in_order(self, first: int, last: int) -> PretrainBatch:
         """Assemble examples first to last, unshuffled: for evaluation."""
 
+    @abstractmethod
     def random_next_share(self, max_sequences: int) -> float:
         """Give the share of random pairs among the first sequences of `in_order`."""
 
+    @abstractmethod
+    def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Give the examples at positions of the endless row of epochs, by epoch."""
+
+    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
+        """Give ranges of the global batch of a step (counted from 0), each as one micro-batch."""
+        return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
+
+    def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
+        """Name the examples of the global batch of a step (counted from 0): the epoch, and the number within it."""
+        chosen = self._chosen(np.arange(batch_size) + step * batch_size)
+        return [(epoch, int(number)) for epoch, numbers in chosen for number in numbers]
+
 
 @dataclass(frozen=True)
-class InstanceSampler:
+class InstanceSampler(ExampleSource):
     """Visits stored instances, each once an epoch; their masks stay as they are.
 
     Attributes:
@@ -62,38 +81,29 @@ class InstanceSampler:
 
     @property
     def epoch_length(self) -> int:
-        """The number of instances."""
+        """Every instance, once."""
         return len(self.instances)
 
-    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
-        """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
-        return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
-
-    def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
-        """Name the instances of the global batch of a step (counted from 0): the epoch, and the number within it."""
-        return _named(self._chosen(np.arange(batch_size) + step * batch_size))
-
     def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        """Give the instances at positions of the endless row of epochs, by epoch."""
         size = len(self.instances)
         return [(epoch, _shuffled(within, size, self.seed, epoch)) for epoch, within in _by_epoch(positions, size)]
 
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
-        """Assemble the instances at positions of the endless row of epochs into one packed batch, shortest first."""
+        """Lay the chosen instances out, shortest first."""
         chosen = np.concatenate([numbers for _, numbers in self._chosen(positions)])
         return self.instances.batch(chosen[np.argsort(self.instances.lengths(chosen), kind="stable")])
 
     def in_order(self, first: int, last: int) -> PretrainBatch:
-        """Assemble instances first to last in the order in which they are stored."""
+        """Lay instances first to last out, in the order in which they are stored."""
         return self.instances.batch(np.arange(first, last))
 
     def random_next_share(self, max_sequences: int) -> float:
-        """Give the share of random pairs among the first sequences of `in_order`."""
+        """Count the stored labels."""
         return float(self.instances.is_random_next[:max_sequences].mean())
 
 
 @dataclass
-class Sampler:
+class Sampler(ExampleSource):
     """Cuts and masks text on the way, anew each epoch.
 
     Attributes:
@@ -108,24 +118,15 @@ class Sampler:
     segments: SegmentsConfig
     masking: MaskingConfig
     seed: int
-    open_epoch: OpenEpoch | None = None
+    open_epoch: Callable[[int], Examples] | None = None
     _epochs: dict[int, Examples] = field(default_factory=dict, init=False)
 
     @property
     def epoch_length(self) -> int:
-        """The number of examples in every epoch."""
+        """That of the first epoch."""
         return len(self._epoch(0))
 
-    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
-        """Give parts of the global batch of a step (counted from 0), each range of it as one micro-batch."""
-        return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
-
-    def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
-        """Name the examples of the global batch of a step (counted from 0): the epoch, and the number within it."""
-        return _named(self._chosen(np.arange(batch_size) + step * batch_size))
-
     def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        """Give the examples at positions of the endless row of epochs, by epoch."""
         found = []
         for epoch, within in _by_epoch(positions, self.epoch_length):
             size = len(self._epoch(epoch))
@@ -133,14 +134,12 @@ class Sampler:
         return found
 
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
-        """Assemble the examples at positions of the endless row of epochs into one packed batch, shortest first."""
-        parts, keys = [], []
-        for epoch, chosen in self._chosen(positions):
-            parts.append(select(self._epoch(epoch), chosen))
-            keys.append(bits(self.seed, Stream.MASK, epoch, chosen))
-        examples, key = concatenate(parts), np.concatenate(keys)
-        by_length = np.argsort(np.add.reduceat(examples.piece_length, examples.first_piece[:-1]), kind="stable")
-        return collate(self.split, select(examples, by_length), key[by_length], self.masking, self.vocab)
+        """Cut and mask the chosen examples, shortest first."""
+        chosen = self._chosen(positions)
+        examples = concatenate([select(self._epoch(epoch), numbers) for epoch, numbers in chosen])
+        keys = np.concatenate([bits(self.seed, Stream.MASK, epoch, numbers) for epoch, numbers in chosen])
+        by_length = np.argsort(np.add.reduceat(examples.segment_length, examples.first_segment[:-1]), kind="stable")
+        return collate(self.split, select(examples, by_length), keys[by_length], self.masking, self.vocab)
 
     def in_order(self, first: int, last: int) -> PretrainBatch:
         """Assemble examples first to last of epoch 0, unshuffled: for evaluation."""
@@ -149,7 +148,7 @@ class Sampler:
         return collate(self.split, select(self._epoch(0), chosen), keys, self.masking, self.vocab)
 
     def random_next_share(self, max_sequences: int) -> float:
-        """Give the share of random pairs among the first sequences of `in_order`."""
+        """Count the labels of epoch 0."""
         labels = self._epoch(0).is_random_next
         assert labels is not None, "blocks have no pairs"
         return float(labels[:max_sequences].mean())
@@ -158,8 +157,7 @@ class Sampler:
         if epoch not in self._epochs:
             for old in [known for known in self._epochs if known != 0 and known < epoch - 1]:
                 del self._epochs[old]
-            make = self.open_epoch or self._compute_epoch
-            self._epochs[epoch] = make(epoch)
+            self._epochs[epoch] = (self.open_epoch or self._compute_epoch)(epoch)
         return self._epochs[epoch]
 
     def _compute_epoch(self, epoch: int) -> Examples:
@@ -188,19 +186,50 @@ def _by_epoch(positions: NDArray[np.int64], epoch_length: int) -> list[tuple[int
     return [(int(epoch), positions[epochs == epoch] % epoch_length) for epoch in np.unique(epochs)]
 
 
-def _named(chosen: list[tuple[int, NDArray[np.int64]]]) -> list[tuple[int, int]]:
-    return [(epoch, int(number)) for epoch, numbers in chosen for number in numbers]
+FILES = ("first_piece", "piece_start", "piece_length", "is_random_next")  # of the columns of `Examples`
 
 
-def select(examples: Examples, chosen: NDArray[np.int64]) -> Examples:
-    """Pick examples by index."""
-    counts = examples.first_piece[chosen + 1] - examples.first_piece[chosen]
-    first_piece = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    within = np.arange(first_piece[-1]) - np.repeat(first_piece[:-1], counts)
-    pieces = np.repeat(examples.first_piece[chosen], counts) + within
-    return Examples(
-        first_piece=first_piece,
-        piece_start=np.asarray(examples.piece_start[pieces]),
-        piece_length=np.asarray(examples.piece_length[pieces]),
-        is_random_next=None if examples.is_random_next is None else examples.is_random_next[chosen],
-    )
+class EpochCache:
+    """Computes the examples of an epoch into a directory, or opens them there."""
+
+    def __init__(self, directory: Path, split: Split, segments: SegmentsConfig, seed: int) -> None:
+        self.directory, self.split, self.segments, self.seed = directory, split, segments, seed
+        self.key = fingerprint([to_mapping(segments), seed])[:12]
+
+    def open(self, epoch: int) -> Examples:
+        """Give the examples of an epoch; whichever process comes first writes them."""
+        final = self._path(epoch)
+        if not final.is_dir():
+            partial = self.directory / f"{final.name}.{socket.gethostname()}-{os.getpid()}.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            self._write(partial, epoch)
+            try:
+                partial.rename(final)
+            except OSError:  # another process was faster; its files are the same
+                shutil.rmtree(partial)
+            if epoch > 2:
+                shutil.rmtree(self._path(epoch - 2), ignore_errors=True)
+        names = FILES if self.segments.has_pairs else FILES[:-1]
+        return Examples(*(np.asarray(np.memmap(final / name, np.int64, "r")) for name in names))
+
+    def _path(self, epoch: int) -> Path:
+        return self.directory / f"epoch-{epoch:05d}-{self.key}"
+
+    def _write(self, directory: Path, epoch: int) -> None:
+        num_segments = 0
+        files = [(directory / name).open("wb") for name in FILES]
+        split = self.split
+        for group in examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch):
+            signs.beat()
+            columns = [group.first_segment[:-1] + num_segments, group.segment_start, group.segment_length]
+            if group.is_random_next is not None:
+                columns.append(group.is_random_next)
+            for file, column in zip(files, columns, strict=False):
+                file.write(column.astype(np.int64).tobytes())
+            num_segments += len(group.segment_start)
+        files[0].write(np.array([num_segments], np.int64).tobytes())
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()

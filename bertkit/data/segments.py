@@ -1,7 +1,7 @@
 """Documents of token ids become training examples: segment pairs, or blocks of full sentences.
 
-An example is a few pieces, each a contiguous run of tokens of one document; nothing is copied here. Pairs of a document
-are a function of (seed, epoch, document), computed for many documents at once.
+An example is a few segments, each of them tokens of one document that follow one another; nothing is copied here. The
+pairs of a document are a function of (seed, epoch, document), computed for many documents at once.
 
 A split's text is described by two arrays: `sentences`, the token at which each sentence starts, and `documents`, the
 sentence at which each document starts; both end with one entry past the last.
@@ -9,6 +9,7 @@ sentence at which each document starts; both end with one entry past the last.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,31 +17,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.config import SegmentsConfig
-from bertkit.data.draws import Stream, below, bits, num_heads, permute, uniform
+from bertkit.data.keyed_random import Stream, below, bits, num_heads, permute, uniform
 
+Ids = NDArray[np.int64]
 Offsets = NDArray[np.int64]
+Bits = NDArray[np.uint64]
 DOCUMENTS_AT_ONCE = 1 << 15
 BLOCKS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Training examples as runs of tokens.
+    """Training examples as segments of the text.
 
     Attributes:
-        first_piece: the index of each example's first piece, one more at the end, (examples + 1,).
-        piece_start: the first token of each piece, (pieces,).
-        piece_length: its number of tokens, (pieces,).
+        first_segment: the index of each example's first segment, one more at the end, (examples + 1,).
+        segment_start: the first token of each segment, (segments,).
+        segment_length: its number of tokens, (segments,).
         is_random_next: 0 when B follows A, 1 when B is random, (examples,); None for blocks.
     """
 
-    first_piece: NDArray[np.int64]
-    piece_start: NDArray[np.int64]
-    piece_length: NDArray[np.int64]
-    is_random_next: NDArray[np.int64] | None
+    first_segment: Ids
+    segment_start: Ids
+    segment_length: Ids
+    is_random_next: Ids | None = None
 
     def __len__(self) -> int:
-        return len(self.first_piece) - 1
+        return len(self.first_segment) - 1
 
 
 def examples_of_epoch(
@@ -52,17 +55,11 @@ def examples_of_epoch(
         return
     for first in range(0, len(documents) - 1, DOCUMENTS_AT_ONCE):
         chosen = np.arange(first, min(first + DOCUMENTS_AT_ONCE, len(documents) - 1))
-        yield document_pairs(sentences, documents, chosen, config.max_seq_length, config.short_seq_prob, seed, epoch)
+        yield document_pairs(sentences, documents, chosen, config, seed, epoch)
 
 
 def document_pairs(
-    sentences: Offsets,
-    documents: Offsets,
-    chosen: NDArray[np.int64],
-    max_seq_length: int,
-    short_seq_prob: float,
-    seed: int,
-    epoch: int,
+    sentences: Offsets, documents: Offsets, chosen: Ids, config: SegmentsConfig, seed: int, epoch: int
 ) -> Examples:
     """Cut the chosen documents into segment pairs (A, B), in the order of the documents.
 
@@ -75,17 +72,14 @@ def document_pairs(
     document up to ten times to find another one; here the draw is among the others only. With a single
     document, both take B from the same one and still call it random.
     """
-    num_documents = len(documents) - 1
-    max_tokens = max_seq_length - 3  # [CLS] A [SEP] B [SEP]
+    max_tokens = config.max_seq_length - 3  # [CLS] A [SEP] B [SEP]
     drawn = {stream: bits(seed, stream, epoch) for stream in Stream}
-    is_short = uniform(chosen, after=drawn[Stream.TARGET_IS_SHORT]) < short_seq_prob
+    is_short = uniform(chosen, after=drawn[Stream.TARGET_IS_SHORT]) < config.short_seq_prob
     short_target = 2 + below(max_tokens - 1, chosen, after=drawn[Stream.TARGET_LENGTH])
     target = np.where(is_short, short_target, max_tokens)
-    position, end = documents[chosen], documents[chosen + 1]
-    document = chosen
+    document, position, end = chosen, documents[chosen], documents[chosen + 1]
     found = []
-    turn = 0
-    while True:
+    for turn in itertools.count():
         active = position < end
         document, position, end, target = document[active], position[active], end[active], target[active]
         if not len(document):
@@ -94,17 +88,11 @@ def document_pairs(
         num_sentences = chunk_end - position
         split = 1 + below(np.maximum(num_sentences - 1, 1), document, turn, after=drawn[Stream.SPLIT_POINT])
         a_end = np.where(num_sentences > 1, position + split, chunk_end)
-        is_random = (num_sentences == 1) | (uniform(document, turn, after=drawn[Stream.IS_RANDOM_NEXT]) < 0.5)
         a_start, a_length = sentences[position], sentences[a_end] - sentences[position]
 
-        other = below(max(num_documents - 1, 1), document, turn, after=drawn[Stream.RANDOM_DOCUMENT])
-        other += (other >= document) & (num_documents > 1)
-        first_of_other, end_of_other = documents[other], documents[other + 1]
-        random_first = first_of_other + below(
-            end_of_other - first_of_other, document, turn, after=drawn[Stream.RANDOM_SENTENCE]
-        )
+        is_random = (num_sentences == 1) | (uniform(document, turn, after=drawn[Stream.IS_RANDOM_NEXT]) < 0.5)
         wanted = np.maximum(target - a_length, 1)
-        random_end = np.minimum(np.searchsorted(sentences, sentences[random_first] + wanted), end_of_other)
+        random_first, random_end = _random_text(sentences, documents, document, turn, wanted, drawn)
         b_first = np.where(is_random, random_first, a_end)
         b_end = np.where(is_random, random_end, chunk_end)
         b_start, b_length = sentences[b_first], sentences[b_end] - sentences[b_first]
@@ -112,25 +100,33 @@ def document_pairs(
         cut_a, cut_b = _tokens_to_cut(a_length, b_length, max_tokens)
         a_start = a_start + num_heads(cut_a, document, turn, after=drawn[Stream.TRUNCATE_A])
         b_start = b_start + num_heads(cut_b, document, turn, after=drawn[Stream.TRUNCATE_B])
-        turns = np.full(len(document), turn)
-        found.append((document, turns, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random))
+        found.append((document, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random))
         position = np.where(is_random, a_end, chunk_end)
-        turn += 1
 
     columns = [np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True)]
-    order = np.lexsort((columns[1], columns[0]))
-    a_start, a_length, b_start, b_length, is_random_next = (column[order] for column in columns[2:])
+    order = np.argsort(columns[0], kind="stable")  # each document's pairs stay in their order
+    a_start, a_length, b_start, b_length, is_random_next = (column[order] for column in columns[1:])
     return Examples(
-        first_piece=np.arange(0, 2 * len(order) + 1, 2),
-        piece_start=np.stack([a_start, b_start], axis=1).reshape(-1),
-        piece_length=np.stack([a_length, b_length], axis=1).reshape(-1),
+        first_segment=np.arange(0, 2 * len(order) + 1, 2),
+        segment_start=np.stack([a_start, b_start], axis=1).reshape(-1),
+        segment_length=np.stack([a_length, b_length], axis=1).reshape(-1),
         is_random_next=is_random_next,
     )
 
 
-def _tokens_to_cut(
-    a_length: NDArray[np.int64], b_length: NDArray[np.int64], max_tokens: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _random_text(
+    sentences: Offsets, documents: Offsets, document: Ids, turn: int, wanted: Ids, drawn: dict[Stream, Bits]
+) -> tuple[Ids, Ids]:
+    """For each document, sentences with the wanted tokens from a random one of another document on: (first, end)."""
+    num_documents = len(documents) - 1
+    other = below(max(num_documents - 1, 1), document, turn, after=drawn[Stream.RANDOM_DOCUMENT])
+    other += (other >= document) & (num_documents > 1)
+    num_sentences = documents[other + 1] - documents[other]
+    first = documents[other] + below(num_sentences, document, turn, after=drawn[Stream.RANDOM_SENTENCE])
+    return first, np.minimum(np.searchsorted(sentences, sentences[first] + wanted), documents[other + 1])
+
+
+def _tokens_to_cut(a_length: Ids, b_length: Ids, max_tokens: int) -> tuple[Ids, Ids]:
     """How many tokens A and B lose: always one from the longer, from B when they are equal, until the pair fits."""
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     to_equal = np.minimum(excess, np.abs(a_length - b_length))
@@ -180,19 +176,33 @@ def full_sentence_blocks(
 
 
 def _as_examples(blocks: list[list[tuple[int, int]]]) -> Examples:
-    pieces = np.array([piece for block in blocks for piece in block], np.int64).reshape(-1, 2)
-    first_piece = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
-    return Examples(first_piece.astype(np.int64), pieces[:, 0], pieces[:, 1], None)
+    segments = np.array([segment for block in blocks for segment in block], np.int64).reshape(-1, 2)
+    first_segment = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
+    return Examples(first_segment.astype(np.int64), segments[:, 0], segments[:, 1])
 
 
-def concatenate(parts: list[Examples]) -> Examples:
-    """Join examples into one."""
-    offsets = np.cumsum([0, *(len(part.piece_start) for part in parts)])
-    firsts = [part.first_piece[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
-    labels = [part.is_random_next for part in parts if part.is_random_next is not None]
+def select(examples: Examples, chosen: Ids) -> Examples:
+    """Pick examples by index."""
+    counts = examples.first_segment[chosen + 1] - examples.first_segment[chosen]
+    first_segment = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    within = np.arange(first_segment[-1]) - np.repeat(first_segment[:-1], counts)
+    segments = np.repeat(examples.first_segment[chosen], counts) + within
     return Examples(
-        first_piece=np.concatenate([*firsts, offsets[-1:]]).astype(np.int64),
-        piece_start=np.concatenate([np.zeros(0, np.int64), *(part.piece_start for part in parts)]),
-        piece_length=np.concatenate([np.zeros(0, np.int64), *(part.piece_length for part in parts)]),
+        first_segment,
+        segment_start=np.asarray(examples.segment_start[segments]),
+        segment_length=np.asarray(examples.segment_length[segments]),
+        is_random_next=None if examples.is_random_next is None else examples.is_random_next[chosen],
+    )
+
+
+def concatenate(groups: list[Examples]) -> Examples:
+    """Join groups of examples into one."""
+    offsets = np.cumsum([0, *(len(group.segment_start) for group in groups)])
+    firsts = [group.first_segment[:-1] + offset for group, offset in zip(groups, offsets, strict=False)]
+    labels = [group.is_random_next for group in groups if group.is_random_next is not None]
+    return Examples(
+        first_segment=np.concatenate([*firsts, offsets[-1:]]).astype(np.int64),
+        segment_start=np.concatenate([np.zeros(0, np.int64), *(group.segment_start for group in groups)]),
+        segment_length=np.concatenate([np.zeros(0, np.int64), *(group.segment_length for group in groups)]),
         is_random_next=np.concatenate(labels) if labels else None,
     )

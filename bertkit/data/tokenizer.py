@@ -1,14 +1,11 @@
-"""WordPiece: train, load and save a tokenizer; text to ids.
+"""WordPiece: text to ids and back, and the files that make the same tokenizer elsewhere.
 
-The work is done by the `tokenizers` library; here are BERT's settings for it, the checks of a vocabulary, and the
-files that make the same tokenizer elsewhere. A tokenizer follows Hugging Face's rules, as everyone does who runs an
-exported model, or Google's own; `words.py` lists where the two differ.
+The work is done by the `tokenizers` library; here are BERT's settings for it. A tokenizer follows Hugging Face's rules,
+as everyone does who runs an exported model, or Google's own; `google_words.py` lists where the two differ.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,23 +22,16 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import WordPieceTrainer
 
-from bertkit.data.words import MAX_INPUT_CHARS_PER_WORD, split_words
+from bertkit.data.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
+from bertkit.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
 from bertkit.errors import InputError
-from bertkit.files import read_json, sha256_file, to_json
+from bertkit.files import PARTIAL, publish_dir, read_json, to_json
 
-PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
 Rules = Literal["hugging_face", "google"]
 FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # the ids of all texts in a row, and how many belong to each
+MAX_LENGTH = 512  # that the files of a prepared dataset name
 RULES_FILE = "rules.json"  # beside the files of a prepared dataset; without it the rules are Hugging Face's
-
-# Published vocabularies whose case cannot be read off them, by the SHA-256 of vocab.txt: whether they are lower-cased.
-# bert-base-chinese has no upper-case Latin letter. Its tokenizer_config.json on the Hugging Face hub says
-# do_lower_case=false, and that is how its users run it; google-research/bert tokenization.py,
-# `validate_case_matches_checkpoint`, lists the same vocabulary (chinese_L-12_H-768_A-12) as lower-cased.
-LOWERCASE_OF_PUBLISHED = {"45bbac6b341c319adc98a532532882e91a9cefc0329aa57bac9ae761c27b291c": False}
 
 
 @dataclass(frozen=True)
@@ -185,35 +175,20 @@ class Tokenizer:
             `input_ids`, `token_type_ids` (0 for the first segment, 1 for the second) and `attention_mask`
             (1 for tokens, 0 for padding).
         """
-        single = isinstance(text, str)
+        if truncation and max_length is None:
+            raise InputError("truncation=True needs max_length=")
         texts = [text] if isinstance(text, str) else list(text)
         pairs = [text_pair] if isinstance(text_pair, str) else text_pair
         if pairs is not None and len(pairs) != len(texts):
             raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; expected as many of each")
-        backend = self.backend
-        if self.word_backend is not None:
-            backend = self.word_backend
-            texts = [split_words(each, self.lowercase) for each in texts]
-            pairs = None if pairs is None else [split_words(each, self.lowercase) for each in pairs]
-        backend.no_padding()
-        backend.no_truncation()
-        if truncation:
-            if max_length is None:
-                raise InputError("truncation=True needs max_length=")
-            backend.enable_truncation(max_length)
-        if padding:
-            backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
-        inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
-        encodings = backend.encode_batch(inputs)
-        backend.no_padding()
-        backend.no_truncation()
+        encodings = self._encode_batch(texts, pairs, padding, max_length if truncation else None)
         columns: dict[str, Any] = {
             "input_ids": [encoding.ids for encoding in encodings],
             "token_type_ids": [encoding.type_ids for encoding in encodings],
             "attention_mask": [encoding.attention_mask for encoding in encodings],
         }
         if return_tensors is None:
-            return {name: rows[0] for name, rows in columns.items()} if single else columns
+            return {name: rows[0] for name, rows in columns.items()} if isinstance(text, str) else columns
         if len({len(row) for row in columns["input_ids"]}) > 1:
             raise InputError("texts of different lengths do not make a tensor; set padding=True")
         if return_tensors == "np":
@@ -224,31 +199,54 @@ class Tokenizer:
 
         return {name: torch.tensor(rows) for name, rows in columns.items()}
 
+    def _encode_batch(
+        self, texts: list[str], pairs: list[str] | None, padding: bool, max_length: int | None
+    ) -> list[Any]:
+        backend = self.backend
+        if self.word_backend is not None:
+            backend = self.word_backend
+            texts = [split_words(each, self.lowercase) for each in texts]
+            pairs = None if pairs is None else [split_words(each, self.lowercase) for each in pairs]
+        if max_length is not None:
+            backend.enable_truncation(max_length)
+        if padding:
+            backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
+        try:
+            return list(backend.encode_batch(texts if pairs is None else list(zip(texts, pairs, strict=True))))
+        finally:
+            backend.no_padding()
+            backend.no_truncation()
+
     def files(self, max_length: int) -> dict[str, str]:
         """Give the files that make the same tokenizer elsewhere, by name: for `transformers`, old and new, and others.
 
         They follow Hugging Face's rules, whatever this tokenizer's own: there is no way to say Google's in them.
         """
+        specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
         settings = {
             "clean_up_tokenization_spaces": False,
-            "cls_token": CLS,
             "do_lower_case": self.lowercase,
-            "mask_token": MASK,
             "model_max_length": max_length,
-            "pad_token": PAD,
-            "sep_token": SEP,
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": True,
             "tokenizer_class": "BertTokenizer",
-            "unk_token": UNK,
         }
-        specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
         return {
             "tokenizer.json": self.backend.to_str(pretty=True) + "\n",
-            "tokenizer_config.json": to_json(settings),
+            "tokenizer_config.json": to_json(dict(sorted((settings | specials).items()))),
             "special_tokens_map.json": to_json(specials),
             "vocab.txt": "".join(f"{token}\n" for token in self.vocab),
         }
+
+    def save(self, directory: Path) -> None:
+        """Write the files of a prepared dataset, which name the rules too, in one rename."""
+        partial = directory.with_name(directory.name + PARTIAL)
+        partial.mkdir(exist_ok=True)
+        for name, content in self.files(MAX_LENGTH).items():
+            (partial / name).write_text(content, encoding="utf-8")
+        if self.rules != "hugging_face":
+            (partial / RULES_FILE).write_text(to_json(self.rules), encoding="utf-8")
+        publish_dir(partial, directory)
 
 
 def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> Backend:
@@ -286,49 +284,8 @@ def train_wordpiece(
     min_frequency: int,
     rules: Rules = "hugging_face",
 ) -> Tokenizer:
-    """Learn a WordPiece vocabulary of at most `vocab_size` tokens; the same text gives the same vocabulary.
-
-    Args:
-        sentences: gives the sentences; called twice, for the characters and for the words.
-        vocab_size: the tokens to learn, special tokens and characters counted.
-        lowercase: whether the tokenizer lower-cases and strips accents.
-        min_frequency: how often a pair of pieces must occur to become one piece.
-        rules: of the tokenizer that is made; the words to learn from are always split by Hugging Face's.
-
-    Raises:
-        InputError: the text has no words to learn from, or more characters than `vocab_size` has room for.
-    """
-    learner = Backend(WordPiece(unk_token=UNK))
-    learner.normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
-    learner.pre_tokenizer = BertPreTokenizer()
-    # The library numbers characters in the order of a hash map, which breaks ties between merges differently in every
-    # run. Characters that it is given as special tokens are numbered in their order.
-    counts: Counter[str] = Counter()
-    for sentence in sentences():
-        counts.update(sentence)
-    normal: Counter[str] = Counter()
-    for character, count in counts.items():
-        for part in "".join(learner.normalizer.normalize_str(character).split()):
-            normal[part] += count
-    alphabet = sorted(character for character, _ in normal.most_common(MAX_ALPHABET))
-    if not alphabet:
-        raise InputError("no words in the corpus to learn a vocabulary from; check corpus.path")
-    first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{character}" for character in alphabet)]
-    if len(first_tokens) > vocab_size:
-        raise InputError(
-            f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus; "
-            f"set it to {2 * len(first_tokens)} or more"
-        )
-    trainer = WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=first_tokens,
-        limit_alphabet=0,
-        show_progress=False,
-        continuing_subword_prefix="##",
-    )
-    learner.train_from_iterator(sentences(), trainer)
-    return Tokenizer(learner.get_vocab(), lowercase, rules=rules)
+    """Learn a vocabulary (see `learn_vocabulary`); its words are split by Hugging Face's rules, whatever `rules` says."""
+    return Tokenizer(learn_vocabulary(sentences, vocab_size, lowercase, min_frequency), lowercase, rules=rules)
 
 
 def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | None = None) -> Tokenizer:
@@ -343,95 +300,11 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     Raises:
         InputError: no such file, or not a WordPiece vocabulary that BERT can use.
     """
-    if path.is_dir():
-        settings_path = path / "tokenizer_config.json"
-        settings = read_json(settings_path) if settings_path.is_file() else {}
-        if not isinstance(settings, dict):
-            raise InputError(f"{settings_path}: expected an object of settings; restore the file")
-        if settings.get("tokenize_chinese_chars") is False:
-            raise InputError(f"{settings_path}: tokenize_chinese_chars=false is not supported; BERT splits them")
-        if lowercase is None and "do_lower_case" in settings:
-            lowercase = bool(settings["do_lower_case"])
-        if rules is None and (path / RULES_FILE).is_file():
-            rules = read_json(path / RULES_FILE)
-        _check_same_vocabulary(path)
-        for name in ("vocab.txt", "tokenizer.json"):
-            if (path / name).is_file():
-                return _load_file(path / name, lowercase, settings.get("strip_accents"), rules)
-        raise InputError(f"{path}: no vocab.txt or tokenizer.json in this directory")
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
-    return _load_file(path, lowercase, None, rules)
-
-
-def _check_same_vocabulary(directory: Path) -> None:
-    """Refuse a directory whose two files number the tokens differently: each program would read its own."""
-    if not all((directory / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
-        return
-    listed = _read_vocab_txt(directory / "vocab.txt")
-    content = read_json(directory / "tokenizer.json")
-    model = content.get("model") if isinstance(content, dict) else None
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocab, dict):
-        differing = [token for token, number in vocab.items() if listed.get(token) != number]
-        if differing:
-            raise InputError(
-                f"{directory}: vocab.txt and tokenizer.json number {json.dumps(differing[0])} differently; restore both from "
-                "the same source"
-            )
-
-
-def _load_file(path: Path, lowercase: bool | None, strip_accents: bool | None, rules: Rules | None) -> Tokenizer:
-    if path.suffix == ".json":
-        content = read_json(path)
-        try:
-            vocab = dict(content["model"]["vocab"])
-            if content["model"]["type"] != "WordPiece":
-                raise InputError(f"{path}: a {content['model']['type']} tokenizer; BERT needs WordPiece")
-            normalizer = content["normalizer"] or {}
-            prefix = content["model"].get("continuing_subword_prefix", "##")
-            if prefix != "##":
-                raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
-            for setting in ("clean_text", "handle_chinese_chars"):
-                if normalizer.get(setting) is False:
-                    raise InputError(f"{path}: normalizer.{setting}=false is not supported; BERT does it")
-        except (KeyError, TypeError, ValueError):
-            raise InputError(f"{path}: not a WordPiece tokenizer.json (no model.vocab)") from None
-        for token in content.get("added_tokens") or []:
-            vocab.setdefault(token["content"], token["id"])
-        if lowercase is None and normalizer.get("lowercase") is not None:
-            lowercase = bool(normalizer["lowercase"])
-        strip_accents = normalizer.get("strip_accents") if strip_accents is None else strip_accents
-    else:
-        vocab = _read_vocab_txt(path)
-        if lowercase is None:
-            lowercase = LOWERCASE_OF_PUBLISHED.get(sha256_file(path))
-    if lowercase is None:
-        lowercase = not _is_cased(vocab)
+    if rules is None and (path / RULES_FILE).is_file():
+        rules = read_json(path / RULES_FILE)
+    found = read_vocabulary(path)
     try:
-        return Tokenizer(vocab, lowercase, strip_accents, rules or "hugging_face")
+        is_lowercase = found.lowercase if lowercase is None else lowercase
+        return Tokenizer(found.ids, is_lowercase, found.strip_accents, rules or "hugging_face")
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _read_vocab_txt(path: Path) -> dict[str, int]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 (byte {error.start}); expected one token per line") from None
-    tokens = [line.rstrip("\r") for line in lines]
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    vocab: dict[str, int] = {}
-    for number, token in enumerate(tokens):
-        if token in vocab:
-            raise InputError(
-                f"{path}:{number + 1}: token {json.dumps(token)} stands on line {vocab[token] + 1} already"
-            )
-        vocab[token] = number
-    return vocab
-
-
-def _is_cased(vocab: Iterable[str]) -> bool:
-    """Whether a vocabulary holds an upper-case letter outside of its special tokens in brackets."""
-    return any(token != token.lower() and token[:1] not in "[<" for token in vocab)
+        raise InputError(f"{found.path}: {error}") from None

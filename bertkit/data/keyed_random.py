@@ -1,4 +1,4 @@
-"""Keyed random draws: every draw is a pure function of its key, never of a shared stream.
+"""Random numbers by key: every draw is a pure function of its key, never of a shared stream.
 
 `uniform(seed, stream, epoch, document)` is the same number whoever asks for it, in whatever order and process, so
 pairs, order and masks need no generator state. A key is a few integers or integer arrays; arrays broadcast.
@@ -18,7 +18,7 @@ Key = int | NDArray[np.int64] | NDArray[np.uint64]
 
 
 class Stream(IntEnum):
-    """What a draw is for; the second part of every key, so that no two purposes share numbers."""
+    """What a draw is for; the second number of every key, so that no two purposes share numbers."""
 
     ORDER = 1
     TARGET_IS_SHORT = 2
@@ -39,15 +39,12 @@ class Stream(IntEnum):
 def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
     """Give 64 random bits for each key.
 
-    The finaliser of SplitMix64 is applied once per part of the key (Steele, Lea and Flood 2014).
-
-    Args:
-        key: the parts.
-        after: the bits of the parts before these, where they are known: bits(a, b) is bits(b, after=bits(a)).
+    The finaliser of SplitMix64 is applied once per number of the key (Steele, Lea and Flood 2014). Where the bits of the
+    first numbers are known, only the others are given: bits(a, b) is bits(b, after=bits(a)).
     """
     state = np.zeros(1, np.uint64) if after is None else after
-    for part in key:
-        state = state + (np.asarray(part).astype(np.uint64) + GOLDEN)  # wraps, being no scalar
+    for number in key:
+        state = state + (np.asarray(number).astype(np.uint64) + GOLDEN)  # wraps, being no scalar
         for shift, factor in ROUNDS:
             state ^= state >> shift
             state *= factor
