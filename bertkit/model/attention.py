@@ -1,6 +1,6 @@
 """Scaled dot-product attention, and multi-head attention over a layout.
 
-The only file that looks at the layout: tokens attend to the tokens of their own sequence and to no others.
+Only this file and varlen.py know which tokens see each other: those of a sequence, and no others.
 
 Axes: S packed tokens, B sequences of T tokens, D hidden_size, N heads, H head size (D = N * H).
 """
@@ -8,15 +8,24 @@ Axes: S packed tokens, B sequences of T tokens, D hidden_size, N heads, H head s
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model import kernels
+from bertkit.fast import ANYWHERE, FastWays
+from bertkit.model import varlen
 from bertkit.model.config import BertConfig
-from bertkit.model.kernels import Linear
 from bertkit.model.layout import Layout
+from bertkit.model.linear import Linear, dropout, is_on_cpu
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float = 0.0) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    dropout_prob: float = 0.0,
+    fast: FastWays = ANYWHERE,
+) -> Tensor:
     """Let every token take the values of its own sequence, by the softmax of query . key / sqrt(H).
 
         context = softmax(query key^T / sqrt(H)) value
@@ -29,26 +38,29 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
         value: what is taken.
         layout: where the sequences lie.
         dropout_prob: chance that a weight is dropped; 0 outside training.
+        fast: the fast ways to take.
 
     Returns:
         The context, (S, N, H).
 
     Source: Vaswani et al. 2017, equation 1.
     """
-    if kernels.takes_packed(query):
-        return kernels.packed_attention(query, key, value, layout, dropout_prob)
+    if fast.packed_attention and query.is_cuda and not torch.compiler.is_compiling():
+        return varlen.attend(query, key, value, layout, dropout_prob)
     sizes = [count * length for _, count, length in layout.runs]
-    sizes.append(len(query) - sum(sizes))  # rows of no sequence, which `kernels.even_rows` added
-    contexts = []
     # split, and not sliced: the gradient of a slice is as large as all of it
-    for (_, count, length), *of_run in zip(
-        layout.runs, *(torch.split(packed, sizes) for packed in (query, key, value)), strict=False
-    ):
+    runs = zip(layout.runs, *(torch.split(packed, sizes) for packed in (query, key, value)), strict=True)
+    contexts = []
+    for (_, count, length), *of_run in runs:
         q, k, v = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in of_run)  # (B, N, T, H)
-        context = kernels.attention(q, k, v, dropout_prob)
+        if dropout_prob > 0 and fast.own_attention and is_on_cpu(query):
+            scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, N, T, T)
+            weights = dropout(torch.softmax(scores, -1), dropout_prob, fast)
+            context = weights @ v  # (B, N, T, H)
+        else:  # torch's kernel, which computes the same
+            with varlen.exact_dropout(q, dropout_prob):
+                context = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_prob)
         contexts.append(context.transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
-    if sizes[-1]:
-        contexts.append(query.new_zeros(sizes[-1], *query.shape[1:]))
     return torch.cat(contexts)
 
 
@@ -58,6 +70,8 @@ class MultiHeadAttention(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.2; google-research/bert modeling.py `attention_layer`.
     """
 
+    fast = ANYWHERE  # replaced by `BertWithHeads.use`
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
@@ -66,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(config.hidden_size, config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.attend = attend
+        self.attend = attend  # replaced by `compile_layers`
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """Mix the tokens of each sequence: (S, D) -> (S, D)."""
@@ -74,5 +88,6 @@ class MultiHeadAttention(nn.Module):
             projection(hidden).unflatten(1, (self.num_heads, -1))  # (S, N, H)
             for projection in (self.query, self.key, self.value)
         )
-        context = self.attend(query, key, value, layout, self.dropout_prob if self.training else 0.0)
+        dropout_prob = self.dropout_prob if self.training else 0.0
+        context = self.attend(query, key, value, layout, dropout_prob, self.fast)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]

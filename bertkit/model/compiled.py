@@ -1,11 +1,11 @@
 """The repeated layer of the encoder as compiled graphs: fused elementwise work, where that is what a device waits for.
 
 All layers share the graphs of one, since they differ in their parameters alone. Attention stays outside of them, for it
-has a kernel of its own (`kernels`), and only it looks at the layout, in plain Python; so a graph depends on the number of
+has fast ways of its own, and only it looks at the layout, in plain Python; so a graph depends on the number of
 tokens alone, which is a symbol in it. There are graphs of training and of evaluation, and where parts are frozen also of
 those, whatever the lengths and the numbers of sequences: after the first step of each nothing is compiled.
 
-Inside of the graphs the kernels of the CPU are not used, and dropout is the compiler's: its probability is exact, and it
+Inside of the graphs the fast ways of the CPU are not taken, and dropout is the compiler's: its probability is exact, and it
 follows torch's seed, but it draws other elements. Parameters and their names stay as they are.
 """
 
@@ -18,7 +18,7 @@ import shutil
 import torch
 
 from bertkit.model.attention import attend
-from bertkit.model.encoder import Encoder, EncoderLayer
+from bertkit.model.bert import Encoder, EncoderLayer
 
 
 def missing_for(device_type: str) -> str | None:

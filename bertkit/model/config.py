@@ -92,3 +92,10 @@ class BertConfig(BertShape):
             raise InputError(f"labels={list(self.labels)}: expected at least one, each once")
         if self.classifier_dropout is not None and not 0 <= self.classifier_dropout < 1:
             raise InputError(f"classifier_dropout={self.classifier_dropout}: expected a probability from 0 to below 1")
+
+
+def too_long(what: str, length: int, limit: int, setting: str) -> list[str]:
+    """Say that sequences are longer than a model's positions, in a list of one line; an empty list where they are not."""
+    if length <= limit:
+        return []
+    return [f"{what}={length} exceeds the model's max_position_embeddings={limit}; lower {setting}"]

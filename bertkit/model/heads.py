@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.model.activations import ACTIVATIONS
+from bertkit.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.model.bert import Bert
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig
-from bertkit.model.kernels import Dropout, Linear, linear
 from bertkit.model.layout import Layout, pad, unpad
+from bertkit.model.linear import ACTIVATIONS, Dropout, Linear, linear
 
 
 class MaskedLMHead(nn.Module):
@@ -23,6 +23,8 @@ class MaskedLMHead(nn.Module):
 
     Source: google-research/bert run_pretraining.py `get_masked_lm_output`.
     """
+
+    fast = ANYWHERE
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        return linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)
+        return linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias, self.fast)
 
 
 class LinearHead(nn.Module):
@@ -92,6 +94,8 @@ class BertOutput:
 class BertWithHeads(nn.Module):
     """BERT with the heads that a run trains, over packed tokens."""
 
+    fast = ANYWHERE
+
     def __init__(self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True) -> None:
         """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler."""
         super().__init__()
@@ -100,6 +104,14 @@ class BertWithHeads(nn.Module):
         self.bert = Bert(config, with_pooler)
         self.heads = nn.ModuleDict({name: make_head(name, config) for name in HEADS if name in heads})
         assert len(self.heads) == len(heads), f"unknown heads among {heads}"
+
+    def use(self, fast: FastWays) -> None:
+        """Take these fast ways from now on; `kept_memory` concerns all of the process."""
+        if fast.kept_memory:
+            keep_freed_memory()
+        for module in self.modules():
+            if hasattr(module, "fast"):
+                module.fast = fast  # type: ignore[assignment]
 
     def forward(
         self,

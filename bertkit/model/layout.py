@@ -17,8 +17,8 @@ class Layout:
     """The shape of a packed batch.
 
     Attributes:
-        starts: index of each sequence's first token, (B,).
-        bounds: the same and, at the end, S: (B + 1,), int32, as variable-length kernels want them.
+        starts: index of each sequence's first token, (B,); slack has none.
+        bounds: the same, with slack, and, at the end, S: (B + 1,), int32, as variable-length kernels want them.
         position_ids: each token's place in its own sequence, (S,).
         slots: each token's place in a batch padded to the longest sequence and flattened, (S,).
         runs: (first token, number of sequences, their length) of neighbours of equal length.
@@ -37,13 +37,20 @@ class Layout:
 
     @classmethod
     def from_lengths(
-        cls, sequence_lengths: Tensor, device: torch.device | None = None, position_ids: Tensor | None = None
+        cls,
+        sequence_lengths: Tensor,
+        device: torch.device | None = None,
+        position_ids: Tensor | None = None,
+        num_slack: int = 0,
     ) -> Layout:
         """Lay out sequences of the given lengths (B,), which lie on the CPU.
 
         All of it is computed there, so that no device is waited for. `position_ids` (S,) replaces 0, 1, 2, ... of each
-        sequence where tokens do not stand side by side.
+        sequence where tokens do not stand side by side. The last `num_slack` of the tokens are slack: a run of sequences of
+        one token, from which nothing is read.
         """
+        num_sequences = len(sequence_lengths)
+        sequence_lengths = torch.cat([sequence_lengths, sequence_lengths.new_ones(num_slack)])
         lengths: list[int] = sequence_lengths.tolist()
         ends = sequence_lengths.cumsum(0)
         starts = ends - sequence_lengths
@@ -57,7 +64,7 @@ class Layout:
             else:
                 runs.append((start, 1, length))
         return cls(
-            starts=on_device(starts, device),
+            starts=on_device(starts[:num_sequences], device),
             bounds=on_device(torch.cat([starts[:1], ends]).int(), device),
             position_ids=on_device(places if position_ids is None else position_ids, device),
             slots=on_device(rows * max(lengths, default=0) + places, device),
