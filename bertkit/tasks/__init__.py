@@ -1,1 +1,16 @@
-"""Tasks by their shape: sequence, tagging, spans, choice. The facts of each benchmark stand in `conf/task/`."""
+"""Fine-tuning tasks by their shape: a file for each shape, from the rows of a file to scores.
+
+The facts of each benchmark stand in `conf/task/`. A shape more is a file that ends with its SHAPE, and a line in config.
+
+    config          settings of a task, and the names of the shapes
+    shapes          the shape of a task; features of examples; metrics that fit
+    task            Feature and Shape
+    sequence        texts or pairs with a label or a number
+    fill_mask       texts with [MASK]
+    files.readers   files, the hub or an input -> examples
+    files.source    the examples of a split
+    coverage        what share of the examples the model sees
+    batching        features -> packed micro-batches
+    metrics         the official metrics
+    submission      the archive that the GLUE server takes
+"""

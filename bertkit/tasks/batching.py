@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.batch import IGNORED, TaskBatch
-from bertkit.data.draws import Stream, permute
+from bertkit.data.keyed_random import Stream, permute
 from bertkit.tasks.task import Feature
 
 
@@ -169,6 +169,11 @@ class TrainingOrder:
         epoch, number = divmod(step, self.steps_per_epoch)
         places = np.arange(number * self.batch_size, min((number + 1) * self.batch_size, len(self.batches)))
         return permute(places, len(self.batches), self.seed, Stream.ORDER, epoch)
+
+    def names(self, step: int) -> list[int]:
+        """Number the examples of a step, counted from 0."""
+        numbers: list[int] = self.items(step).tolist()
+        return numbers
 
     def largest_part(self, num_steps: int) -> tuple[int, int]:
         """Give the most tokens of a micro-batch, and the most micro-batches of a step, among the first steps."""

@@ -1,4 +1,4 @@
-"""A text with several endings, one of them right: examples -> features, one for each ending, logits -> predictions.
+"""Choice: a text with several endings, one of them right.
 
 Source: Devlin et al. 2019, section 4.4 (SWAG): one sequence `[CLS] context [SEP] ending [SEP]` a choice, a single score
 each, a softmax over the choices.
@@ -6,16 +6,40 @@ each, a softmax over the choices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
+from bertkit.tasks import metrics
+from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.files.labels import as_number
+from bertkit.tasks.files.source import Reading, Wanted, given, text_of, value_of
+from bertkit.tasks.files.tables import Table
 from bertkit.tasks.sequence import assemble, pieces, softmax
-from bertkit.tasks.task import ChoiceExample, Feature
+from bertkit.tasks.task import TABLES, Feature, Measured, Shape, labelled_lines, says_the_same
+
+
+@dataclass(frozen=True)
+class ChoiceExample:
+    """A text with several endings, one of them right.
+
+    Attributes:
+        id: as the file has it, or the number of the row.
+        context: the first segment of every choice.
+        endings: the second segments.
+        label: the number of the right one; None where it is not known.
+    """
+
+    id: str
+    context: str
+    endings: tuple[str, ...]
+    label: int | None
 
 
 @dataclass(frozen=True)
@@ -33,29 +57,75 @@ class ChoicePrediction:
     probabilities: tuple[float, ...]
 
 
-def make_features(
-    examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int, num_choices: int
-) -> list[Feature]:
-    """Turn examples into features: for each example one of every ending, side by side.
-
-    Args:
-        examples: all with the same number of endings.
-        tokenizer: of the model.
-        max_seq_length: in tokens, special ones counted; what does not fit is cut as in `sequence.kept_of_pair`.
-        num_choices: that number, two or more.
+def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+    """Read the rows of a table.
 
     Raises:
-        InputError: another number of endings, or a label that is none of them.
+        InputError: a column is missing; of a row, when it is taken.
     """
-    contexts = pieces(tokenizer, [example.context for example in examples])
-    endings = pieces(tokenizer, [ending for example in examples for ending in example.endings])
-    features = []
-    for place, example in enumerate(examples):
+    reading, names = Reading(task, table, wanted), task.columns.endings
+    context = reading.find(task.columns.context, "context")
+    begin = reading.find(task.columns.ending_start, "ending_start", False)
+    columns = [reading.find(name, "endings") for name in (names if isinstance(names, tuple) else (names,))]
+    field, ids = reading.label_field(), reading.ids()
+
+    def examples() -> Iterator[ChoiceExample]:
+        for number, row in reading.rows:
+            where = table.place(number)
+            values = [value_of(row, column or "", where) for column in columns]
+            endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+            if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
+                raise InputError(f"{where}: expected at least two endings, each a text; set task.columns.endings=")
+            if begin is not None:
+                endings = [f"{text_of(row, begin, where)} {ending}" for ending in endings]
+            label = None
+            if field is not None:
+                label = _number_of_right(given(row, field), field, len(endings), where, bool(wanted.is_labelled))
+            text = text_of(row, context, where)
+            if not text.strip() or not all(ending.strip() for ending in endings):
+                reading.empty.append(where)
+            yield ChoiceExample(ids.take(given(row, ids.field), where, number), text, tuple(endings), label)
+
+    reading.examples = examples()
+    return reading
+
+
+def _number_of_right(value: Any, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:
+    if value in (None, "", -1, "-1") and not is_labelled:
+        return None
+    number = math.nan if isinstance(value, bool) or value is None else as_number(value)
+    if number not in range(num_endings):
+        raise InputError(f"{where}: {field} {value!r}; expected the number of the right ending, 0 to {num_endings - 1}")
+    return int(number)
+
+
+def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
+    """Give the number of endings that every example has.
+
+    Raises:
+        InputError: another number, or fewer than two.
+    """
+    num_choices = len(examples[0].endings)
+    for example in examples:
         if len(example.endings) != num_choices or num_choices < 2:
             raise InputError(
                 f"example {example.id}: {len(example.endings)} endings; expected as many as of the first example, "
                 f"{num_choices}, and at least 2"
             )
+    return num_choices
+
+
+def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
+    """Turn examples into features: one of every ending, side by side; cut as `sequence.kept_of_pair` says.
+
+    Raises:
+        InputError: another number of endings, or a label that is none of them.
+    """
+    num_choices = num_choices_of(examples)
+    contexts = pieces(tokenizer, [example.context for example in examples])
+    endings = pieces(tokenizer, [ending for example in examples for ending in example.endings])
+    features = []
+    for place, example in enumerate(examples):
         if example.label is not None and not 0 <= example.label < num_choices:
             raise InputError(f"example {example.id}: label {example.label}: expected 0 to {num_choices - 1}")
         for ending in endings[place * num_choices : (place + 1) * num_choices]:
@@ -75,3 +145,28 @@ def predictions(
         shares = softmax(np.array(row))
         answers.append(ChoicePrediction(example.id, int(shares.argmax()), tuple(shares.tolist())))
     return answers
+
+
+SHAPE = Shape(
+    kind="choice",
+    head="choice",
+    unit="rows",
+    formats=TABLES,
+    has_choices=True,
+    num_choices=num_choices_of,
+    read=read,
+    content=lambda example: example.context,
+    labels_of=lambda example: [None if example.label is None else str(example.label)],
+    is_labelled=lambda example: example.label is not None,
+    features=lambda task, examples, tokenizer, _: make_features(examples, tokenizer, task.max_seq_length),
+    predictions=lambda task, examples, features, logits, *_: predictions(examples, features, logits),
+    measured=lambda *_: Measured("a choice of endings", ("accuracy",)),
+    score=lambda task, examples, predictions, _: metrics.score(
+        task.metrics, [p.label for p in predictions], [example.label for example in examples]
+    ),
+    is_degenerate=lambda _, examples, predictions: says_the_same(
+        [p.label for p in predictions], [example.label for example in examples]
+    ),
+    files=labelled_lines,
+    row=lambda _, prediction: asdict(prediction),
+)

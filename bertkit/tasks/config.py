@@ -12,6 +12,14 @@ from bertkit.errors import InputError
 
 Column = str | int | tuple[str, ...] | None
 
+# the kinds of tasks -> where each has its SHAPE; imported when it is asked for
+SHAPES = {
+    "sequence": "bertkit.tasks.sequence",
+    "tagging": "bertkit.tasks.tagging",
+    "spans": "bertkit.tasks.spans",
+    "choice": "bertkit.tasks.choice",
+}
+
 
 @dataclass(frozen=True)
 class FilesConfig:
@@ -142,7 +150,7 @@ class TaskConfig:
 
     Attributes:
         name: of the task.
-        kind: its shape.
+        kind: its shape, one of `SHAPES`.
         folders: what the folder below `data_dir` may be called.
         files: of each split.
         format: of the files; auto: by their endings and first characters.
@@ -170,7 +178,7 @@ class TaskConfig:
     """
 
     name: str
-    kind: Literal["sequence", "tagging", "spans", "choice"]
+    kind: str
     folders: tuple[str, ...]
     files: FilesConfig
     format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]
@@ -198,6 +206,8 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         problems = []
+        if self.kind not in SHAPES:
+            problems.append(f"task.kind={self.kind!r}: expected {' or '.join(SHAPES)}")
         names = self.label_names
         if names is not None and len(set(names)) < len(names):
             problems.append(f"task.labels={list(names)}: a label is there twice; leave one of them out")
@@ -222,10 +232,10 @@ class TaskConfig:
             problems.append(
                 "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false"
             )
-        if self.kind == "spans" and self.spans is None:
-            problems.append("task.spans=null: expected its settings for kind=spans; begin with task=spans")
-        if self.kind == "tagging" and self.tagging is None:
-            problems.append("task.tagging=null: expected its settings for kind=tagging; begin with task=tagging")
+        if getattr(self, self.kind, self) is None:  # a shape with settings of its own
+            problems.append(
+                f"task.{self.kind}=null: expected its settings for kind={self.kind}; begin with task={self.kind}"
+            )
         overlap = None if self.tagging is None else self.tagging.window_overlap
         room = self.max_seq_length - 2
         if overlap is not None and not 0 <= overlap < room:

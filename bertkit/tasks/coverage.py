@@ -12,8 +12,8 @@ from bertkit.tasks.task import Feature
 MAX_NAMED = 3  # examples that a warning names
 
 
-class Survey:
-    """Counts features on their way; complete when all have passed.
+class Coverage:
+    """What share of the examples the model sees: counts features on their way; complete when all have passed.
 
     Attributes:
         num_features: all of them.

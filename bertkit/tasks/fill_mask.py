@@ -1,4 +1,4 @@
-"""Masked LM as a task: a text with [MASK] -> sequences that hold its masks -> the most probable tokens at each.
+"""Fill-mask, masked LM as a task: a text with [MASK] -> sequences that hold its masks -> the most probable tokens at each.
 
 A text that fits is one sequence. Of a longer one every mask has a sequence of its own, with about as many pieces on its
 left as on its right, so that none is lost.
@@ -8,56 +8,43 @@ Source: Devlin et al. 2019, section 3.1, task 1.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bertkit.batch import PretrainBatch
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.tasks.task import SequenceExample
+from bertkit.tasks import sequence
+from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.sequence import SequenceExample, pieces
+from bertkit.tasks.task import Feature
 
 
-@dataclass(frozen=True)
-class MaskedSequence:
-    """One sequence that the model sees.
+def make_features(examples: Sequence[SequenceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
+    """Encode texts; a text without a mask gives no feature, the masks of the others come in their order.
 
-    Attributes:
-        example: the place of its example in the list.
-        input_ids: with [CLS] and [SEP].
-        positions: of the masks that are predicted here, among `input_ids`.
+    Returns:
+        The features of an example stand together; `where` has the positions of the masks that are predicted there.
     """
-
-    example: int
-    input_ids: list[int]
-    positions: list[int]
-
-
-def make_sequences(
-    examples: Sequence[SequenceExample], tokenizer: Tokenizer, max_seq_length: int
-) -> list[MaskedSequence]:
-    """Encode texts; a text without a mask gives no sequence, the masks of the others come in their order."""
     facts, room = tokenizer.facts, max_seq_length - 2
     found = []
-    encoded = tokenizer([example.text for example in examples])["input_ids"] if examples else []
-    for place, ids in enumerate(encoded):
-        pieces = ids[1:-1]
-        masks = [number for number, piece in enumerate(pieces) if piece == facts.mask]
-        for wanted in [masks] if len(pieces) <= room and masks else [[mask] for mask in masks]:
-            first = 0 if len(pieces) <= room else min(max(wanted[0] - room // 2, 0), len(pieces) - room)
-            sequence = [facts.cls, *pieces[first : first + room], facts.sep]
-            found.append(MaskedSequence(place, sequence, [mask - first + 1 for mask in wanted]))
+    for place, ids in enumerate(pieces(tokenizer, [example.text for example in examples])):
+        masks = [number for number, piece in enumerate(ids) if piece == facts.mask]
+        for wanted in [masks] if len(ids) <= room and masks else [[mask] for mask in masks]:
+            first = 0 if len(ids) <= room else min(max(wanted[0] - room // 2, 0), len(ids) - room)
+            kept = [facts.cls, *ids[first : first + room], facts.sep]
+            found.append(Feature(place, kept, [0] * len(kept), None, [mask - first + 1 for mask in wanted]))
     return found
 
 
-def pack(sequences: Sequence[MaskedSequence]) -> PretrainBatch:
-    """Put sequences into one batch; its labels are unknown, and zeros."""
-    lengths = np.array([len(sequence.input_ids) for sequence in sequences], np.int64)
+def pack(features: Sequence[Feature]) -> PretrainBatch:
+    """Put features into one batch; its labels are unknown, and zeros."""
+    lengths = np.array([len(feature.input_ids) for feature in features], np.int64)
     starts = np.cumsum(lengths) - lengths
-    positions = [
-        int(start) + place for start, sequence in zip(starts, sequences, strict=True) for place in sequence.positions
-    ]
-    input_ids = np.array([piece for sequence in sequences for piece in sequence.input_ids], np.int64)
+    positions = [int(start) + place for start, feature in zip(starts, features, strict=True) for place in feature.where]
+    input_ids = np.array([piece for feature in features for piece in feature.input_ids], np.int64)
     return PretrainBatch(
         input_ids=input_ids,
         token_type_ids=np.zeros_like(input_ids),
@@ -66,3 +53,32 @@ def pack(sequences: Sequence[MaskedSequence]) -> PretrainBatch:
         masked_labels=np.zeros(len(positions), np.int64),
         next_sentence_labels=None,
     )
+
+
+def predictions(
+    examples: Sequence[SequenceExample], features: Sequence[Feature], best: Sequence[Any], tokenizer: Tokenizer
+) -> list[list[list[dict[str, Any]]]]:
+    """Give each example's masks, each with its tokens and their probabilities, which `best` has of each feature."""
+    masks: list[list[list[dict[str, Any]]]] = [[] for _ in examples]
+    for feature, of_masks in zip(features, best, strict=True):
+        for found in of_masks:
+            masks[feature.example].append(
+                [{"token": tokenizer.vocab[token], "probability": share} for token, share in zip(*found, strict=True)]
+            )
+    return masks
+
+
+def _features(task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer, _: Sequence[str]) -> list[Feature]:
+    return make_features(examples, tokenizer, task.max_seq_length)
+
+
+# read as single texts are; of no task, since pretraining is what trains its head
+SHAPE = dataclasses.replace(
+    sequence.SHAPE,
+    head="masked_lm",
+    has_names=False,
+    features=_features,
+    pack=pack,
+    predictions=lambda _, examples, features, best, __, tokenizer: predictions(examples, features, best, tokenizer),
+    row=lambda example, masks: {"id": example.id, "text": example.text, "masks": masks},
+)

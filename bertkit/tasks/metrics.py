@@ -38,19 +38,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")
-# what is predicted -> the metrics that measure it
-FITTING: dict[str, tuple[str, ...]] = {
-    "one of two labels": ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"),
-    "one of several labels": ("accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
-    "several labels at once": MULTI_LABEL,
-    "numbers": ("pearson", "spearmanr"),
-    "tags that mark chunks": ("seqeval", "seqeval_strict", "accuracy"),
-    "tags that mark no chunks": ("accuracy",),
-    "answers to every question": ("squad", "squad_v2"),
-    "answers, or none": ("squad_v2",),
-    "a choice of endings": ("accuracy",),
-}
+MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # that measure several labels at once
 
 
 def score(
@@ -123,25 +111,3 @@ def _check_rows(name: str, predictions: Sequence[Sequence[str]], references: Seq
     for number, (predicted, given) in enumerate(zip(predictions, references, strict=True)):
         if len(predicted) != len(given):
             raise InputError(f"metric {name}: row {number} has {len(predicted)} tags but {len(given)} references")
-
-
-def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
-    """Collect the predictions of all processes, each exactly once, in the order of their numbers.
-
-    Every process calls it with what it predicted: any share, uneven or with some of it twice (where a last batch was
-    filled up). Afterwards each has all.
-
-    Args:
-        numbered: (number, prediction) of this process.
-        total: how many there are over all processes; their numbers are 0 to total - 1.
-    """
-    from torch import distributed
-
-    own = dict(numbered)
-    everyone: list[dict[int, T]] = [own]
-    if distributed.is_available() and distributed.is_initialized():
-        everyone = [own] * distributed.get_world_size()
-        distributed.all_gather_object(everyone, own)
-    gathered = {number: prediction for part in everyone for number, prediction in part.items()}
-    assert sorted(gathered) == list(range(total)), f"predictions of {len(gathered)} examples, expected {total}"
-    return [gathered[number] for number in range(total)]

@@ -1,4 +1,4 @@
-"""A text, or a pair of texts, with a label or a number: examples -> features, logits -> predictions.
+"""Sequence: a text, or a pair of texts, with a label, several of them, or a number.
 
 A feature is `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, segment 0 up to the first [SEP]. Special tokens named in a text are
 special, as they are to everyone who runs the exported model.
@@ -8,8 +8,9 @@ Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_class
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,31 @@ from numpy.typing import NDArray
 from bertkit.config import nearest
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks.task import Feature, SequenceExample
+from bertkit.tasks import metrics
+from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.files.labels import Labels
+from bertkit.tasks.files.source import NONE_OF_THEM, Reading, Wanted, given, text_of, value_of
+from bertkit.tasks.files.tables import Table
+from bertkit.tasks.task import TABLES, Feature, Measured, Shape, labelled_lines, says_the_same
+
+SAME_NUMBERS = 0.01  # of the labels' deviation: numbers that deviate less are the same
+
+
+@dataclass(frozen=True)
+class SequenceExample:
+    """A text, or a pair, with a label.
+
+    Attributes:
+        id: as the file has it, or the number of the row.
+        text: the first segment.
+        text_pair: the second segment; None for a single text.
+        label: a label's name, or a number for a regression, or the names of all that hold; None where it is not known.
+    """
+
+    id: str
+    text: str
+    text_pair: str | None
+    label: str | float | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -36,16 +61,60 @@ class SequencePrediction:
     probabilities: dict[str, float]
 
 
+def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+    """Read the rows of a table.
+
+    Raises:
+        InputError: a column is missing; of a row, when it is taken.
+    """
+    reading = Reading(task, table, wanted)
+    text = reading.find(task.columns.text, "text")
+    pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)
+    field, ids = reading.label_field(), reading.ids()
+    reading.labels = labels = Labels(task, field, wanted.labels, table.is_typed)
+    if not table.has_header:
+        reading.notes.append("without a header")
+
+    def examples() -> Iterator[SequenceExample]:
+        seen: list[Any] = []
+        for number, row in reading.rows:
+            where = table.place(number)
+            label: str | float | tuple[str, ...] | None = None
+            if field is not None:
+                value = value_of(row, field, where) if wanted.is_labelled else row.get(field)
+                if value in task.skip_labels:
+                    if wanted.is_labelled:
+                        reading.num_skipped += 1
+                        continue
+                    value = None  # of a test file, every row counts
+                if value not in (None, "") or wanted.is_labelled:
+                    label = (labels.names_of if task.multi_label else labels.name_of)(value, where)
+            first, second = text_of(row, text, where), None if pair is None else text_of(row, pair, where)
+            if not first.strip() or (second is not None and not second.strip()):
+                reading.empty.append(where)
+            seen.append(label)
+            yield SequenceExample(ids.take(given(row, ids.field), where, number), first, second, label)
+        if task.header is None and task.column_names is None and not table.has_header:
+            reading.oddities += _header_as_row(table, seen)
+
+    reading.examples = examples()
+    return reading
+
+
+def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
+    """Columns are given by their numbers, and the first line has a label that no other has: perhaps a header's word."""
+    if len(labels) < 3 or labels[0] is None or labels.count(labels[0]) > 1 or isinstance(labels[0], float):
+        return []
+    return [
+        f"{table.place(1)}: the label {labels[0]!r} comes only in the first line, which is read as an example; if it is a "
+        "header, set task.header=true, else task.header=false"
+    ]
+
+
 def make_features(
     examples: Sequence[SequenceExample], tokenizer: Tokenizer, labels: Sequence[str], max_seq_length: int
 ) -> list[Feature]:
-    """Turn examples into features, one each, in their order.
-
-    Args:
-        examples: singles and pairs may be mixed.
-        tokenizer: of the model.
-        labels: the names in the order of their numbers; none for a regression.
-        max_seq_length: in tokens, special ones counted; what does not fit is cut as `kept_of_pair` says.
+    """Turn examples, singles and pairs, into features, one each; what does not fit is cut as `kept_of_pair` says.
 
     Raises:
         InputError: a label that is not among `labels`, or not a number in a regression.
@@ -129,14 +198,9 @@ def predictions(
     labels: Sequence[str],
     multi_label: bool = False,
 ) -> list[SequencePrediction]:
-    """Turn logits, (C,) of each feature, into predictions, one for each example.
+    """Turn logits, (C,) of each feature, (1,) in a regression, into predictions, one for each example.
 
-    Args:
-        examples: what was asked.
-        features: what `make_features` made of them.
-        logits: of each feature; (1,) in a regression.
-        labels: the names in the order of their numbers; none for a regression.
-        multi_label: any number of them may hold, each with a probability of its own.
+    With `multi_label` any number of the labels may hold, each with a probability of its own.
     """
     answers = []
     for feature, scores in zip(features, logits, strict=True):
@@ -160,3 +224,61 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     """exp(x) / sum(exp(x)), in float64."""
     powers = np.exp(logits.astype(np.float64) - np.max(logits))
     return np.asarray(powers / powers.sum())
+
+
+def _labels_of(example: SequenceExample) -> Sequence[str | float | None]:
+    return (example.label or (NONE_OF_THEM,)) if isinstance(example.label, tuple) else (example.label,)
+
+
+def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
+    if task.is_regression:
+        return Measured("numbers", ("pearson", "spearmanr"))
+    if task.multi_label:
+        return Measured("several labels at once", metrics.MULTI_LABEL)
+    if len(labels or ()) > 2:
+        return Measured("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
+    return Measured("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
+
+
+def _score(
+    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any], labels: Sequence[str]
+) -> dict[str, float]:
+    said, true = [p.label for p in predictions], [example.label for example in examples]
+    if task.multi_label:
+        rows, true_rows = (np.array([[name in each for name in labels] for each in all_]) for all_ in (said, true))
+        return metrics.score(task.metrics, rows, true_rows)
+    if labels:
+        numbers = {name: number for number, name in enumerate(labels)}
+        said, true = [numbers[name] for name in said], [numbers[name] for name in true]
+    return metrics.score(task.metrics, said, true)
+
+
+def _is_degenerate(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any]) -> bool:
+    """Numbers count as the same where they hardly deviate beside the labels."""
+    said, true = [p.label for p in predictions], [example.label for example in examples]
+    if task.is_regression:
+        return bool(np.std(said) < SAME_NUMBERS * np.std(true))
+    return says_the_same(said, true)
+
+
+SHAPE = Shape(
+    kind="sequence",
+    head="sequence",
+    unit="rows",
+    formats=("text", *TABLES, "label_text"),
+    plain="text",
+    has_names=True,
+    read=read,
+    content=lambda example: (example.text, example.text_pair),
+    labels_of=_labels_of,
+    is_labelled=lambda example: example.label is not None,
+    features=lambda task, examples, tokenizer, labels: make_features(examples, tokenizer, labels, task.max_seq_length),
+    predictions=lambda task, examples, features, logits, labels, _: predictions(
+        examples, features, logits, labels, task.multi_label
+    ),
+    measured=_measured,
+    score=_score,
+    is_degenerate=_is_degenerate,
+    files=labelled_lines,
+    row=lambda _, prediction: asdict(prediction),
+)

@@ -9,17 +9,127 @@ Axes: T tokens of a window, C labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit import signs
+from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks.task import Feature, TaggingExample
+from bertkit.tasks import chunks, metrics
+from bertkit.tasks.config import TaggingConfig, TaskConfig
+from bertkit.tasks.files.conll import Sentence, to_iob2
+from bertkit.tasks.files.labels import Ids, Labels
+from bertkit.tasks.files.source import Reading, Wanted, given, value_of
+from bertkit.tasks.files.tables import Table
+from bertkit.tasks.task import Beside, Feature, Measured, Shape, json_lines, says_the_same
 
-IGNORED = -100  # the label of a token that is not scored
 NO_WORD = -1
+WORDS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
+
+
+@dataclass(frozen=True)
+class TaggingExample:
+    """Words, each with a tag.
+
+    Attributes:
+        id: as the file has it, or the number of the sentence.
+        words: the words of a sentence or document; none is empty.
+        tags: one for each word; None where they are not known.
+    """
+
+    id: str
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+
+
+def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+    """Read sentences, or the rows of a table that has lists of words.
+
+    Of an input they come one by one. Tags are read when all are there, since only together they show their scheme.
+
+    Raises:
+        InputError: a column is missing; of a sentence, when it is taken.
+    """
+    reading = Reading(task, table, wanted, expected_labels=task.label_names or ())
+    sentences = _sentences(reading) if table.names else (sentence for _, sentence in reading.rows)
+    reading.examples = _examples(reading, sentences)
+    return reading
+
+
+def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[TaggingExample]:
+    task, wanted, place = reading.task, reading.wanted, reading.table.place
+    has_tags, scheme = False, "none"
+    if not wanted.is_input:
+        whole = list(sentences)
+        has_tags, sentences = any(sentence.tags for sentence in whole), iter(whole)
+        for sentence in whole:
+            if wanted.is_labelled and sentence.words and not sentence.tags:
+                raise InputError(
+                    f"{place(sentence.lines[0])}: no tags; expected one for each word here (a test file has none), "
+                    "or set task.columns.tags="
+                )
+        if has_tags:
+            scheme, reading.oddities = to_iob2(task, whole, reading.table.name, place)
+    reading.labels = labels = Labels(task, "tag", wanted.labels, False)
+    if labels.names is None and scheme != "none":
+        types = sorted({tag[2:] for sentence in whole for tag in sentence.tags if tag != "O"})
+        labels.names = ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
+        labels.by_value = {label: label for label in labels.names}
+    written = [] if scheme == "none" else [scheme.upper() + ("" if scheme == "iob2" else " read as IOB2")]
+    reading.notes += ["documents" if task.documents else "sentences", *written]
+    ids = Ids("id", is_input=wanted.is_input, is_unique=False)
+    for sentence in signs.beating(sentences):
+        tags = None
+        if has_tags and sentence.tags:
+            for tag, line in zip(sentence.tags, sentence.lines, strict=True):
+                if tag not in labels.seen:
+                    labels.name_of(tag, place(line))
+            tags = tuple(labels.by_value.get(tag, tag) for tag in sentence.tags)
+        if not sentence.words:
+            reading.empty.append(reading.table.name)
+        line = sentence.lines[0] if sentence.lines else 0
+        yield TaggingExample(ids.take(sentence.id, place(line), line), tuple(sentence.words), tags)
+
+
+def _sentences(reading: Reading) -> Iterator[Sentence]:
+    """The sentences of rows that hold a list of words in a field."""
+    columns, table = reading.task.columns, reading.table
+    words = reading.find(columns.words or WORDS, "words") or ""
+    tags = None if reading.wanted.is_input else table.find(columns.tags or TAGS, "tags", False)
+    id_field = reading.find(columns.id, "id", False)
+
+    def sentences() -> Iterator[Sentence]:
+        for number, row in reading.rows:
+            where = table.place(number)
+            found = _list(value_of(row, words, where), words, where)
+            if not all(isinstance(word, str) and word.strip() for word in found):
+                raise InputError(f"{where}: field '{words}' has an empty word, or one that is no text; correct it")
+            tagged = [] if given(row, tags) is None else _list(row[tags], tags, where)
+            if tagged and len(tagged) != len(found):
+                raise InputError(
+                    f"{where}: {len(found)} {words} but {len(tagged)} {tags}; expected a tag for each word"
+                )
+            if any(tag is None or not str(tag).strip() for tag in tagged):
+                raise InputError(f"{where}: empty tag in field '{tags}'; correct it")
+            if len({type(tag) for tag in tagged}) > 1:
+                raise InputError(f"{where}: mixed types of {tags}; write all alike")
+            name = given(row, id_field)
+            yield Sentence(None if name is None else str(name), found, list(map(str, tagged)), [number] * len(found))
+
+    return sentences()
+
+
+def _list(value: Any, field: str | None, where: str) -> list[Any]:
+    if isinstance(value, str):
+        return value.split()
+    if not isinstance(value, list):
+        raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected a list")
+    return value
 
 
 def make_features(
@@ -27,9 +137,7 @@ def make_features(
     tokenizer: Tokenizer,
     labels: Sequence[str],
     max_seq_length: int,
-    *,
-    label_all_pieces: bool = False,
-    window_overlap: int | None = None,
+    settings: TaggingConfig,
 ) -> list[Feature]:
     """Cut words into pieces, and sentences or documents that are too long into windows of whole words.
 
@@ -37,28 +145,15 @@ def make_features(
     than a whole window its first pieces are kept, as many as a window holds. An example without words gives one feature
     without any.
 
-    Args:
-        examples: with tags, or without for features without labels.
-        tokenizer: each word is cut for itself.
-        labels: the tags in the order of their numbers.
-        max_seq_length: tokens of a window, [CLS] and [SEP] among them.
-        label_all_pieces: label every piece of a word, not just its first; the further pieces of B-X get I-X where
-            there is such a label, and those of another tag the tag itself.
-        window_overlap: pieces that neighbouring windows share, rounded down to whole words; None for half a window.
-
     Returns:
         The features of an example stand together; `where` has for each of the T tokens the number of the word that it
         begins, -1 for none.
 
     Raises:
-        InputError: no room for a word, an overlap that is not smaller than a window, or a tag that is no label.
+        InputError: a tag is no label.
     """
     room = max_seq_length - 2
-    overlap = room // 2 if window_overlap is None else window_overlap
-    if room < 1:
-        raise InputError(f"max_seq_length={max_seq_length}: no room for a word between [CLS] and [SEP]; set 3 or more")
-    if not 0 <= overlap < room:
-        raise InputError(f"window_overlap={overlap}: expected 0 to {room - 1} (max_seq_length={max_seq_length} less 3)")
+    overlap = room // 2 if settings.window_overlap is None else settings.window_overlap
     facts = tokenizer.facts
     vocabulary = list(dict.fromkeys(word for example in examples for word in example.words))
     encodings = tokenizer.encode_sentences(vocabulary)
@@ -77,7 +172,7 @@ def make_features(
                 where += [word] + [NO_WORD] * further
                 if own is not None:
                     here, rest = own[word]
-                    targets += [here] + [rest if label_all_pieces else IGNORED] * further
+                    targets += [here] + [rest if settings.label_all_pieces else IGNORED] * further
             ids, where, targets = [*ids, facts.sep], [*where, NO_WORD], [*targets, IGNORED]
             num_cut = sum(len(each) - room for each in whole[first:last] if len(each) > room)
             features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where, num_cut))
@@ -117,16 +212,10 @@ def tags_of(
     logits: Sequence[NDArray[np.floating]],
     labels: Sequence[str],
 ) -> list[list[str]]:
-    """Give every word of every example its tag.
+    """Give every word of every example its tag, by the logits, (T, C), of each feature.
 
     A word that stands in several windows is tagged where it has most context: where the smaller of the numbers of
     pieces on its two sides is greatest, in the earlier window of two equal ones.
-
-    Args:
-        examples: those that the features were made of.
-        features: all of them, those of an example in their order.
-        logits: (T, C) for each feature.
-        labels: C names.
 
     Source: google-research/bert run_squad.py `_check_is_max_context` has the idea for spans.
     """
@@ -145,3 +234,61 @@ def tags_of(
     for example, found in zip(examples, contexts, strict=True):
         assert (found >= 0).all(), f"example {example.id}: words without a window"
     return tags
+
+
+def _features(
+    task: TaskConfig, examples: Sequence[TaggingExample], tokenizer: Tokenizer, labels: Sequence[str]
+) -> list[Feature]:
+    assert task.tagging is not None, "refused by TaskConfig"
+    return make_features(examples, tokenizer, labels, task.max_seq_length, task.tagging)
+
+
+def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
+    strange = next((label for label in labels or () if chunks.parts_of(label) is None), None)
+    if strange is None:
+        return Measured("tags that mark chunks", ("seqeval", "seqeval_strict", "accuracy"))
+    way_out = f", such as '{strange}'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"
+    return Measured("tags that mark no chunks", ("accuracy",), way_out)
+
+
+def _files(examples: Sequence[TaggingExample], predictions: Sequence[list[str]]) -> dict[str, str]:
+    """The tags beside the true ones: in predictions.txt a word, its tag and the predicted one a line."""
+    rows = [
+        {"id": example.id, "words": example.words, "tags": tags, "reference": example.tags or ()}
+        for example, tags in zip(examples, predictions, strict=True)
+    ]
+    sentences = (zip(row["words"], row["reference"], row["tags"], strict=True) for row in rows)
+    columns = "\n".join("".join(f"{' '.join(line)}\n" for line in sentence) for sentence in sentences)
+    return {"predictions.jsonl": json_lines(rows), "predictions.txt": columns}
+
+
+def _columns(examples: Sequence[TaggingExample], predictions: Sequence[list[str]]) -> str:
+    sentences = (zip(example.words, tags, strict=True) for example, tags in zip(examples, predictions, strict=True))
+    return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+
+
+SHAPE = Shape(
+    kind="tagging",
+    head="token",
+    unit="sequences",
+    formats=("words", "conll", "conllu", "jsonl", "json", "parquet"),
+    plain="words",
+    is_of_words=True,
+    has_names=True,
+    read=read,
+    content=lambda example: example.words,
+    labels_of=lambda example: example.tags or [None] * len(example.words),
+    is_labelled=lambda example: example.tags is not None or not example.words,  # no word, no tag to miss
+    features=_features,
+    predictions=lambda _, examples, features, logits, labels, __: tags_of(examples, features, logits, labels),
+    measured=_measured,
+    score=lambda task, examples, predictions, _: metrics.score(
+        task.metrics, predictions, [list(example.tags or ()) for example in examples]
+    ),
+    is_degenerate=lambda _, examples, predictions: says_the_same(
+        (tag for tags in predictions for tag in tags), (tag for example in examples for tag in example.tags or ())
+    ),
+    files=_files,
+    row=lambda example, tags: {"id": example.id, "words": example.words, "tags": tags},
+    beside=(Beside(".conll", _columns),),
+)

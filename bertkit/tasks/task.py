@@ -1,91 +1,27 @@
-"""What flows through every task: examples as people wrote them, features as the model sees them.
+"""What flows through every task, and what makes up a shape of task.
 
-    files -> examples (readers) -> features (sequence, tagging, spans, choice) -> batches -> logits -> predictions -> scores
+    files -> rows -> examples -> features -> batches -> logits -> predictions -> scores
 
-Axes: T tokens of a sequence.
+Axes: T tokens of a sequence, C labels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
+from bertkit.batch import PretrainBatch
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.tasks.config import TaskConfig
 
-@dataclass(frozen=True)
-class SequenceExample:
-    """A text, or a pair, with a label.
+if TYPE_CHECKING:
+    from bertkit.tasks.files.source import Reading, Wanted
+    from bertkit.tasks.files.tables import Table
 
-    Attributes:
-        id: as the file has it, or the number of the row.
-        text: the first segment.
-        text_pair: the second segment; None for a single text.
-        label: a label's name, or a number for a regression, or the names of all that hold; None where it is not known.
-    """
-
-    id: str
-    text: str
-    text_pair: str | None
-    label: str | float | tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class TaggingExample:
-    """Words, each with a tag.
-
-    Attributes:
-        id: as the file has it, or the number of the sentence.
-        words: the words of a sentence or document; none is empty.
-        tags: one for each word; None where they are not known.
-    """
-
-    id: str
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A piece of a context: `context[start : start + len(text)] == text`."""
-
-    text: str
-    start: int
-
-
-@dataclass(frozen=True)
-class SpanExample:
-    """A question about a context.
-
-    Attributes:
-        id: of the question.
-        question: as asked.
-        context: where the answer is looked for; may be empty.
-        answers: the accepted ones; empty where there is none in the context; None where they are not known.
-    """
-
-    id: str
-    question: str
-    context: str
-    answers: tuple[Answer, ...] | None
-
-
-@dataclass(frozen=True)
-class ChoiceExample:
-    """A text with several endings, one of them right.
-
-    Attributes:
-        id: as the file has it, or the number of the row.
-        context: the first segment of every choice.
-        endings: the second segments.
-        label: the number of the right one; None where it is not known.
-    """
-
-    id: str
-    context: str
-    endings: tuple[str, ...]
-    label: int | None
-
-
-Example = SequenceExample | TaggingExample | SpanExample | ChoiceExample
+LabelNames = Sequence[str]  # names in the order of their numbers
+TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
 
 
 @dataclass(frozen=True)
@@ -96,9 +32,10 @@ class Feature:
         example: the place of its example in the list.
         input_ids: T of them.
         token_type_ids: T of them.
-        label: sequence: the label's number, or a float, or for several labels at once a 0.0 or 1.0 for each; tagging: a label's number for each token, -100 for none, T of them;
-            spans: (start, end), inclusive positions among the T tokens, (0, 0) for no answer; choice: the number of the
-            right ending, on each of the features of an example; None where it is not known.
+        label: sequence: the label's number, or a float, or for several labels at once a 0.0 or 1.0 for each; tagging: a
+            label's number for each token, -100 for none, T of them; spans: (start, end), inclusive positions among the T
+            tokens, (0, 0) for no answer; choice: the number of the right ending, on each of the features of an example;
+            None where it is not known.
         where: what the shape needs to find its way back from tokens to the example, such as word numbers or character
             offsets, T of them; None where nothing is needed.
         num_cut: pieces of its example that did not fit and that no other feature holds.
@@ -110,3 +47,110 @@ class Feature:
     label: Any
     where: Any = None
     num_cut: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a task predicts, and how that is measured.
+
+    Attributes:
+        what: is predicted, in words.
+        metrics: that measure it, the usual one first.
+        way_out: what to do where another one is asked for; empty: to take one of these.
+    """
+
+    what: str
+    metrics: tuple[str, ...]
+    way_out: str = ""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A file that `predict` writes beside its JSON lines, a chunk of the examples at a time.
+
+    Attributes:
+        name: of the file; an ending takes the place of the output's own.
+        text: of the examples and predictions of a chunk.
+        frame: what begins the file, parts two chunks and ends it.
+        empty: the file where there are no examples.
+    """
+
+    name: str
+    text: Callable[[Sequence[Any], Sequence[Any]], str]
+    frame: tuple[str, str, str] = ("", "", "")
+    empty: str = ""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of task: how its files become examples, examples features, and logits predictions, scores and files.
+
+    A shape is a file that ends with one of these, and a line in `config.SHAPES`.
+
+    Attributes:
+        kind: its name.
+        head: of the model.
+        unit: what a message calls several examples.
+        formats: of the files that it is predicted from.
+        plain: the format of lines without columns: "text", "words", or None where an example is more than that.
+        is_of_words: whether its files are columns of words, as CoNLL's, unless their endings say otherwise.
+        has_names: whether a model of it has labels by name, or predicts a number.
+        has_classes: whether there is nothing to learn where all labels are the same.
+        read: the rows of a table, as examples.
+        content: what is read of an example, without its label and id.
+        labels_of: what a description counts of an example; None for a label that is not known.
+        is_labelled: whether an example has what its prediction is scored against.
+        has_choices: whether an example has several sequences side by side.
+        num_choices: how many neighbouring features of examples belong together.
+        features: of examples, with labels where they have them.
+        predictions: of the logits of each feature, one for each example.
+        measured: what is predicted with these labels, None where only the data knows them.
+        score: the task's metrics of predictions, in the order of the examples, against the examples' labels.
+        is_degenerate: whether a model says the same of every example though their labels differ: it has learned nothing.
+        files: of a labelled split's predictions, by name.
+        row: what `predict` writes of an example.
+        beside: the files that it writes beside these rows.
+        pack: masked LM's own way to batches; None for a head that sees whole sequences.
+    """
+
+    kind: str
+    head: str
+    unit: str
+    formats: tuple[str, ...]
+    read: Callable[[TaskConfig, Table, Wanted], Reading]
+    content: Callable[[Any], Any]
+    labels_of: Callable[[Any], Sequence[str | float | None]]
+    is_labelled: Callable[[Any], bool]
+    features: Callable[[TaskConfig, Sequence[Any], Tokenizer, LabelNames], list[Feature]]
+    predictions: Callable[
+        [TaskConfig, Sequence[Any], Sequence[Feature], Sequence[Any], LabelNames, Tokenizer], list[Any]
+    ]
+    measured: Callable[[TaskConfig, LabelNames | None], Measured]
+    score: Callable[[TaskConfig, Sequence[Any], Sequence[Any], LabelNames], dict[str, float]]
+    is_degenerate: Callable[[TaskConfig, Sequence[Any], Sequence[Any]], bool]
+    files: Callable[[Sequence[Any], Sequence[Any]], dict[str, str]]
+    row: Callable[[Any, Any], dict[str, Any]]
+    plain: str | None = None
+    is_of_words: bool = False
+    has_names: bool = False
+    has_classes: bool = True
+    has_choices: bool = False
+    num_choices: Callable[[Sequence[Any]], int] = lambda examples: 1
+    beside: tuple[Beside, ...] = ()
+    pack: Callable[[Sequence[Feature]], PretrainBatch] | None = None
+
+
+def says_the_same(said: Iterable[Any], true: Iterable[Any]) -> bool:
+    """Whether there is one thing that is said, and several that are true."""
+    return len(set(said)) == 1 and len(set(true)) > 1
+
+
+def labelled_lines(examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, str]:
+    """Give a file with a line for each prediction, and with the example's own label as `reference`."""
+    pairs = zip(examples, predictions, strict=True)
+    return {"predictions.jsonl": json_lines({**asdict(p), "reference": example.label} for example, p in pairs)}
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Write a line for each row."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

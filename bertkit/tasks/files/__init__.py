@@ -1,1 +1,8 @@
-"""The files of tasks, to examples."""
+"""The one road from files to examples, for training and prediction alike: numbered lines -> rows -> examples, as they come.
+
+readers   files, the hub or an input -> examples
+source    the examples of a split, and what looks wrong in them
+tables    rows by column, for the shapes
+conll     sentences of words and tags, for the shapes
+labels    labels and ids, checked, for the shapes
+"""

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertkit import signs
 from bertkit.errors import InputError
+from bertkit.lines import is_blank
+from bertkit.tasks import chunks
 from bertkit.tasks.config import Column, TaskConfig
-from bertkit.tasks.files.tables import lines_of, read_text
 
 FORM, UPOS = 1, 3  # columns of CoNLL-U
 _UNIT_ID = re.compile(r"#\s*(sent_id|newdoc id)\s*=\s*(.*\S)")
-_BLANKS = re.compile("[ \t]+")  # and nothing else: a no-break space belongs to its word
+BLANKS = re.compile("[ \t]+")  # and nothing else: a no-break space belongs to its word
 _NO_WORD = re.compile(r"\d+[-.]\d+$")
 
 
@@ -49,30 +51,38 @@ class Sentence:
         return [slice(*pair) for pair in itertools.pairwise([0, *self.breaks, len(self.words)])]
 
 
-def read_conll(task: TaskConfig, path: Path, kind: str) -> list[Sentence]:
-    """Read the sentences, or documents, of a file; tags are empty where it holds words alone.
+def read_words(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sentence]]:
+    """Read a sentence from every line, a blank one too: of words between blanks, without tags."""
+    for number, line in lines:
+        words = [] if is_blank(line) else [word for word in BLANKS.split(line) if word]
+        yield number, Sentence(words=words, lines=[number] * len(words))
+
+
+def read_conll(
+    task: TaskConfig, name: Path, format: str, lines: Iterator[tuple[int, str]]
+) -> Iterator[tuple[int, Sentence]]:
+    """Read sentences, or documents, with the lines where they begin; tags are empty where there are words alone.
 
     Raises:
         InputError: a line has too few or too many cells, or an empty word or tag, with its number; documents are asked
             for and the file marks none.
     """
-    is_conllu = kind == "conllu"
+    is_conllu = format == "conllu"
     words = _number(task.columns.words, FORM if is_conllu else 0)
     tags = _number(task.columns.tags, UPOS if is_conllu else -1)
     comment = task.comment or ("#" if is_conllu or words != 0 else None)
-    found: list[Sentence] = []
     current = Sentence()
     num_documents = 0
     num_cells = 10 if is_conllu else 0
     tabs = is_conllu
-    for number, line in enumerate(signs.beating(lines_of(read_text(path))), 1):
+    for number, line in lines:
         is_document = line.startswith("# newdoc" if is_conllu else "-DOCSTART-")
         num_documents += is_document
-        is_blank = not line.strip(" \t")
-        if current.words and (is_document or (is_blank and not task.documents)):
-            found.append(current)
+        is_break = is_blank(line)
+        if current.words and (is_document or (is_break and not task.documents)):
+            yield current.lines[0], current
             current = Sentence()
-        if is_blank:
+        if is_break:
             if current.words:
                 current.breaks.append(len(current.words))
             continue
@@ -83,23 +93,22 @@ def read_conll(task: TaskConfig, path: Path, kind: str) -> list[Sentence]:
             continue
         if num_cells == 0:
             tabs = "\t" in line
-        cells = line.split("\t") if tabs else _BLANKS.split(line.strip(" "))
+        cells = line.split("\t") if tabs else BLANKS.split(line.strip(" "))
         num_cells = num_cells or len(cells)
         if len(cells) != num_cells:
             much = "many" if len(cells) > num_cells else "few"
             is_numbered = words == 0 and cells[0].isdigit()  # as in GermEval
             way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
-            raise InputError(f"{path}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); {way}")
+            raise InputError(f"{name}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); {way}")
         if is_conllu and _NO_WORD.match(cells[0]):
             continue
-        _append(current, cells, words, tags, f"{path}:{number}")
+        _append(current, cells, words, tags, f"{name}:{number}")
         current.lines.append(number)
     if current.words:
-        found.append(current)
+        yield current.lines[0], current
     if task.documents and not num_documents:
         mark = "# newdoc" if is_conllu else "-DOCSTART-"
-        raise InputError(f"{path}: no line '{mark}', so the file has no documents; set task.documents=false")
-    return found
+        raise InputError(f"{name}: no line '{mark}', so the file has no documents; set task.documents=false")
 
 
 def _number(column: Column, default: int) -> int:
@@ -120,3 +129,45 @@ def _append(sentence: Sentence, cells: list[str], words: int, tags: int, where: 
         if not cells[tags].strip():
             raise InputError(f"{where}: empty tag; correct the line, or set task.columns.tags=")
         sentence.tags.append(cells[tags].strip())
+
+
+def to_iob2(
+    task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]
+) -> tuple[str, list[str]]:
+    """Turn the tags of all sentences into IOB2; give the scheme that they were in, and warnings.
+
+    A scheme that is asked for is required of every tag. One that is detected is not: what breaks it is read as the
+    CoNLL evaluation does, and counted. A chunk ends where a sentence does, also inside of a document.
+    """
+    oddities: list[str] = []
+    tagged = [sentence for sentence in sentences if sentence.tags]
+    scheme: str = task.scheme
+    if scheme == "auto":
+        scheme = chunks.detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
+    if scheme == "none":
+        return scheme, oddities
+    breaks: list[tuple[str, int]] = []
+    for sentence in tagged:
+        for tag, line in zip(sentence.tags, sentence.lines, strict=True):
+            if chunks.parts_of(tag) is None:
+                raise InputError(
+                    f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
+                    "if tags mark no chunks, set task.scheme=none"
+                )
+        for words in signs.beating(sentence.sentences()):
+            tags = sentence.tags[words]
+            at = chunks.first_break(tags, scheme)
+            if at is not None:
+                breaks.append((tags[at], sentence.lines[words][at]))
+            sentence.tags[words] = chunks.convert(tags, "iob2")
+    if breaks:
+        tag, line = breaks[0]
+        if task.scheme != "auto":
+            raise InputError(
+                f"{place(line)}: tag '{tag}' cannot stand here in {scheme.upper()}; correct it, or set task.scheme=auto"
+            )
+        oddities.append(
+            f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
+            f"{place(line)}); read as the CoNLL evaluation does"
+        )
+    return scheme, oddities

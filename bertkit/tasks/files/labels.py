@@ -10,25 +10,32 @@ from bertkit.tasks.config import TaskConfig
 
 
 class Ids:
-    """Ids of examples, each once."""
+    """Ids of examples, each once, or its example's number where a row has none.
 
-    def __init__(self, field: str | None) -> None:
-        self.field = field
+    Of an input to predict from, which needs none, they may be empty, and the same several times unless `is_unique`: the
+    questions of spans, whose answers go by their ids. A question without one then has its line, since a number may be the
+    id of another.
+    """
+
+    def __init__(self, field: str | None, *, is_input: bool = False, is_unique: bool = True) -> None:
+        self.field, self.is_input, self.is_unique = field, is_input, is_unique
         self.places: dict[str, str] = {}
         self.num_taken = 0
 
-    def take(self, value: Any, where: str) -> str:
-        """Check the next example's id; give it its number where it has none."""
+    def take(self, value: Any, where: str, line: int) -> str:
+        """Check the next example's id and give it."""
         self.num_taken += 1
-        if value is None:
-            return str(self.num_taken - 1)
+        if value is None or (self.is_input and value == ""):
+            by_line = self.is_input and self.is_unique and self.field is not None
+            return f"line {line}" if by_line else str(self.num_taken - 1)
         name = str(value)
-        if name in self.places:
-            raise InputError(
-                f"{where}: {self.field} '{name}' is there twice, first at {self.places[name]}; "
-                "remove one of them, or set task.columns.id=null"
-            )
-        self.places[name] = where
+        if self.is_unique or not self.is_input:
+            if name in self.places:
+                raise InputError(
+                    f"{where}: {self.field} '{name}' is there twice, first at {self.places[name]}; "
+                    "remove one of them, or set task.columns.id=null"
+                )
+            self.places[name] = where
         return name
 
 
@@ -90,16 +97,16 @@ class Labels:
         return " or ".join(map(repr, self.by_value)) if self.names else "a label"
 
     def _check_type(self, value: Any, where: str) -> None:
-        kind = "text"
+        written = "text"
         if isinstance(value, bool):
-            kind = "true or false"
+            written = "true or false"
         elif isinstance(value, (int, float)) or (not self.is_typed and as_number(value) < math.inf):
-            kind = "a number"
+            written = "a number"
         if self.first_type is None:
-            self.first_type = kind, where, value
-        elif self.first_type[0] != kind:
+            self.first_type = written, where, value
+        elif self.first_type[0] != written:
             raise InputError(
-                f"{where}: {self.field}: mixed label types: {value!r} is {kind}, but {self.first_type[2]!r} at {self.first_type[1]} "
+                f"{where}: {self.field}: mixed label types: {value!r} is {written}, but {self.first_type[2]!r} at {self.first_type[1]} "
                 f"is {self.first_type[0]}; write all alike{'' if self.is_typed else ', or set task.labels='}"
             )
 

@@ -1,26 +1,40 @@
-"""The files of a task, or its dataset on the hub, to examples: `read_examples`, and `describe` to say what was read.
+"""The files of a task, its dataset on the hub, or an input to predict from -> examples, as they come.
+
+| format | an example is |
+|---|---|
+| tsv, csv, jsonl, json, parquet, label_text | a row or record; a question of SQuAD's JSON |
+| conll, conllu | a sentence or document |
+| text | a line, for a sequence or masked LM |
+| words | a line of words between blanks, to be tagged |
 
 What is wrong with a file is said in one line with the file, the line and the field. Labels are matched by name; rows
 whose label is not known have None, which is an error where labels are expected: in every split but test.
+
+An input to predict from has an example for every line or row: an empty one is of empty texts, or of no words, and the
+cells that a row of a table lacks are empty.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections import Counter
+import io
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit import signs
 from bertkit.errors import InputError
+from bertkit.lines import PEEKED_BYTES, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.tasks.config import TaskConfig
-from bertkit.tasks.files.conll import read_conll
-from bertkit.tasks.files.source import NONE_OF_THEM
-from bertkit.tasks.files.source import Source as Source
-from bertkit.tasks.files.tables import ENDINGS, format_of, hub_table, read_table, suffix_of
-from bertkit.tasks.rows import read_rows, tagging
-from bertkit.tasks.task import ChoiceExample, Example, SequenceExample, SpanExample, TaggingExample
+from bertkit.tasks.files.formats import ENDINGS, check_input, format_of_file, format_of_input, is_of_pairs, suffix_of
+from bertkit.tasks.files.hub import hub_table, parquet_table
+from bertkit.tasks.files.source import Source, Wanted, take_all
+from bertkit.tasks.files.tables import Gaps, Table, open_table
+from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.task import Shape
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
 OTHER_NAMES = {
@@ -30,7 +44,7 @@ OTHER_NAMES = {
     "validation_mismatched": "dev_mismatched",
     "test_matched": "test",
 }
-MAX_SHARES = 20  # labels that a description counts
+EXAMPLES_AT_ONCE = 1024  # read, predicted and written together
 
 
 def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None) -> Source:
@@ -55,41 +69,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     hub_split = getattr(task.hub, split)
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
-    return read_rows(task, hub_table(task, hub_split), "datasets", is_labelled, labels)
-
-
-def hold_out(source: Source, share: float) -> tuple[Source, Source]:
-    """Divide a source into the rest and about a share of it, chosen by a hash of the texts.
-
-    What one has is on one side: examples of the same text, pair or context stay together, wherever they stand in the file.
-
-    Raises:
-        InputError: no example is left on one of the sides.
-    """
-    held, rest = list[Example](), list[Example]()
-    for example in signs.beating(source.examples):
-        (held if _hash_of(example) < share else rest).append(example)
-    if not held or not rest:
-        raise InputError(
-            f"dev_share={share:g}: holds out {len(held)} of the {len(source.examples)} examples of {source.name}; change it, or "
-            "give a dev file"
-        )
-    return (
-        dataclasses.replace(source, examples=rest),
-        dataclasses.replace(source, examples=held, description=f"held out of {source.description}", oddities=()),
-    )
-
-
-def _hash_of(example: Example) -> float:
-    """A number from 0 to 1 that depends on what is read, not on labels and ids."""
-    if isinstance(example, TaggingExample):
-        text: Any = example.words
-    elif isinstance(example, SequenceExample):
-        text = example.text, example.text_pair
-    else:
-        text = example.context
-    digest = hashlib.blake2b(repr(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest) / 2**64
+    return _take(task, hub_table(task, hub_split), Wanted(is_labelled, labels))
 
 
 def read_file(
@@ -106,50 +86,102 @@ def read_file(
     Raises:
         InputError: something in it is wrong.
     """
-    kind = format_of(task, path)
-    if kind in ("conll", "conllu"):
-        if task.kind != "tagging":
-            raise InputError(f"{path}: format {kind} is for tags, not for kind={task.kind}; set task.format=")
-        sentences = read_conll(task, path, kind)
-        return tagging(task, sentences, str(path), lambda n: f"{path}:{n}", kind, is_labelled, labels)
-    return read_rows(task, read_table(task, path, kind, may_skip=bool(is_labelled)), kind, is_labelled, labels)
+    format = format_of_file(shape_of(task), task, path)
+    if format == "parquet":
+        table = parquet_table(path)
+    else:
+        gaps = Gaps(are_left_out=bool(is_labelled) and task.skip_short_rows)
+        table = open_table(task, path, format, _not_empty(path, read_lines(path)), gaps)
+    return _take(task, table, Wanted(is_labelled, labels))
 
 
-def describe(source: Source) -> str:
-    """Say in a line what was read: the source, the number of examples, and how often each label or kind is there."""
-    examples = source.examples
-    text = f"{source.description}: {len(examples):,} "
-    text += {SequenceExample: "rows", TaggingExample: "sequences", SpanExample: "questions", ChoiceExample: "rows"}[
-        type(examples[0])
-    ]
-    counts: Counter[Any] = Counter()
-    numbers: list[float] = []
-    for example in examples:
-        if isinstance(example, TaggingExample):
-            counts.update(example.tags or [None] * len(example.words))
-        elif isinstance(example, SpanExample):
-            known = None if example.answers is None else "answered" if example.answers else "unanswerable"
-            counts[known] += 1
-        elif isinstance(example.label, float):
-            numbers.append(example.label)
-        elif isinstance(example.label, tuple):
-            counts.update(example.label or [NONE_OF_THEM])
-        else:
-            counts[example.label] += 1
-    if isinstance(examples[0], TaggingExample):
-        text += f" of {sum(counts.values()):,} words"
-    if numbers:
-        mean = sum(numbers) / len(numbers)
-        return f"{text}; labels {min(numbers):g} to {max(numbers):g}, mean {mean:.2f}"
-    if set(counts) == {None}:
-        return f"{text}; no labels"
-    order = {label: place for place, label in enumerate(source.labels)}
-    histogram = sorted(counts.items(), key=lambda item: (order.get(item[0], len(order)), str(item[0])))
-    is_of_words = isinstance(examples[0], TaggingExample)
-    total = sum(counts.values()) if is_of_words else len(examples)  # of which several labels may hold
-    shares = [f"{'no label' if label is None else label} {n:,} ({n / total:.1%})" for label, n in histogram]
-    more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
-    return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
+def _take(task: TaskConfig, table: Table, wanted: Wanted) -> Source:
+    shape = shape_of(task)
+    return take_all(shape, shape.read(task, table, wanted))
+
+
+def _not_empty(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    head = []
+    for number, line in lines:
+        head.append((number, line))
+        if not is_blank(line):
+            return itertools.chain(head, lines)
+    raise InputError(f"{path}:1: the file is empty; restore it")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Examples to predict, on their way.
+
+    Attributes:
+        description: what the input was taken for, in a line; empty where it is.
+        chunks: the examples in their order, up to EXAMPLES_AT_ONCE of them at a time.
+        gaps: the rows that lacked cells, among those that have been read.
+    """
+
+    description: str
+    chunks: Iterator[list[Any]]
+    gaps: Gaps
+
+
+def open_inputs(
+    shape: Shape, task: TaskConfig, file: io.BufferedReader, name: Path, given: str | None, labels: tuple[str, ...]
+) -> Inputs:
+    """Tell how an input is written, find the columns that are needed, and read its examples in their order.
+
+    Args:
+        shape: of the examples.
+        task: how they are written.
+        file: at its beginning.
+        name: of the file, for its ending and for messages; `-` for standard input.
+        given: the format; None to tell it by the ending, else by the beginning.
+        labels: of the model: columns of words whose last one holds them are CoNLL.
+
+    Raises:
+        InputError: something in it is wrong, with the line; of what comes later when it is read.
+    """
+    gaps = Gaps(are_filled=True, keep_lengths=shape.has_choices)
+    with unpacking(lambda: str(name)):
+        file = unpacked(file, name)
+        beginning = file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
+    if not beginning:
+        return Inputs("", iter(()), gaps)
+    format, is_guess = given, False
+    if format is None:
+        format, is_guess = format_of_input(shape, task, name, beginning, labels)
+    format = "json" if format == "squad" else format
+    check_input(shape, task, format, name)
+    try:
+        table = (
+            _parquet(file, name)
+            if format == "parquet"
+            else open_table(task, name, format, numbered_lines(file, name), gaps)
+        )
+        reading = shape.read(_of_texts(task) if format == "text" else task, table, Wanted(is_labelled=False))
+    except InputError as error:
+        is_plain = is_guess and shape.plain and not is_of_pairs(task)
+        raise InputError(f"{error}; for plain text set format={shape.plain}" if is_plain else str(error)) from None
+    found = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
+    chunks = iter(lambda: list(itertools.islice(reading.examples, EXAMPLES_AT_ONCE)), [])
+    return Inputs(f"{name} read as {format}: {found}", chunks, gaps)
+
+
+def _of_texts(task: TaskConfig) -> TaskConfig:
+    """The same task of single texts, in a column of this name."""
+    return dataclasses.replace(task, columns=dataclasses.replace(task.columns, text="text", text_pair=None, id=None))
+
+
+def _parquet(file: io.BufferedReader, name: Path) -> Table:
+    """Read parquet by way of a file, as it may come through a pipe or packed."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "input"
+        with copy.open("wb") as whole, unpacking(lambda: str(name)):
+            shutil.copyfileobj(file, whole)
+        try:
+            table = parquet_table(copy)
+            return dataclasses.replace(table, name=str(name), rows=iter(list(table.rows)))
+        except InputError as error:
+            raise InputError(str(error).replace(str(copy), str(name))) from None
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
