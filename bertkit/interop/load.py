@@ -1,76 +1,53 @@
-"""Any model directory -> a model and its tokenizer; and back."""
+"""Any model directory -> a model and its tokenizer.
+
+Loading is strict: every tensor of the directory is loaded or left out by a named rule, every parameter of the model is
+loaded or newly made by a named rule, and anything else is an error that lists the names.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from bertkit.data.tokenizer import Rules, Tokenizer
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json
-from bertkit.interop import weights
-from bertkit.interop.google import checkpoint as tensorflow
-from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.hugging_face import hub
-from bertkit.interop.hugging_face.directory import LoadReport
-from bertkit.model.config import HEADS
+from bertkit.files import sha256_file
+from bertkit.interop.google import bundle
+from bertkit.interop.google import checkpoint as google
+from bertkit.interop.hugging_face import hub, weights
+from bertkit.interop.hugging_face.config import problem_type_of, read_config
+from bertkit.interop.hugging_face.names import from_hugging_face, to_hugging_face
+from bertkit.model.bert import init_weights
+from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, ProblemType
 from bertkit.model.heads import BertWithHeads, PaddedBert
-from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid, write_tensors
+from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
+
+MAX_LISTED = 8  # names that a line holds
+_TEXT_FILES = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
 
 
-def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
-    """Find the directory with a configuration and weights.
+@dataclass(frozen=True)
+class LoadReport:
+    """What became of every name."""
 
-    Args:
-        model_dir: a run directory (its newest valid checkpoint, or its final model, which fine-tuning takes from its best one), a checkpoint, a Hugging Face
-            directory, a TensorFlow checkpoint (its directory, or its prefix `DIR/bert_model.ckpt`), or a hub id.
-        setting: what the caller calls it.
+    loaded: list[str]  # parameters of the model taken from the directory
+    skipped: dict[str, str]  # tensors of the directory that were left out, with the rule
+    new: list[str]  # parameters that the directory does not hold, newly initialised
 
-    Returns:
-        The directory; a prefix stays one where its directory holds several checkpoints.
-
-    Raises:
-        InputError: no such directory, or nothing in it to load.
-    """
-    path = Path(model_dir).expanduser()
-    if not path.is_dir():
-        prefix = tensorflow.find_checkpoint(path)
-        if prefix is not None:
-            huggingface.config_path(prefix)
-            return prefix if len(list(prefix.parent.glob("*.index"))) > 1 else prefix.parent
-        if path.exists() or not hub.is_id(str(model_dir)):
-            raise InputError(
-                f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "
-                "TensorFlow checkpoint or a hub id"
-            )
-        path = hub.fetch(str(model_dir), setting)
-    if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
-        if (path / "predictions.jsonl").is_file() and (path / "model" / "config.json").is_file():
-            return path / "model"  # a task's: its best checkpoint, not its newest
-        checkpoint, faults = newest_valid(path)
-        if checkpoint is not None:
-            return checkpoint
-        if (path / "model" / "config.json").is_file():
-            return path / "model"
-        raise InputError("\n".join([*faults, f"{setting}={model_dir}: a run without a valid checkpoint"]))
-    if weights.google_checkpoint(path) is not None:
-        huggingface.config_path(path)
-        return path
-    if not (path / "config.json").is_file():
-        raise InputError(f"{setting}={model_dir}: no config.json and no checkpoints in this directory")
-    if (path / "state.json").is_file():
-        fault = fault_of(path)
-        if fault is not None:
-            raise InputError(f"{setting}={model_dir} is damaged: {fault}; take another checkpoint")
-    return path
-
-
-def load_packed(
-    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None, seed: int = 0
-) -> tuple[BertWithHeads, LoadReport]:
-    """Load any model directory as the packed model that training uses."""
-    return huggingface.load(resolve_model_dir(model_dir), heads, with_pooler, seed)
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        parts += [f"{number} left out ({rule})" for rule, number in sorted(Counter(self.skipped.values()).items())]
+        if self.new:
+            heads = sorted({name.split(".")[1] for name in self.new})
+            parts.append(f"{len(self.new)} newly initialised ({', '.join(heads)})")
+        return ", ".join(parts)
 
 
 def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> PaddedBert:
@@ -89,11 +66,18 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
     unknown = [head for head in heads or () if head not in HEADS]
     if unknown:
         raise InputError(f"heads={list(heads or ())}: unknown {unknown[0]!r}; bertkit has {', '.join(HEADS)}")
-    model, report = huggingface.load(directory, heads)
+    model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})
     if missing:
         raise InputError(f"{directory}: no weights for the {' and the '.join(missing)}; choose among those it holds")
     return PaddedBert(model).eval()
+
+
+def load_packed(
+    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None, seed: int = 0
+) -> tuple[BertWithHeads, LoadReport]:
+    """Load any model directory as the packed model that training uses."""
+    return load_directory(resolve_model_dir(model_dir), heads, with_pooler, seed)
 
 
 def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
@@ -111,61 +95,194 @@ def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokeniz
         return load_tokenizer_files(path / "tokenizer", rules=rules)
     if checkpoints_dir(path).is_dir() or not path.is_dir():
         path = resolve_model_dir(model_dir)
-    return load_tokenizer_files(path if path.is_dir() else path.parent, rules=rules)
+    return load_tokenizer_files(_folder(path), rules=rules)
 
 
-def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
-    """Write a Hugging Face directory of the class that has the model's heads; nothing is compared.
+def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
+    """Find the directory with a configuration and weights.
 
-    An earlier export of the same class is replaced.
+    Args:
+        model_dir: a run directory (its newest valid checkpoint, or its final model, which fine-tuning takes from its best one), a checkpoint, a Hugging Face
+            directory, a TensorFlow checkpoint (its directory, or its prefix `DIR/bert_model.ckpt`), or a hub id.
+        setting: what the caller calls it.
+
+    Returns:
+        The directory; a prefix stays one where its directory holds several checkpoints.
 
     Raises:
-        InputError: the directory holds something else, the vocabulary is of another size than the model's, or a weight is
-            not finite.
+        InputError: no such directory, or nothing in it to load.
     """
-    final = Path(output_dir)
-    if final.exists() and not final.is_dir():
-        raise InputError(f"output_dir={final} is a file; choose a directory")
-    if final.exists() and any(final.iterdir()):
-        ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
-        others = sorted(path.name for path in final.iterdir() if path.name not in ours)
-        packed = model.model if isinstance(model, PaddedBert) else model
-        there = read_json(final / "config.json") if (final / "config.json").is_file() else None
-        if not isinstance(there, dict) or there.get("architectures") != [huggingface.architecture_of(packed)]:
-            others.append("a model of another class")
-        if others:
-            raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
-    with building_dir(final) as partial:
-        write_model(model, tokenizer, partial)
-    return final
+    path = Path(model_dir).expanduser()
+    if not path.is_dir():
+        prefix = google.find_checkpoint(path)
+        if prefix is not None:
+            google.config_file(prefix)
+            return prefix if len(list(prefix.parent.glob("*.index"))) > 1 else prefix.parent
+        if path.exists() or not hub.is_id(str(model_dir)):
+            raise InputError(
+                f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "
+                "TensorFlow checkpoint or a hub id"
+            )
+        path = hub.fetch(str(model_dir), setting)
+    if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
+        return _model_of_run(path, f"{setting}={model_dir}")
+    prefix = _google_prefix(path)
+    if prefix is not None:
+        google.config_file(prefix)
+        return path
+    if not (path / "config.json").is_file():
+        raise InputError(f"{setting}={model_dir}: no config.json and no checkpoints in this directory")
+    if (path / "state.json").is_file():
+        fault = fault_of(path)
+        if fault is not None:
+            raise InputError(f"{setting}={model_dir} is damaged: {fault}; take another checkpoint")
+    return path
 
 
-def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
-    """Give every small file of a model directory, by name: configuration and tokenizer."""
-    packed = model.model if isinstance(model, PaddedBert) else model
-    dtype = next(packed.parameters()).dtype
-    config = huggingface.config_json(packed.config, huggingface.architecture_of(packed), dtype)
-    return {"config.json": config, **tokenizer.files(packed.config.max_position_embeddings)}
+def _model_of_run(run_dir: Path, named: str) -> Path:
+    model_dir = run_dir / "model"
+    has_model = (model_dir / "config.json").is_file()
+    if has_model and (run_dir / "predictions.jsonl").is_file():
+        return model_dir  # a task's: its best checkpoint, not its newest
+    checkpoint, faults = newest_valid(run_dir)
+    if checkpoint is None and not has_model:
+        raise InputError("\n".join([*faults, f"{named}: a run without a valid checkpoint"]))
+    return checkpoint or model_dir
 
 
-def write_model(
-    model: PaddedBert | BertWithHeads,
-    tokenizer: Tokenizer,
+def hashes_of(directory: Path) -> dict[str, str]:
+    """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
+    prefix = _google_prefix(directory)
+    weight_files = weights.weight_files(directory) if prefix is None else bundle.checkpoint_files(prefix)
+    present = [path for name in _TEXT_FILES if (path := _folder(directory) / name).is_file()]
+    return {path.name: sha256_file(path) for path in [*weight_files, *present]}
+
+
+def _google_prefix(directory: Path) -> Path | None:
+    """Find Google's checkpoint at a prefix, or in a directory that has no weights of Hugging Face."""
+    return None if weights.has_weights(directory) else google.find_checkpoint(directory)
+
+
+def _folder(directory: Path) -> Path:
+    return directory if directory.is_dir() else directory.parent  # of a prefix
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a directory holds."""
+
+    directory: Path
+    config_path: Path
+    config: BertConfig
+    tensors: Mapping[str, Tensor]  # all of them, by Hugging Face's names
+    weights: dict[str, Tensor]  # those that have a place in bertkit, by its names
+    theirs: Mapping[str, str]  # bertkit's names -> Hugging Face's
+    skipped: dict[str, str]  # what was left out, with the rule
+
+    def has(self, part: str) -> bool:
+        """Whether there are weights of a part of the model."""
+        return any(name.startswith(f"{part}.") for name in self.weights)
+
+
+def load_directory(
     directory: Path,
-    more_files: Mapping[str, str] | None = None,
-) -> None:
-    """Write weights, configuration and tokenizer into an existing directory."""
-    packed = model.model if isinstance(model, PaddedBert) else model
-    if tokenizer.vocab_size != packed.config.vocab_size:
+    heads: Sequence[str] | None = None,
+    with_pooler: bool | None = None,
+    seed: int = 0,
+    labels: Sequence[str] | None = None,
+    problem_type: ProblemType | None = None,
+) -> tuple[BertWithHeads, LoadReport]:
+    """Build the model of a directory that `resolve_model_dir` gave, and load its weights.
+
+    Args:
+        directory: configuration and weights.
+        heads: the heads to build; None for those that the directory holds.
+        with_pooler: None for what the directory holds, or what the heads need.
+        seed: of the initialisation of what is new.
+        labels: of a sequence or token head; None for those of the directory. The rows of a head of the same labels are put
+            into their order; a head of other labels is left out and made anew.
+        problem_type: goes with `labels`.
+
+    Raises:
+        InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
+    """
+    held = _read(directory)
+    held_heads = [head for head in HEADS if held.has(f"heads.{head}")]
+    heads = held_heads if heads is None else heads
+    if with_pooler is None:
+        with_pooler = held.has("bert.pooler") or bool(set(heads) & set(POOLED_HEADS))
+    config = held.config
+    if labels is not None:
+        config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
+        _relabel(held, heads, config)
+    with torch.device("meta"):
+        model = BertWithHeads(config, heads, with_pooler)
+    new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)))
+    model.to_empty(device="cpu")
+    if new:
+        init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name in parameters.keys() & held.weights.keys():
+            parameters[name].copy_(held.weights[name])
+    return model, LoadReport(sorted(set(parameters) - set(new)), held.skipped, new)
+
+
+def _read(directory: Path) -> _Held:
+    prefix = _google_prefix(directory)
+    tensors, skipped = weights.read_weights(directory) if prefix is None else google.read_weights(prefix)
+    path = directory / "config.json" if prefix is None else google.config_file(prefix)
+    config, classifier = read_config(path, tensors)
+    num_layers = len({name for name in tensors if name.endswith(".attention.self.query.weight")})
+    if config.num_hidden_layers > 2 * num_layers + 8:  # said before so many are made
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {packed.config.vocab_size}; they do not belong "
-            "together"
+            f"{directory}: num_hidden_layers={config.num_hidden_layers}, but the weights are of {num_layers} layers; "
+            "restore the directory from its source"
         )
-    tensors = huggingface.tensors_of(packed)
-    problems = weights.check_values(tensors)
+    theirs = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
+    by_our_name = {ours: tensors[name] for ours, name in theirs.items()}
+    return _Held(directory, path, config, tensors, by_our_name, theirs, skipped)
+
+
+def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
+    """Put the rows of a classifier into the order of other labels, or leave it out where it is of others."""
+    parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
+    is_same = set(held.config.labels) == set(wanted.labels) and problem_type_of(held.config) == problem_type_of(wanted)
+    for name in [name for name in held.weights if name.startswith(parts)]:
+        if is_same:
+            held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
+        else:
+            del held.weights[name]
+            held.skipped[held.theirs[name]] = f"of a head of other labels: {', '.join(held.config.labels[:MAX_LISTED])}"
+
+
+def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool) -> list[str]:
+    """Refuse weights that do not fit a model; give the parameters that are new, and note the tensors that are left out."""
+    expected, problems, new = dict(model.named_parameters()), [], []
+    for name, parameter in expected.items():
+        part = ".".join(name.split(".")[:2])
+        found = held.weights.get(name)
+        if found is not None:
+            if found.shape != parameter.shape:
+                problems.append(
+                    f"{to_hugging_face(name)}: shape {tuple(found.shape)}, expected {tuple(parameter.shape)}"
+                )
+        elif not held.has(part) and (name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)):
+            new.append(name)
+        else:
+            problems.append(f"{to_hugging_face(name)}: missing")
+    ours = {name: our_name for our_name, name in held.theirs.items()}
+    for name in held.tensors:
+        if name not in ours or (ours[name] not in expected and not ours[name].startswith(("heads.", "bert.pooler."))):
+            problems.append(f"{name}: has no place in this model")
+        elif ours[name] not in expected:
+            held.skipped[name] = "of a head that was not asked for"
+    problems += weights.unfit_values(held.tensors)
     if problems:
-        raise InputError(f"the model cannot be written: {'; '.join(problems[:8])}")
-    for name, content in {**text_files(packed, tokenizer), **(more_files or {})}.items():
-        (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_text(content, encoding="utf-8")
-    write_tensors(directory / "model.safetensors", tensors)
+        listed = "; ".join(problems[:MAX_LISTED])
+        listed += f"; and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+        raise InputError(
+            f"{held.directory}: {len(problems)} weights do not fit {held.config_path.name}: {listed}; restore the directory "
+            "from its source"
+        )
+    return new

@@ -7,21 +7,19 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bertkit.config import to_mapping
 from bertkit.errors import InputError
 from bertkit.files import building_dir, read_json, sha256_file, to_json
 from bertkit.interop.exports import card, onnx, sentence_transformers
-from bertkit.interop.google import checkpoint as tensorflow
-from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.load import load_tokenizer, resolve_model_dir, write_model
-from bertkit.interop.parity import certificate
-from bertkit.interop.parity import comparison as parity
+from bertkit.interop.google.checkpoint import write_release
+from bertkit.interop.hugging_face.directory import tensors_of, write_model
+from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
+from bertkit.interop.parity.certificate import in_one_screen, worst_failure
+from bertkit.interop.parity.comparison import certify
 from bertkit.model.config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
-from bertkit.settings.schemas import ExportSettings
+from bertkit.settings.export import ExportSettings
 
 # head= -> the heads to load, and whether the pooler comes along (None: if there is one); task: whichever is there
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
@@ -46,9 +44,11 @@ def run(settings: ExportSettings) -> None:
     model = _load(settings, source)
     _check_layouts(settings, model)
     more_files = _more_files(settings, source, model)
-    shaping = {**to_mapping(settings), "output_dir": None, "checkpoint": None}
-    hashes = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in more_files.items()}
-    identity = {"settings": shaping, "source_sha256": huggingface.hashes_of(source), "layout_sha256": hashes}
+    identity = {
+        "settings": {**to_mapping(settings), "output_dir": None, "checkpoint": None},
+        "source_sha256": hashes_of(source),
+        "layout_sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in more_files.items()},
+    }
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
             raise InputError(f"output_dir={final} holds another export or something else; choose another one")
@@ -56,23 +56,14 @@ def run(settings: ExportSettings) -> None:
         return
     with building_dir(final) as partial:
         write_model(model, load_tokenizer(source), partial, more_files)
-        result = parity.certificate(partial, rewrite=False)
-        worst = certificate.worst_failure(result)
-        if worst is not None:
-            raise InputError(
-                f"{settings.checkpoint}: not exported, for it differs from transformers, most in {worst['dtype']} "
-                f"{worst['what']} (by {worst['max_abs']:.1e}); see bertkit verify"
-            )
-        if result["tokenizer_fault"]:
-            raise InputError(f"{settings.checkpoint}: not exported: {result['tokenizer_fault']}")
+        result = _compared(settings, partial)
         if settings.google:
-            _write_google(partial, model)
+            write_release(partial, model.config, tensors_of(model))
         if settings.onnx:
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], model.bert.pooler is not None)
-        files = {path.relative_to(partial).as_posix(): sha256_file(path) for path in _files(partial)}
-        result["export"] = {**identity, "files": files}
+        result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
-    print(certificate.in_one_screen(result))
+    print(in_one_screen(result))
     print(f"exported {result['architecture']} to {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
         print(
@@ -82,24 +73,25 @@ def run(settings: ExportSettings) -> None:
         print("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
 
 
-def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
+def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
+    """Load the heads that are asked for, and none that the checkpoint does not hold."""
+    if settings.head == "task":
+        held, _ = load_directory(source)
+        task_heads = tuple(head for head in held.heads if head in TASK_HEADS)
+        if len(task_heads) != 1:
+            raise InputError(f"checkpoint={settings.checkpoint} has no task head; it holds {_heads_of(held)}")
+        return load_directory(source, task_heads)[0]
+    model, report = load_directory(source, *HEADS[settings.head])
+    if report.new:
+        raise InputError(
+            f"checkpoint={settings.checkpoint} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
+            f"{_heads_of(load_directory(source)[0])}"
+        )
+    return model
 
 
-def _holds(final: Path, identity: dict[str, Any]) -> bool:
-    """Whether a directory holds this export, every file as it was written."""
-    if not (final / CERTIFICATE).is_file():
-        return False
-    content = read_json(final / CERTIFICATE)
-    export = content.get("export") if isinstance(content, dict) else None
-    if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:
-        return False
-    present = {path.relative_to(final).as_posix(): sha256_file(path) for path in _files(final)}
-    del present[CERTIFICATE]
-    changed = sorted(name for name in {*present, *export["files"]} if present.get(name) != export["files"].get(name))
-    if changed:
-        raise InputError(f"output_dir={final}: {changed[0]} changed since it was exported; remove the directory")
-    return True
+def _heads_of(model: BertWithHeads) -> str:
+    return ", ".join(model.heads) or "the encoder only"
 
 
 def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
@@ -111,30 +103,6 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
         raise InputError(f"google=true: google-research/bert has no {heads} head; export another one")
     if settings.onnx:
         onnx.check_installed()
-
-
-def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
-    """Load the heads that are asked for, and none that the checkpoint does not hold."""
-    heads: tuple[str, ...] | None
-    if settings.head == "task":
-        task_heads: tuple[str, ...] = tuple(head for head in huggingface.load(source)[0].heads if head in TASK_HEADS)
-        if len(task_heads) != 1:
-            raise InputError(f"checkpoint={settings.checkpoint} has no task head; it holds {_held(source)}")
-        heads, with_pooler = task_heads, None
-    else:
-        heads, with_pooler = HEADS[settings.head]
-    model, report = huggingface.load(source, heads, with_pooler)
-    if report.new:
-        raise InputError(
-            f"checkpoint={settings.checkpoint} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
-            f"{_held(source)}"
-        )
-    return model
-
-
-def _held(source: Path) -> str:
-    model, _ = huggingface.load(source)
-    return ", ".join(model.heads) or "the encoder only"
 
 
 def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
@@ -149,17 +117,6 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
     return files
 
 
-def _write_google(directory: Path, model: BertWithHeads) -> None:
-    """Add the files of google-research/bert, and read them back."""
-    tensors = huggingface.tensors_of(model)
-    tensorflow.google_files(directory, model.config, tensors)
-    again, _ = tensorflow.read_weights(directory / tensorflow.NAME)
-    prefix = "" if model.heads else "bert."
-    written = {prefix + name: tensor for name, tensor in tensors.items()}
-    if set(again) != set(written) or not all(torch.equal(again[name], tensor) for name, tensor in written.items()):
-        raise InputError(f"{directory / tensorflow.NAME}: not read back as it was written; try again")
-
-
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     """What is known of the run that the checkpoint comes from: its settings, and its results if it is the last one."""
     facts = card.CardFacts(title=f"BERT ({settings.head or 'all heads'})")
@@ -167,15 +124,50 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     if run_dir is not None:
         manifest = read_manifest(run_dir)
         identity = manifest["identity"]
+        results = read_json(run_dir / "eval.json") if (run_dir / "eval.json").is_file() else {}
         if "task" in identity:
-            results = read_json(run_dir / "eval.json") if (run_dir / "eval.json").is_file() else {}
             facts = card.finetuning_facts(identity, results)
-            return dataclasses.replace(facts, license=settings.license, language=settings.language)
-        step = read_json(source / "state.json")["step"] if (source / "state.json").is_file() else identity["steps"]
-        is_final = step == identity["steps"] and (run_dir / "eval.json").is_file()
-        steps = step if step == identity["steps"] else f"{step} of {identity['steps']}"
-        results = read_json(run_dir / "eval.json") if is_final else {}
-        text = manifest["corpus"]["description"]
-        start = manifest["init_from"]["model_dir"] if manifest["init_from"] else None
-        facts = card.pretraining_facts({**read_settings(run_dir), "steps": steps}, text, results, start, facts.title)
+        else:
+            steps = step = identity["steps"]
+            if (source / "state.json").is_file():
+                step = read_json(source / "state.json")["step"]
+            if step != steps:
+                steps, results = f"{step} of {steps}", {}
+            text = manifest["corpus"]["description"]
+            start = manifest["init_from"]["model_dir"] if manifest["init_from"] else None
+            facts = card.pretraining_facts(
+                {**read_settings(run_dir), "steps": steps}, text, results, start, facts.title
+            )
     return dataclasses.replace(facts, license=settings.license, language=settings.language)
+
+
+def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
+    """Give the certificate of what was written; refuse to go on where it says no."""
+    result = certify(written, rewrite=False)
+    worst = worst_failure(result)
+    if worst is not None:
+        raise InputError(
+            f"{settings.checkpoint}: not exported, for it differs from transformers, most in {worst['dtype']} "
+            f"{worst['what']} (by {worst['max_abs']:.1e}); see bertkit verify"
+        )
+    if result["tokenizer_fault"]:
+        raise InputError(f"{settings.checkpoint}: not exported: {result['tokenizer_fault']}")
+    return result
+
+
+def _holds(final: Path, identity: dict[str, Any]) -> bool:
+    """Whether a directory holds this export, every file as it was written."""
+    content = read_json(final / CERTIFICATE) if (final / CERTIFICATE).is_file() else None
+    export = content.get("export") if isinstance(content, dict) else None
+    if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:
+        return False
+    before, now = export["files"], _file_hashes(final)
+    changed = sorted(name for name in {*before, *now} - {CERTIFICATE} if before.get(name) != now.get(name))
+    if changed:
+        raise InputError(f"output_dir={final}: {changed[0]} changed since it was exported; remove the directory")
+    return True
+
+
+def _file_hashes(directory: Path) -> dict[str, str]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path.relative_to(directory).as_posix(): sha256_file(path) for path in files}

@@ -2,7 +2,7 @@
 
 1. Read the files of every task; nothing is trained before.
 2. Fine-tune each task with each seed, a run directory each; MNLI is measured on mismatched text too.
-3. Sum up: the mean over the seeds, without runs that learnt nothing, and the average over the tasks.
+3. Sum up: the mean over the seeds, without runs that learned nothing, and the average over the tasks.
 4. Answer the test files with the best seed's model, and write the archive when all of them are there.
 
 Whatever stands in a run directory was finished, and is not done again.
@@ -12,46 +12,44 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import InputError, NumericsError
 from bertkit.files import read_json, to_json, write_durably
-from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
-from bertkit.launch import launcher as launch
-from bertkit.run import directory as runs
-from bertkit.run.answers import answer
-from bertkit.settings.schemas import FinetuneSettings, GlueSettings
+from bertkit.interop.load import hashes_of, load_packed, load_tokenizer, resolve_model_dir
+from bertkit.launch import world
+from bertkit.run.answers import Predictor, answer
+from bertkit.run.directory import RESULT, read_manifest
+from bertkit.run.task_data import read_splits
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
-from bertkit.tasks import shapes, submission
+from bertkit.tasks import submission
 from bertkit.tasks.files import readers
+from bertkit.tasks.files.source import Source
 from bertkit.tasks.metrics import METRICS
-from bertkit.train import loop
+from bertkit.tasks.shapes import make_features, shape_of
+from bertkit.train import processes, shares
+from bertkit.view.suite import suite_table
 
 MISMATCHED = "eval_mismatched.json"  # in a run of MNLI
-RESULT, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
+SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
 LEFT_OUT = ("wnli",)  # of the average: Devlin et al. 2019, 4.1, since no model beats the majority
 SAME = "the same answer to every example"
+Launched = Callable[[str, Any], bool]  # command and settings -> whether processes of their own ran it
 
 
 @dataclass(frozen=True)
 class Run:
-    """One task with one seed.
-
-    Attributes:
-        seed: of the run.
-        directory: of the run.
-        metrics: on the dev set, as its run has them.
-        fault: why it does not count, if it does not.
-    """
+    """One task with one seed."""
 
     seed: int
     directory: Path
-    metrics: dict[str, float]
-    fault: str | None
+    metrics: dict[str, float]  # on the dev set
+    fault: str | None  # why it does not count, if it does not
 
     @property
     def score(self) -> float:
@@ -59,8 +57,12 @@ class Run:
         return statistics.fmean(self.metrics.values())
 
 
-def run(settings: GlueSettings) -> None:
+def run(settings: GlueSettings, launched: Launched) -> None:
     """Run the suite, resume it, or check an archive.
+
+    Args:
+        settings: of the suite.
+        launched: runs a command in processes of its own, where its settings ask for several.
 
     Raises:
         InputError: settings or files are wrong, a run directory holds another run, or an archive is not valid.
@@ -70,7 +72,7 @@ def run(settings: GlueSettings) -> None:
         counts = submission.check_archive(Path(settings.check), _test_indices(settings))
         print(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
         return
-    if launch.world_from_environment().size > 1 or any(each.launch.num_hosts > 1 for each in settings.runs):
+    if world.world_from_environment().size > 1 or any(each.launch.num_hosts > 1 for each in settings.runs):
         raise InputError(
             "glue runs on one host, each of its runs in processes of its own: set launch.num_processes=, and start it "
             "without torchrun or srun; or run finetune on each task"
@@ -78,23 +80,23 @@ def run(settings: GlueSettings) -> None:
     assert settings.model_dir is not None
     assert settings.output_dir is not None
     directory = Path(settings.output_dir)
-    trained = [each for each in settings.runs if each.task.name != "ax"]
     _check_files(settings.runs)
-    start = huggingface.hashes_of(resolve_model_dir(settings.model_dir))
+    start = hashes_of(resolve_model_dir(settings.model_dir))
     results: dict[str, list[Run]] = {}
-    for each in trained:
-        results[each.task.name] = []
-        for seed in settings.seeds:
-            run_dir = directory / each.task.name / f"seed-{seed}"
-            print(f"-- {each.task.name}, seed {seed}", flush=True)
-            own = dataclasses.replace(each, seed=seed, output_dir=str(run_dir))
-            results[each.task.name].append(_finetuned(own, run_dir, start))
-    summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds), **summarise(results, directory)}
-    summary["submission"], summary["missing"] = _submit(settings, results, directory)
-    write_durably(directory / RESULT, to_json(summary))
-    write_durably(directory / TABLE, table(summary))
-    print(f"\n{table(summary)}\ntable:  {directory / TABLE}")
-    if summary["submission"]:
+    for each in settings.runs:
+        name = each.task.name
+        for seed in () if name == "ax" else settings.seeds:
+            print(f"-- {name}, seed {seed}", flush=True)
+            own = dataclasses.replace(each, seed=seed, output_dir=str(directory / name / f"seed-{seed}"))
+            results.setdefault(name, []).append(_finetuned(own, start, launched))
+    summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds)} | summarise(results, directory)
+    missing = _submit(settings, results, directory)
+    summary |= {"submission": None if missing else ARCHIVE, "missing": missing}
+    write_durably(directory / SUMMARY, to_json(summary))
+    table = suite_table(summary, LEFT_OUT, ARCHIVE)
+    write_durably(directory / TABLE, table)
+    print(f"\n{table}\ntable:  {directory / TABLE}")
+    if not missing:
         print(f"submission: {directory / ARCHIVE}")
 
 
@@ -108,7 +110,7 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
     for each in tasks:
         try:
             if each.task.name != "ax":
-                finetune.read_splits(each)
+                read_splits(each)
             for split in ("dev_mismatched", "test", "test_mismatched"):
                 if _has(each, split):
                     readers.read_examples(each.task, each.data_dir, split)
@@ -122,26 +124,24 @@ def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
         raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {named}{way}")
 
 
-def _finetuned(settings: FinetuneSettings, run_dir: Path, start: Mapping[str, str]) -> Run:
+def _finetuned(settings: FinetuneSettings, start: Mapping[str, str], launched: Launched) -> Run:
     """Fine-tune one task with one seed, unless it is done, and give its scores."""
-    if (run_dir / "manifest.json").is_file():
-        began = runs.read_manifest(run_dir)["identity"].get("starting_weights")
-        if began != start:
-            raise InputError(f"{run_dir} holds a run of another model; choose another output_dir")
+    run_dir = Path(settings.output_dir)
+    is_begun = (run_dir / "manifest.json").is_file()
+    if is_begun and read_manifest(run_dir)["identity"].get("starting_weights") != start:
+        raise InputError(f"{run_dir} holds a run of another model; choose another output_dir")
     try:
-        if launch.starts_workers(settings.launch):
-            launch.start("finetune", settings)
-        else:
+        if not launched("finetune", settings):
             finetune.run(settings)
     except NumericsError as error:
         print(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
         return Run(settings.seed, run_dir, {}, str(error))
-    result = read_json(run_dir / runs.RESULT)
+    result = read_json(run_dir / RESULT)
     metrics = {key: result[key] for name in settings.task.metrics for key in METRICS[name]}
     if settings.task.name == "mnli" and _has(settings, "dev_mismatched"):
         if not (run_dir / MISMATCHED).is_file():
             source, predictions = _answers(settings, run_dir, "dev_mismatched")
-            scores = shapes.score(settings.task, source.examples, predictions, source.labels)
+            scores = shape_of(settings.task).score(settings.task, source.examples, predictions, source.labels)
             write_durably(run_dir / MISMATCHED, to_json(scores | {"num_examples": len(source.examples)}))
         mismatched = read_json(run_dir / MISMATCHED)
         metrics |= {f"{key}_mismatched": mismatched[key] for key in metrics}
@@ -157,25 +157,22 @@ def _has(settings: FinetuneSettings, split: str) -> bool:
     return path is not None or getattr(settings.task.hub, split) is not None
 
 
-def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[readers.Source, list[Any]]:
+def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Source, list[Any]]:
     """Answer a split with the model of a run."""
-    task = settings.task
-    source = readers.read_examples(task, settings.data_dir, split)
-    tokenizer = load_tokenizer(run_dir / "model")
-    model, _ = load_packed(run_dir / "model")
-    accelerator = loop.make_accelerator(settings.device, 1)
-    predictions = answer(
-        accelerator,
+    task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
+    (model, _), tokenizer = load_packed(run_dir / "model"), load_tokenizer(run_dir / "model")
+    accelerator = processes.make_accelerator(settings.device, 1)
+    predictor = Predictor(
         accelerator.prepare_model(model, evaluation_mode=True),
-        task,
-        source.examples,
-        list(shapes.make_features(task, source.examples, tokenizer, source.labels)),
-        source.labels,
+        shape_of(task),
         tokenizer,
-        precision=settings.precision,
-        micro_tokens=loop.TOKENS_AT_ONCE[accelerator.device.type],
+        task,
+        source.labels,
+        settings.precision,
+        shares.TOKENS_AT_ONCE[accelerator.device.type],
     )
-    return source, predictions
+    features = list(make_features(task, source.examples, tokenizer, source.labels))
+    return source, answer(accelerator, predictor, source.examples, features)
 
 
 def best_of(task_runs: Sequence[Run]) -> Run | None:
@@ -204,8 +201,7 @@ def summarise(results: Mapping[str, Sequence[Run]], directory: Path) -> dict[str
             "num_seeds": len(counted),
             "best_seed": None if best is None else best.seed,
             "runs": [
-                {"seed": run.seed, "directory": str(run.directory.relative_to(directory)), **run.metrics,
-                 "fault": run.fault}
+                {"seed": run.seed, "directory": str(run.directory.relative_to(directory))} | run.metrics | {"fault": run.fault}
                 for run in task_runs
             ],
         }  # fmt: skip
@@ -216,81 +212,42 @@ def summarise(results: Mapping[str, Sequence[Run]], directory: Path) -> dict[str
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    return {
-        "mean": statistics.fmean(values),
-        "deviation": statistics.stdev(values) if len(values) > 1 else None,
-    }
+    return {"mean": statistics.fmean(values), "deviation": statistics.stdev(values) if len(values) > 1 else None}
 
 
-def table(summary: Mapping[str, Any]) -> str:
-    """Write the table of the dev sets: per cent, mean and sample standard deviation over the seeds."""
-    lines = [
-        f"GLUE, dev sets, in per cent; mean ± sample standard deviation over the seeds. Model: {summary['model_dir']}",
-        "",
-        "| task | metrics | score | seeds |",
-        "|---|---|---|---|",
-    ]
-    faults = []
-    for name, task in summary["tasks"].items():
-        metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())
-        num_runs = len(task["runs"])
-        seeds = f"{num_runs}" if task["num_seeds"] == num_runs else f"{task['num_seeds']} of {num_runs}"
-        lines.append(f"| {name} | {metrics or '-'} | {_percent(task['score'])} | {seeds} |")
-        faults += [f"- {name}, seed {run['seed']}: not counted: {run['fault']}" for run in task["runs"] if run["fault"]]
-    average = summary["average"]
-    value = "-" if average["score"] is None else f"{100 * average['score']:.2f}"
-    lines += ["", f"Average: {value}, of the scores of {', '.join(average['tasks']) or 'no task'}."]
-    for name in average["left_out"]:
-        why = "as in Devlin et al. 2019" if name in LEFT_OUT else "no run of it counts"
-        lines.append(f"Left out of the average: {name} ({why}).")
-    lines.append("A score is the mean of a task's metrics.")
-    if faults:
-        lines += ["", *faults]
-    if summary["missing"]:
-        lines += ["", f"No {ARCHIVE}: no answers for {', '.join(summary['missing'])}."]
-    return "\n".join(lines) + "\n"
-
-
-def _percent(spread: Mapping[str, float | None] | None) -> str:
-    if spread is None or spread["mean"] is None:
-        return "-"
-    deviation = "" if spread["deviation"] is None else f" ± {100 * spread['deviation']:.2f}"
-    return f"{100 * spread['mean']:.2f}{deviation}"
-
-
-def _submit(
-    settings: GlueSettings, results: Mapping[str, Sequence[Run]], directory: Path
-) -> tuple[str | None, list[str]]:
-    """Answer the test files that are there, and write the archive if they all are; give its name, and what is missing."""
-    of_task = {each.task.name: each for each in settings.runs}
+def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], directory: Path) -> list[str]:
+    """Answer the test files that are there, and write the archive if they all are; give the names of what is missing."""
     tables: dict[str, str] = {}
-    for sheet in submission.SHEETS:
+    for sheet, of_task in _sheets(settings):
         best = best_of(results.get("mnli" if sheet.task == "ax" else sheet.task, ()))
-        if best is None or sheet.task not in of_task or not _has(of_task[sheet.task], sheet.split):
+        if best is None:
             continue
         path = best.directory / sheet.name
         if not path.is_file():
             print(f"-- {sheet.name}: the answers of seed {best.seed}", flush=True)
-            _, predictions = _answers(of_task[sheet.task], best.directory, sheet.split)
-            write_durably(path, submission.table(of_task[sheet.task].task, predictions))
+            _, predictions = _answers(of_task, best.directory, sheet.split)
+            write_durably(path, submission.table(of_task.task, predictions))
         tables[sheet.name] = path.read_text(encoding="utf-8")
     missing = [sheet.name for sheet in submission.SHEETS if sheet.name not in tables]
     if missing:
         (directory / ARCHIVE).unlink(missing_ok=True)  # of an earlier start, with other tasks
-        return None, missing
-    submission.write_archive(directory / ARCHIVE, tables, _test_indices(settings))
-    return ARCHIVE, []
+    else:
+        submission.write_archive(directory / ARCHIVE, tables, _test_indices(settings))
+    return missing
+
+
+def _sheets(settings: GlueSettings) -> list[tuple[submission.Sheet, FinetuneSettings]]:
+    """The sheets of the archive whose test files are there, with the settings of their tasks."""
+    pairs = [(sheet, each) for sheet in submission.SHEETS for each in settings.runs if each.task.name == sheet.task]
+    return [(sheet, each) for sheet, each in pairs if _has(each, sheet.split)]
 
 
 def _test_indices(settings: GlueSettings) -> dict[str, list[str]]:
-    """Read the indices of the test files that are there, by the name of the sheet; none without `data_dir` to check against."""
+    """Read the indices of the test files, by the name of the sheet; none without `data_dir` to check against."""
     if settings.check is not None and settings.data_dir is None:
         return {}
-    of_task = {each.task.name: each for each in settings.runs}
     indices = {}
-    for sheet in submission.SHEETS:
-        if sheet.task in of_task and _has(of_task[sheet.task], sheet.split):
-            each = of_task[sheet.task]
-            examples = readers.read_examples(each.task, each.data_dir, sheet.split).examples
-            indices[sheet.name] = [example.id for example in examples]
+    for sheet, each in _sheets(settings):
+        source = readers.read_examples(each.task, each.data_dir, sheet.split)
+        indices[sheet.name] = [example.id for example in source.examples]
     return indices

@@ -9,8 +9,8 @@ from bertkit.errors import InputError
 from bertkit.files import to_json, write_durably
 from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.parity import certificate
-from bertkit.interop.parity import comparison as parity
-from bertkit.settings.schemas import VerifySettings
+from bertkit.interop.parity.comparison import certify
+from bertkit.settings.export import VerifySettings
 
 
 def run(settings: VerifySettings) -> int:
@@ -24,7 +24,7 @@ def run(settings: VerifySettings) -> int:
         raise InputError(f"output={settings.output} is a directory; name a file")
     known = [directory / "parity.json", *([Path(settings.output)] if settings.output else [])]
     certified = [certificate.read_certificate(path) for path in known if path.is_file()]
-    result = parity.certificate(directory, settings.seed, settings.sequences)
+    result = certify(directory, settings.seed, settings.sequences)
     changed = sorted({name for before in certified for name in certificate.changes(before, result)})
     result["changed_since_certified"] = changed
     result["within_tolerance"] = result["within_tolerance"] and not changed

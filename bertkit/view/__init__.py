@@ -1,1 +1,12 @@
-"""What people look at: self-contained pages."""
+"""What people look at: pages, tables, and the lines that a command prints.
+
+A page needs no other file and no network.
+
+    page        a page by itself, and tables for a page or a terminal
+    charts      lines and bars as SVG
+    report      report.html of a run
+    bench_page  bench.html
+    suite       glue.md
+    console     the lines of a training run
+    progress    a bar with the time left
+"""

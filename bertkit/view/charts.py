@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,83 +13,63 @@ BAR_HEIGHT, BAR_LEFT = 26, 300
 COLORS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df")
 GREY = "#57606a"
 Points = Sequence[tuple[float, float]]
+Scale = Callable[[float], float]
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """Lines over a common axis.
+    """Lines over a common axis."""
 
-    Attributes:
-        title: above it; says what both axes are.
-        lines: their names and points.
-        baseline: the name and height of a dashed line to compare with.
-        is_log: both axes in powers, where a power law is a straight line; all values above 0.
-    """
-
-    title: str
+    title: str  # says what both axes are
     lines: Sequence[tuple[str, Points]]
-    baseline: tuple[str, float] | None = None
-    is_log: bool = False
+    baseline: tuple[str, float] | None = None  # a dashed line to compare with
+    is_log: bool = False  # both axes in powers, where a power law is a straight line; all values above 0
 
     def svg(self) -> str:
         """Draw it, from 0 on unless the axes are in powers; nothing when there is no point."""
-        lines = [
-            (label, color, points)
-            for (label, points), color in zip(self.lines, COLORS * (1 + len(self.lines) // len(COLORS)), strict=False)
-            if points
-        ]
+        colored = zip(self.lines, itertools.cycle(COLORS), strict=False)
+        lines = [(label, points, color) for (label, points), color in colored if points]
         if not lines:
             return ""
-        values = [value for _, _, points in lines for _, value in points]
-        if self.baseline is not None:
-            values.append(self.baseline[1])
-        low, high = min(values), max(values)
-        places = sorted({place for _, _, points in lines for place, _ in points})
-        if self.is_log:
-            x = _scale(places[0], max(places[-1], places[0] * 1.01), LEFT, WIDTH - RIGHT, math.log)
-            y = _scale(low / 1.1, high * 1.1, HEIGHT - BOTTOM, TOP, math.log)
-            x_ticks, y_ticks = places, _log_ticks(low / 1.1, high * 1.1)
-        else:
-            low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-            x = _scale(0, max(places[-1], 1), LEFT, WIDTH - RIGHT)
-            y = _scale(low, high, HEIGHT - BOTTOM, TOP)
-            x_ticks, y_ticks = _ticks(0, places[-1]), _ticks(low, high)
+        (x, x_ticks), (y, y_ticks) = self._axes([point for _, points, _ in lines for point in points])
         parts = [
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#eaeef2"/>'
-            f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,.6g}</text>'
-            for value in y_ticks
+            _level(y(value), "#eaeef2") + _text(LEFT - 6, y(value) + 4, f"{value:,.6g}", "end") for value in y_ticks
         ]
-        parts += [
-            f'<text x="{x(place):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{place:,.6g}</text>' for place in x_ticks
-        ]
+        parts += [_text(x(place), HEIGHT - 8, f"{place:,.6g}", "middle") for place in x_ticks]
         legend = []
         if self.baseline is not None:
-            name, height = self.baseline[0], y(self.baseline[1])
-            parts.append(
-                f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="{GREY}" '
-                'stroke-dasharray="5 4"/>'
-            )
+            name, height = self.baseline
+            parts.append(_level(y(height), GREY, ' stroke-dasharray="5 4"'))
             legend.append(f'<span style="color:{GREY}">- - {html.escape(name)}</span>')
-        for label, color, points in lines:
-            path = " ".join(f"{x(place):.1f},{y(value):.1f}" for place, value in points)
+        for label, points, color in lines:
+            places = [(x(place), y(value)) for place, value in points]
+            path = " ".join(f"{across:.1f},{down:.1f}" for across, down in places)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')
             if len(points) <= 30:
-                parts += [f'<circle cx="{x(s):.1f}" cy="{y(v):.1f}" r="2.5" fill="{color}"/>' for s, v in points]
+                parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2.5" fill="{color}"/>' for a, d in places]
             legend.append(f'<span style="color:{color}">— {html.escape(label)}</span>')
         return _figure(self.title, WIDTH, HEIGHT, parts, legend)
+
+    def _axes(self, points: Points) -> tuple[tuple[Scale, list[float]], tuple[Scale, list[float]]]:
+        """Give the scale of each axis, and where its ticks are."""
+        values = [value for _, value in points] + ([] if self.baseline is None else [self.baseline[1]])
+        low, high = min(values), max(values)
+        places = sorted({place for place, _ in points})
+        if self.is_log:
+            low, high = low / 1.1, high * 1.1
+            x = _scale(places[0], max(places[-1], places[0] * 1.01), LEFT, WIDTH - RIGHT, math.log)
+            return (x, places), (_scale(low, high, HEIGHT - BOTTOM, TOP, math.log), _log_ticks(low, high))
+        low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
+        x = _scale(0, max(places[-1], 1), LEFT, WIDTH - RIGHT)
+        return (x, _ticks(0, places[-1])), (_scale(low, high, HEIGHT - BOTTOM, TOP), _ticks(low, high))
 
 
 @dataclass(frozen=True)
 class BarChart:
-    """A bar for each of several things, and a line over it from the least to the greatest measurement.
+    """A bar for each of several things, and a line over it from the least to the greatest measurement."""
 
-    Attributes:
-        title: above it; says what the bars measure.
-        bars: name, value, least, greatest.
-    """
-
-    title: str
-    bars: Sequence[tuple[str, float, float, float]]
+    title: str  # says what the bars measure
+    bars: Sequence[tuple[str, float, float, float]]  # name, value, least, greatest
 
     def svg(self) -> str:
         """Draw it, from 0 on; nothing when there is no bar."""
@@ -100,11 +81,11 @@ class BarChart:
             top = TOP + number * BAR_HEIGHT
             middle = top + BAR_HEIGHT / 2 - 3
             parts.append(
-                f'<text x="{BAR_LEFT - 6}" y="{middle + 4:.1f}" text-anchor="end">{html.escape(name)}</text>'
-                f'<rect x="{BAR_LEFT}" y="{top}" width="{x(value) - BAR_LEFT:.1f}" height="{BAR_HEIGHT - 6}" '
+                _text(BAR_LEFT - 6, middle + 4, html.escape(name), "end")
+                + f'<rect x="{BAR_LEFT}" y="{top}" width="{x(value) - BAR_LEFT:.1f}" height="{BAR_HEIGHT - 6}" '
                 f'fill="{COLORS[0]}" fill-opacity="0.6"/>'
                 f'<line x1="{x(least):.1f}" x2="{x(greatest):.1f}" y1="{middle:.1f}" y2="{middle:.1f}" stroke="#1c2128"/>'
-                f'<text x="{x(greatest) + 6:.1f}" y="{middle + 4:.1f}">{value:,.4g}</text>'
+                + _text(x(greatest) + 6, middle + 4, f"{value:,.4g}", "start")
             )
         return _figure(self.title, WIDTH + BAR_LEFT, 2 * TOP + len(self.bars) * BAR_HEIGHT, parts, [])
 
@@ -117,9 +98,15 @@ def _figure(title: str, width: int, height: int, parts: Sequence[str], legend: S
     )
 
 
-def _scale(
-    low: float, high: float, first: float, last: float, bend: Callable[[float], float] = float
-) -> Callable[[float], float]:
+def _level(height: float, color: str, more: str = "") -> str:
+    return f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="{color}"{more}/>'
+
+
+def _text(across: float, down: float, text: str, anchor: str) -> str:
+    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}">{text}</text>'
+
+
+def _scale(low: float, high: float, first: float, last: float, bend: Callable[[float], float] = float) -> Scale:
     """Map values from low to high to places from first to last, straight or through a logarithm."""
     return lambda value: first + (last - first) * (bend(value) - bend(low)) / (bend(high) - bend(low))
 

@@ -15,31 +15,21 @@ def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Se
 
 
 def phase_line(
-    first_step: int,
-    last_step: int,
-    steps: int,
-    max_seq_length: int,
-    batch_size: int,
-    epoch_length: int,
-    num_shards: int,
+    steps: range, max_seq_length: int | None, batch_size: int, epoch_length: int, num_micro_batches: int
 ) -> str:
-    """Say how often the steps of a phase see the text, and how a step is cut up; of which steps, if there are others.
+    """Say how often a phase of a run sees the text, and how a step is cut up.
 
     Args:
-        first_step: steps done before the phase.
-        last_step: steps done at its end.
-        steps: of the whole run.
-        max_seq_length: in tokens.
+        steps: of the phase, counted from 0.
+        max_seq_length: in tokens; None where the run has no other phase.
         batch_size: sequences a step.
         epoch_length: examples an epoch.
-        num_shards: micro-batches a step.
+        num_micro_batches: of a step.
     """
-    is_whole = last_step - first_step == steps
-    where = "" if is_whole else f"steps {first_step + 1} to {last_step}, sequences of up to {max_seq_length} tokens: "
-    epochs = (last_step - first_step) * batch_size / epoch_length
+    where = f"steps {steps.start + 1} to {steps.stop}, sequences of up to {max_seq_length} tokens: "
     return (
-        f"{where}{epoch_length:,} examples an epoch, {epochs:.1f} epochs; {batch_size} sequences a step in {num_shards} "
-        "micro-batches"
+        f"{where if max_seq_length else ''}{epoch_length:,} examples an epoch, {len(steps) * batch_size / epoch_length:.1f} "
+        f"epochs; {batch_size} sequences a step in {num_micro_batches} micro-batches"
     )
 
 
@@ -72,12 +62,7 @@ def scores_line(metrics: dict[str, float]) -> str:
 
 
 def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
-    """Say whether a run learns more than word counts and more than chance.
-
-    Args:
-        metrics: `mlm_loss`, `mlm_accuracy` and, with pairs, `nsp_accuracy` on held-out text.
-        baselines: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
-    """
+    """Say whether a run learns more than word counts and, with pairs, more than chance: by its scores on held-out text."""
     entropy, loss = baselines["unigram entropy"], metrics["mlm_loss"]
     verdict = "below it: learning from context" if loss < entropy else "not below it yet"
     text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"

@@ -19,15 +19,9 @@ pre { background: #f6f8fa; padding: 1em; overflow: auto; font-size: .85em }
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text, for a terminal or for a page.
+    """Rows of text, for a terminal or for a page."""
 
-    Attributes:
-        title: above it on a page; "" for none.
-        columns: their names.
-        rows: of cells.
-    """
-
-    title: str
+    title: str  # on a page; "" for none
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
@@ -56,14 +50,7 @@ def facts_table(facts: Mapping[str, Any]) -> str:
 
 
 def page(name: str, headline: str, body: str, settings: str) -> str:
-    """Put a page together.
-
-    Args:
-        name: its title.
-        headline: a sentence below the title.
-        body: HTML.
-        settings: shown as they are, at the end.
-    """
+    """Put a page together: its name, a sentence, a body of HTML, and the settings as they are."""
     name = html.escape(name)
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

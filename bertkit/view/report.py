@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.files import read_json, write_durably
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import LineChart
 from bertkit.view.page import facts_table, page
 
-Charts = tuple[tuple[str, tuple[tuple[str, str], ...], str | None], ...]
-# title, the logged keys with their names, and the key of a constant to compare with
-CHARTS: Charts = (
-    ("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
-    ("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")), None),
-    ("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing"),
-    ("Learning rate", (("learning_rate", "learning rate"),), None),
-    ("Gradient norm before clipping", (("grad_norm", "gradient norm"),), None),
-    ("Tokens per second", (("tokens_per_second", "tokens per second"),), None),
+
+class Curves(NamedTuple):
+    """What one chart draws: keys of the log with their names, and the key of a constant to compare with."""
+
+    title: str
+    series: tuple[tuple[str, str], ...]
+    baseline: str | None = None
+
+
+CHARTS = (
+    Curves("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
+    Curves("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out"))),
+    Curves("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing"),
+    Curves("Learning rate", (("learning_rate", "learning rate"),)),
+    Curves("Gradient norm before clipping", (("grad_norm", "gradient norm"),)),
+    Curves("Tokens per second", (("tokens_per_second", "tokens per second"),)),
 )
-TASK_CHARTS: Charts = (
-    ("Loss of the task's head", (("loss", "training"), ("eval_loss", "dev")), None),
-    ("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev")), None),
-    ("F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of chunks")), None),
-    ("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev")), None),
-    ("Matthews correlation", (("eval_matthews_correlation", "dev"),), None),
+TASK_CHARTS = (
+    Curves("Loss of the task's head", (("loss", "training"), ("eval_loss", "dev"))),
+    Curves("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev"))),
+    Curves("F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of chunks"))),
+    Curves("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev"))),
+    Curves("Matthews correlation", (("eval_matthews_correlation", "dev"),)),
     *CHARTS[-3:],
 )
 
 
-def write_report(run_dir: Path, baselines: dict[str, float], charts: Charts = CHARTS) -> None:
-    """Draw the run's metrics so far; the page needs no network and no other file.
+def write_report(run_dir: Path, baselines: dict[str, float], charts: Sequence[Curves] = CHARTS) -> None:
+    """Draw the run's metrics so far; charts without values are left out.
 
-    Args:
-        run_dir: the run.
-        baselines: what to compare with: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
-        charts: what to draw, `CHARTS` or `TASK_CHARTS`; charts without values are left out.
+    The `baselines` are "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
-    figures = [_chart(rows, title, series, baseline, baselines).svg() for title, series, baseline in charts]
+    figures = [_chart(rows, curves, baselines).svg() for curves in charts]
     last = rows[-1] if rows else {}
     manifest = read_json(run_dir / "manifest.json")
     settings = (run_dir / "config.yaml").read_text(encoding="utf-8")
@@ -69,16 +74,10 @@ def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     return text + "."
 
 
-def _chart(
-    rows: list[dict[str, Any]],
-    title: str,
-    series: tuple[tuple[str, str], ...],
-    baseline: str | None,
-    constants: dict[str, float],
-) -> LineChart:
-    """Make one chart of what was logged."""
+def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, float]) -> LineChart:
     lines = [
         (label, [(row["step"], row[key]) for row in rows if key in row and math.isfinite(row[key])])
-        for key, label in series
+        for key, label in curves.series
     ]
-    return LineChart(title, lines, (baseline, constants[baseline]) if baseline in constants else None)
+    baseline = curves.baseline
+    return LineChart(curves.title, lines, (baseline, constants[baseline]) if baseline in constants else None)

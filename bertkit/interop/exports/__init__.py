@@ -1,1 +1,1 @@
-"""What an export holds besides Hugging Face's own files: cards, ONNX, sentence-transformers."""
+"""What an export holds beside Hugging Face's own files: card, ONNX, sentence-transformers."""

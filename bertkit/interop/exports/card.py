@@ -8,49 +8,39 @@ from typing import Any
 
 from bertkit import __version__
 from bertkit.interop.hugging_face import hub
-from bertkit.interop.hugging_face.directory import architecture_of
+from bertkit.interop.hugging_face.config import architecture_of
 from bertkit.model.heads import BertWithHeads
 
-# architecture -> the hub's task, and the class that a reader would load it with
-_KINDS = {
-    "BertForPreTraining": ("fill-mask", "AutoModelForPreTraining"),
-    "BertForMaskedLM": ("fill-mask", "AutoModelForMaskedLM"),
-    "BertForNextSentencePrediction": ("text-classification", "AutoModelForNextSentencePrediction"),
-    "BertForSequenceClassification": ("text-classification", "AutoModelForSequenceClassification"),
-    "BertForTokenClassification": ("token-classification", "AutoModelForTokenClassification"),
-    "BertForQuestionAnswering": ("question-answering", "AutoModelForQuestionAnswering"),
-    "BertForMultipleChoice": ("multiple-choice", "AutoModelForMultipleChoice"),
-    "BertModel": ("feature-extraction", "AutoModel"),
+# class of transformers -> the hub's task; a reader loads it with the Auto class of the same name
+_TASKS = {
+    "BertForPreTraining": "fill-mask",
+    "BertForMaskedLM": "fill-mask",
+    "BertForNextSentencePrediction": "text-classification",
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+    "BertForMultipleChoice": "multiple-choice",
+    "BertModel": "feature-extraction",
 }
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says beyond the model itself.
-
-    Attributes:
-        title: the heading.
-        settings: how the model was made, by name.
-        results: what was measured, by metric.
-        measured_on: the text or data set behind the results.
-        license: for the metadata; None when unknown.
-        language: for the metadata, such as "en"; None when unknown.
-        base_model: the model that training started from; None from scratch.
-    """
+    """What a card says beyond the model itself; None where it is not known."""
 
     title: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    results: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # how the model was made
+    results: dict[str, Any] = field(default_factory=dict)  # what was measured, by metric
     measured_on: str = "held-out documents"
     license: str | None = None
-    language: str | None = None
-    base_model: str | None = None
+    language: str | None = None  # such as "en"
+    base_model: str | None = None  # that training started from
 
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Write a card: what the model is, how it was made, what was measured, how to load it."""
     architecture = architecture_of(model)
-    _, auto_class = _KINDS[architecture]
+    auto_class = architecture.replace("BertModel", "AutoModel").replace("BertFor", "AutoModelFor")
     more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters())
@@ -78,7 +68,7 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
     """The head of the card, as the hub's own library writes it."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    task, _ = _KINDS[architecture]
+    task = _TASKS[architecture]
     results = [
         EvalResult(
             task_type=task,
@@ -98,11 +88,9 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
         license=facts.license,
         language=facts.language,
         base_model=facts.base_model,
-        model_name=facts.title,
+        model_name=facts.title if results else None,
         eval_results=results or None,
     )
-    if not results:
-        data.model_name = None
     return str(data.to_yaml())
 
 
@@ -113,14 +101,9 @@ def pretraining_facts(
     init_from: str | None,
     title: str = "Pretrained BERT",
 ) -> CardFacts:
-    """What the card of a pretrained model says, from the run's settings.
+    """What the card of a pretrained model says, from the run's settings and `corpus`, its text in words.
 
-    Args:
-        settings: of the run.
-        corpus: the text, in words.
-        results: what was measured at the end.
-        init_from: what the run started from; its place is named only if it is a hub id, for paths say nothing elsewhere.
-        title: of the card.
+    What the run started from is named only if it is a hub id, for paths say nothing elsewhere.
     """
     base_model = init_from if init_from is not None and hub.is_id(init_from) and not Path(init_from).exists() else None
     start = None if init_from is None else base_model or "another model's weights"
@@ -132,11 +115,7 @@ def pretraining_facts(
         "global batch": f"{settings['batch']['sequences']} sequences of at most {length} tokens",
         "final phase": settings["final_phase"] if settings["final_phase"]["max_seq_length"] else None,
         "examples": settings["segments"]["kind"],
-        "masking": settings["masking"],
-        "optimizer": settings["optimizer"],
-        "schedule": settings["schedule"],
-        "precision": settings["precision"],
-        "seed": settings["seed"],
+        **{name: settings[name] for name in ("masking", "optimizer", "schedule", "precision", "seed")},
     }
     return CardFacts(title, shown, results, base_model=base_model)
 
@@ -149,10 +128,7 @@ def finetuning_facts(settings: dict[str, Any], results: dict[str, Any]) -> CardF
         "epochs": settings["num_epochs"],
         "global batch": f"{settings['batch']['sequences']} sequences of at most {task['max_seq_length']} tokens",
         "frozen": settings["freeze"],
-        "optimizer": settings["optimizer"],
-        "schedule": settings["schedule"],
-        "precision": settings["precision"],
-        "seed": settings["seed"],
+        **{name: settings[name] for name in ("optimizer", "schedule", "precision", "seed")},
     }
     return CardFacts(f"BERT for {task['name']}", shown, results, f"the dev split of {task['name']}")
 

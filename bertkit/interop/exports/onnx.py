@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import InputError
-from bertkit.interop.parity.reference import load_reference
+from bertkit.interop.parity.in_transformers import load_in_transformers
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-class _Logits(nn.Module):
+class _Outputs(nn.Module):
     """The tensors that a `transformers` model gives, without its output class."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
@@ -34,11 +34,7 @@ class _Logits(nn.Module):
 
 
 def check_installed() -> None:
-    """Refuse to start without the packages.
-
-    Raises:
-        InputError: one is missing.
-    """
+    """Refuse to start without the packages."""
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"onnx=true needs {', '.join(missing)}: pip install 'bertkit[onnx]'")
@@ -55,45 +51,44 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool) -> list[di
     """
     check_installed()
     import onnx
-    import onnxruntime
 
-    model = load_reference(directory, architecture, torch.float32, with_pooler)
-    graph = _Logits(model).eval()
+    model = load_in_transformers(directory, architecture, torch.float32, with_pooler)
+    graph = _Outputs(model).eval()
     example = _inputs(model, (2, 8), seed=0)
     names = list(model(**dict(zip(INPUTS, example, strict=True))).keys())
     axes = {axis: torch.export.Dim.DYNAMIC for axis in range(example[0].dim())}
     with _quiet():
         program = torch.onnx.export(
-            graph,
-            example,
-            input_names=list(INPUTS),
-            output_names=names,
-            dynamo=True,
-            dynamic_shapes=(axes, axes, axes),
+            graph, example, input_names=list(INPUTS), output_names=names, dynamo=True, dynamic_shapes=(axes, axes, axes),
             verbose=False,
-        )
+        )  # fmt: skip
     assert program is not None
     proto = program.model_proto
     _forget_where_it_was_made(proto)
     path = directory / "onnx" / "model.onnx"
     path.parent.mkdir()
     onnx.save(proto, path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    rows = []
-    longest = model.config.max_position_embeddings
-    for shape in ((1, 7), (3, min(64, longest)), (5, min(128, longest))):
-        inputs = _inputs(model, shape, seed=shape[0])
-        feed = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
-        theirs = graph(*inputs)
-        for name, ours, expected in zip(names, session.run(names, feed), theirs, strict=True):
-            difference = float((torch.from_numpy(ours) - expected).detach().abs().max())
-            rows.append({"shape": list(inputs[0].shape), "output": name, "max_abs": difference})
+    rows = _compare(path, graph, names)
     worst = max(rows, key=lambda row: row["max_abs"])
     if not worst["max_abs"] <= TOLERANCE:
         raise InputError(
             f"{path.name}: not exported, for onnxruntime differs from transformers in {worst['output']} of shape "
             f"{worst['shape']} by {worst['max_abs']:.1e}; try another version of torch or onnxscript"
         )
+    return rows
+
+
+def _compare(path: Path, graph: _Outputs, names: list[str]) -> list[dict[str, Any]]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    longest, rows = graph.model.config.max_position_embeddings, []
+    for shape in ((1, 7), (3, min(64, longest)), (5, min(128, longest))):
+        inputs = _inputs(graph.model, shape, seed=shape[0])
+        feed = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
+        for name, ours, theirs in zip(names, session.run(names, feed), graph(*inputs), strict=True):
+            difference = float((torch.from_numpy(ours) - theirs).detach().abs().max())
+            rows.append({"shape": list(inputs[0].shape), "output": name, "max_abs": difference})
     return rows
 
 
@@ -126,12 +121,9 @@ def _forget_where_it_was_made(proto: Any) -> None:
 def _quiet() -> Iterator[None]:
     """The exporter logs and prints much that no user can act on."""
     logging.disable(logging.WARNING)
+    nowhere = io.StringIO()
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertkit.errors import InputError
 from bertkit.files import read_json, to_json
@@ -18,76 +17,49 @@ _OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the vectors of a text's tokens become one.
+    """How the vectors of a text's tokens become one."""
 
-    Attributes:
-        mode: "mean" of all tokens, or "cls", the first.
-        normalize: whether the result has length 1.
-        max_length: tokens of a text that count; None for all that the model takes.
-    """
-
-    mode: str = "mean"
-    normalize: bool = False
-    max_length: int | None = None
+    mode: str = "mean"  # of all tokens; or "cls", the first
+    normalize: bool = False  # to length 1
+    max_length: int | None = None  # tokens of a text that count; None for all that the model takes
 
 
 def read_pooling(directory: Path) -> Pooling | None:
-    """Read what a sentence-transformers directory says of its pooling; None when it is no such directory.
-
-    Raises:
-        InputError: it pools in a way that bertkit does not write.
-    """
-    if not (directory / "modules.json").is_file():
+    """Read what a sentence-transformers directory says of its pooling; None when it is no such directory."""
+    path = directory / "modules.json"
+    if not path.is_file():
         return None
-    modules = read_json(directory / "modules.json")
-    kinds = [
-        str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "" for module in _list(modules)
-    ]
+    modules = read_json(path)
+    listed = modules if isinstance(modules, list) else []
+    kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "" for each in listed]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise InputError(
-            f"{directory / 'modules.json'}: {', '.join(kinds) or modules!r}; bertkit writes Pooling and Normalize"
-        )
+        raise InputError(f"{path}: {', '.join(kinds) or modules!r}; bertkit writes Pooling and Normalize")
     path = directory / Path(str(modules[1].get("path"))).name / "config.json"
     content = read_json(path)
-    chosen = [mode for mode, key in _MODES.items() if isinstance(content, dict) and content.get(key)]
-    others = [key for key in _OTHER_MODES if isinstance(content, dict) and content.get(key)]
+    given = content if isinstance(content, dict) else {}
+    chosen = [mode for mode, key in _MODES.items() if given.get(key)]
+    others = [key for key in _OTHER_MODES if given.get(key)]
     if len(chosen) != 1 or others:
         raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit writes mean or cls")
-    settings_path = directory / "sentence_bert_config.json"
-    settings = read_json(settings_path) if settings_path.is_file() else {}
+    path = directory / "sentence_bert_config.json"
+    settings = read_json(path) if path.is_file() else {}
     max_length = settings.get("max_seq_length") if isinstance(settings, dict) else 0
     if max_length is not None and (type(max_length) is not int or max_length < 1):
-        raise InputError(f"{settings_path}: max_seq_length={max_length!r}: expected a whole number")
+        raise InputError(f"{path}: max_seq_length={max_length!r}: expected a whole number")
     return Pooling(chosen[0], kinds[-1] == "Normalize", max_length)
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:
-    """Give the files that make an encoder's directory a sentence-transformers model, by name.
-
-    Args:
-        pooling: how.
-        hidden_size: of the encoder.
-        longest: tokens that the encoder takes.
-    """
-    modules = [
-        ("", "Transformer"),
-        ("1_Pooling", "Pooling"),
-        *([("2_Normalize", "Normalize")] if pooling.normalize else []),
-    ]
-    listed: list[dict[str, Any]] = [
+    """Give the files that make an encoder's directory a sentence-transformers model, by name; it takes `longest` tokens."""
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + [("2_Normalize", "Normalize")] * pooling.normalize
+    listed = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (path, kind) in enumerate(modules)
     ]
     modes = {key: mode == pooling.mode for mode, key in _MODES.items()} | dict.fromkeys(_OTHER_MODES, False)
-    files = {
+    max_length = min(pooling.max_length or longest, longest)
+    return {
         "modules.json": to_json(listed),
         "1_Pooling/config.json": to_json({"word_embedding_dimension": hidden_size, **modes}),
-        "sentence_bert_config.json": to_json(
-            {"max_seq_length": min(pooling.max_length or longest, longest), "do_lower_case": False}
-        ),
+        "sentence_bert_config.json": to_json({"max_seq_length": max_length, "do_lower_case": False}),
     }
-    return files

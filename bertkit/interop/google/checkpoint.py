@@ -1,4 +1,4 @@
-"""Google's BERT checkpoints: which file, whose names, and the layout of google-research/bert's releases.
+"""Checkpoints of google-research/bert: find one, read its weights, write one in the layout of Google's releases.
 
 Source: google-research/bert modeling.py, run_pretraining.py, run_classifier.py, run_squad.py and optimization.py.
 """
@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from bertkit.errors import InputError
 from bertkit.files import to_json
-from bertkit.interop import names
 from bertkit.interop.google import bundle
+from bertkit.interop.hugging_face.config import SHAPE
+from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
 from bertkit.model.config import BertConfig
 
 NAME = "bert_model.ckpt"  # the prefix that Google's releases have
@@ -27,12 +29,7 @@ SKIPPED = {
     r"global_step": "the count of steps",
     r"(.+/)?(current_)?loss_scale|(.+/)?(num_)?(good|bad)_steps": "loss scaling",
 }
-# The keys of Google's bert_config.json, in their order.
-_CONFIG_KEYS = (
-    "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range",
-    "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "type_vocab_size",
-    "vocab_size",
-)  # fmt: skip
+MAX_LISTED = 8  # variables that a line names
 
 
 def find_checkpoint(path: Path) -> Path | None:
@@ -53,31 +50,24 @@ def find_checkpoint(path: Path) -> Path | None:
         if path.is_file():
             bundle.refuse_v1([path])
         return None
-    held = {name.name.removesuffix(".index"): name for name in sorted(path.glob("*.index"))}
+    held = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
     if not held:
         bundle.refuse_v1(file for file in sorted(path.glob("*ckpt*")) if file.is_file())
         return None
     if len(held) == 1:
-        return path / next(iter(held))
+        return path / held[0]
     state = path / "checkpoint"
-    newest = re.search(
-        r'^model_checkpoint_path:\s*"(.*)"', state.read_text("utf-8", "replace") if state.is_file() else "", re.M
-    )
+    text = state.read_text("utf-8", "replace") if state.is_file() else ""
+    newest = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
     chosen = Path(newest[1]).name if newest else None  # the directory may have been moved since it was written
     if chosen in held:
         return path / chosen
     said = f"the file checkpoint names {chosen}, which is not here" if chosen else "no file checkpoint says which one"
-    raise InputError(
-        f"{path}: holds the checkpoints {', '.join(held)}, and {said}; name one: {path / next(iter(held))}"
-    )
+    raise InputError(f"{path}: holds the checkpoints {', '.join(held)}, and {said}; name one: {path / held[0]}")
 
 
 def config_file(prefix: Path) -> Path:
-    """Find `bert_config.json`, or `config.json`, beside a checkpoint.
-
-    Raises:
-        InputError: there is neither.
-    """
+    """Find `bert_config.json`, or `config.json`, beside a checkpoint."""
     for name in CONFIG_FILES:
         if (prefix.parent / name).is_file():
             return prefix.parent / name
@@ -86,16 +76,22 @@ def config_file(prefix: Path) -> Path:
     )
 
 
+def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a checkpoint's weights under the names of Hugging Face, and list the variables left out, with the rule."""
+    tensors = bundle.read_checkpoint(prefix)
+    try:
+        return as_hugging_face(tensors)
+    except InputError as error:
+        raise InputError(f"{prefix}: {error}") from None
+
+
 def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Give google-research/bert's variables the names and the layout of Hugging Face.
 
     Returns:
         The weights, and the variables left out, with the rule.
-
-    Raises:
-        InputError: variables that are neither weights of BERT nor left out by a rule; all of them are listed.
     """
-    translated = names.from_tensorflow(tensors)
+    translated = translate(tensors, FROM_TENSORFLOW)
     weights: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
     problems = []
@@ -107,47 +103,45 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
             problems.append(f"{name}: no variable of BERT")
         elif not tensor.is_floating_point():
             problems.append(f"{name}: {tensor.dtype}, expected floating-point numbers")
-        elif names.is_transposed(name) and tensor.dim() != 2:
+        elif is_transposed(name) and tensor.dim() != 2:
             problems.append(f"{name}: shape {tuple(tensor.shape)}, expected a matrix")
         else:
-            weights[translated[name]] = tensor.t() if names.is_transposed(name) else tensor
+            weights[translated[name]] = tensor.t() if is_transposed(name) else tensor
     if problems:
-        listed = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise InputError(f"{len(problems)} variables have no place in BERT: {listed}")
+        listed = "; ".join(problems[:MAX_LISTED])
+        more = f"; and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+        raise InputError(f"{len(problems)} variables have no place in BERT: {listed}{more}")
     return weights, skipped
 
 
-def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a checkpoint's weights under the names of Hugging Face, and list the variables skipped, with the rule.
-
-    Raises:
-        InputError: a damaged file; or a data file is missing, or the checkpoint is not of a BERT.
-    """
-    tensors = bundle.read_checkpoint(prefix)
-    try:
-        return as_hugging_face(tensors)
-    except InputError as error:
-        raise InputError(f"{prefix}: {error}") from None
-
-
-def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give weights the names and the layout of google-research/bert.
+def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Write a model in the layout of Google's releases into an existing directory, all but `vocab.txt`; and read it back.
 
     Args:
+        directory: gets `bert_config.json`, `bert_model.ckpt.index` and `bert_model.ckpt.data-00000-of-00001`.
+        config: of the model.
         tensors: weights under the names of Hugging Face, with or without the `bert.` prefix.
 
     Raises:
-        InputError: weights that google-research/bert has no variable for; all of them are listed.
+        InputError: google-research/bert has no variable or setting for a part of the model.
     """
-    parts = ("bert.", "cls.", "classifier.", "qa_outputs.")
-    full = {name if name.startswith(parts) else f"bert.{name}": tensor for name, tensor in tensors.items()}
-    translated = names.to_tensorflow(full)
+    content, variables = config_json(config), as_tensorflow(tensors)
+    (directory / "bert_config.json").write_text(content, encoding="utf-8")
+    bundle.write_checkpoint(directory / NAME, variables)
+    again, _ = read_weights(directory / NAME)
+    written = {full_name(name): tensor for name, tensor in tensors.items()}
+    if set(again) != set(written) or not all(torch.equal(again[name], tensor) for name, tensor in written.items()):
+        raise InputError(f"{directory / NAME}: not read back as it was written; try again")
+
+
+def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give weights of Hugging Face the names and the layout of google-research/bert."""
+    full = {full_name(name): tensor for name, tensor in tensors.items()}
+    translated = translate(full, TENSORFLOW)
     without = sorted(set(full) - set(translated))
     if without:
         raise InputError(f"google-research/bert has no variable for {', '.join(without)}; export another head")
-    return {
-        theirs: full[name].t() if names.is_transposed(theirs) else full[name] for name, theirs in translated.items()
-    }
+    return {theirs: full[name].t() if is_transposed(theirs) else full[name] for name, theirs in translated.items()}
 
 
 def config_json(config: BertConfig) -> str:
@@ -155,9 +149,6 @@ def config_json(config: BertConfig) -> str:
 
     `gelu` is the exact one here, as in the released weights; the newest google-research/bert computes its tanh
     approximation under that name.
-
-    Raises:
-        InputError: google-research/bert has no setting for one of the values.
     """
     if config.layer_norm_eps != 1e-12:
         raise InputError(
@@ -166,20 +157,37 @@ def config_json(config: BertConfig) -> str:
     if config.hidden_act not in ("gelu", "relu"):
         raise InputError(f"hidden_act={config.hidden_act!r}: google-research/bert has gelu and relu")
     content = asdict(config)
-    return to_json({key: content[key] for key in _CONFIG_KEYS})
+    return to_json({key: content[key] for key in sorted(SHAPE) if key != "layer_norm_eps"})
 
 
-def google_files(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Write a model in the layout of Google's releases into an existing directory; all but `vocab.txt`.
+TENSORFLOW = {
+    "bert.embeddings.word_embeddings.weight": "bert/embeddings/word_embeddings",
+    "bert.embeddings.position_embeddings.weight": "bert/embeddings/position_embeddings",
+    "bert.embeddings.token_type_embeddings.weight": "bert/embeddings/token_type_embeddings",
+    "cls.predictions.bias": "cls/predictions/output_bias",
+    "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
+    "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+    "classifier.weight": "output_weights",
+    "classifier.bias": "output_bias",
+    "qa_outputs.weight": "cls/squad/output_weights",
+    "qa_outputs.bias": "cls/squad/output_bias",
+    **{
+        f"{module}.{part}": f"{module.replace('.layer.', '.layer_').replace('.', '/')}/{theirs}"
+        for module in (
+            "bert.embeddings.LayerNorm",
+            *(f"bert.encoder.layer.{{}}.{module}" for module in OF_A_LAYER.values()),
+            "bert.pooler.dense",
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+        )
+        for part, theirs in zip(
+            ("weight", "bias"), ("gamma", "beta") if module.endswith("LayerNorm") else ("kernel", "bias"), strict=True
+        )
+    },
+}
+FROM_TENSORFLOW = {theirs: name for name, theirs in TENSORFLOW.items()}
 
-    Args:
-        directory: gets `bert_config.json`, `bert_model.ckpt.index` and `bert_model.ckpt.data-00000-of-00001`.
-        config: of the model.
-        tensors: weights under the names of Hugging Face, as `huggingface.tensors_of` gives them.
 
-    Raises:
-        InputError: google-research/bert has no variable or setting for a part of the model.
-    """
-    content, variables = config_json(config), as_tensorflow(tensors)
-    (directory / "bert_config.json").write_text(content, encoding="utf-8")
-    bundle.write_checkpoint(directory / NAME, variables)
+def is_transposed(tensorflow_name: str) -> bool:
+    """Whether TensorFlow holds the matrix as (inputs, outputs), where torch has (outputs, inputs)."""
+    return tensorflow_name.endswith("/kernel")

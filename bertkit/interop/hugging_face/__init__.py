@@ -1,1 +1,1 @@
-"""Hugging Face model directories, from a disk or the hub."""
+"""Hugging Face: names of parameters, config.json, files of weights, whole directories, the hub; without `transformers`."""

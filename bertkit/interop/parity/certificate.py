@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bertkit.errors import InputError, ParityError
 from bertkit.files import read_json
-from bertkit.interop import names
-from bertkit.interop.weights import tensor_hashes
+from bertkit.interop.hugging_face.directory import packed
+from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.model.heads import BertWithHeads, PaddedBert
 
 FORMAT = "bertkit parity certificate 2"
@@ -21,24 +23,24 @@ _FIELDS = {"tensor_sha256": dict, "file_sha256": dict, "config": dict, "within_t
 
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
     """Give what makes a model in memory the one it is: its configuration, and a hash of every weight."""
-    return {"config": _plain_config(model), "tensor_sha256": tensor_hashes(full_tensors(model))}
+    config = {**asdict(model.config), "labels": list(model.config.labels)}
+    return {"config": config, "tensor_sha256": {name: _hash(x) for name, x in sorted(full_tensors(model).items())}}
 
 
-def _plain_config(model: BertWithHeads) -> dict[str, Any]:
-    return {**asdict(model.config), "labels": list(model.config.labels)}
+def _hash(tensor: Tensor) -> str:
+    """Hash a tensor: its shape, and its values as float32."""
+    digest = hashlib.sha256(f"{tuple(tensor.shape)} ".encode())
+    digest.update(tensor.detach().cpu().float().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
     """Every parameter under its full Hugging Face name, whatever the class."""
-    return {names.to_hugging_face(name): parameter for name, parameter in model.named_parameters()}
+    return {to_hugging_face(name): parameter for name, parameter in model.named_parameters()}
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """Read a certificate.
-
-    Raises:
-        InputError: the file holds something else.
-    """
+    """Read a certificate."""
     content = read_json(path)
     is_one = isinstance(content, dict) and content.get("format") == FORMAT
     if not is_one or not all(isinstance(content.get(name), kind) for name, kind in _FIELDS.items()):
@@ -73,10 +75,9 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
         InputError: the file is no certificate.
     """
     certified = read_certificate(Path(certificate_path))
-    packed = model.model if isinstance(model, PaddedBert) else model
     if not certified["within_tolerance"]:
         raise ParityError(f"{certificate_path}: certifies that the model is not within tolerance")
-    now, before = identity_of(packed), certified["tensor_sha256"]
+    now, before = identity_of(packed(model)), certified["tensor_sha256"]
     after = now["tensor_sha256"]
     encoder = [name for name in before if name.startswith("bert.") and not name.startswith("bert.pooler.")]
     changed = [name for name in {*encoder, *after} if before.get(name) != after.get(name)]

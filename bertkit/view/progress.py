@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import TextIO
 
 from tqdm import tqdm
@@ -26,15 +25,13 @@ class Progress:
         self.label, self.total, self.done, self.silent = label, total, done, silent
         self.started_at = self.last_line_at = time.monotonic()
         self.done_at_start = done
-        terminal = self.file.isatty() and not silent
-        self.bar = (
-            tqdm(
+        self.bar = None
+        if total and self.file.isatty() and not silent:
+            bar_format = "{desc} {percentage:3.0f}% |{bar}| {elapsed} elapsed, {remaining} left"
+            self.bar = tqdm(
                 total=total, initial=done, desc=label, file=self.file, leave=False, dynamic_ncols=True,
-                bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed} elapsed, {remaining} left",
-            )
-            if terminal and total
-            else None
-        )  # fmt: skip
+                bar_format=bar_format,
+            )  # fmt: skip
 
     def advance(self, to: float) -> None:
         """Say how far the work has come, in the unit of the total."""
@@ -64,9 +61,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.close()
 

@@ -20,7 +20,7 @@ from bertkit.errors import InputError
 PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
 
 
-def load_reference(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
+def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
     """Load a directory with `transformers`, strictly.
 
     Raises:
@@ -68,11 +68,7 @@ def _recorded() -> Iterator[list[str]]:
 
 
 def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
-    """Check that `AutoTokenizer` gives the same ids as bertkit.
-
-    Raises:
-        InputError: naming the text on which they differ.
-    """
+    """Check that `AutoTokenizer` gives the same ids as bertkit."""
     import transformers
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

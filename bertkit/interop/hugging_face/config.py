@@ -1,0 +1,148 @@
+"""`config.json`, of Hugging Face and of Google: what it says of a model's class, shape and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertkit.config import build
+from bertkit.errors import InputError
+from bertkit.files import read_json, to_json
+from bertkit.interop.hugging_face.names import CLASSIFIERS
+from bertkit.model.config import BertConfig, ProblemType
+from bertkit.model.heads import BertWithHeads
+
+ARCHITECTURES = {
+    ("masked_lm", "next_sentence"): "BertForPreTraining",
+    ("masked_lm",): "BertForMaskedLM",
+    ("next_sentence",): "BertForNextSentencePrediction",
+    ("sequence",): "BertForSequenceClassification",
+    ("token",): "BertForTokenClassification",
+    ("span",): "BertForQuestionAnswering",
+    ("choice",): "BertForMultipleChoice",
+    (): "BertModel",
+}
+_LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
+MOST_LABELS = 100_000
+SHAPE = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
+    "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
+    "vocab_size",
+)  # fmt: skip
+_DEFAULTS = {"hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
+_HONOURED = {
+    "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False,
+    "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
+}  # fmt: skip
+
+
+def architecture_of(model: BertWithHeads) -> str:
+    """Give the name of the `transformers` class with the same heads."""
+    heads = tuple(sorted(model.heads))
+    if heads not in ARCHITECTURES:
+        raise InputError(
+            f"heads {', '.join(heads)}: transformers has no class with these; load the model with one of them"
+        )
+    return ARCHITECTURES[heads]
+
+
+def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
+    """Write `config.json`, readable by `transformers` 4 and 5; `dtype` is that of the weights."""
+    content = asdict(config)
+    labels, problem_type = content.pop("labels"), content.pop("problem_type")
+    content |= {
+        "architectures": [architecture],
+        "dtype": str(dtype).removeprefix("torch."),
+        "model_type": "bert",
+        "position_embedding_type": "absolute",
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+    if architecture in _LABELLED:
+        content["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        content["label2id"] = {label: number for number, label in enumerate(labels)}
+        if problem_type is not None:
+            content["problem_type"] = problem_type
+    return to_json(dict(sorted(content.items())))
+
+
+def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
+    """Read `config.json`, or Google's `bert_config.json`.
+
+    Args:
+        path: of the file.
+        tensors: the weights, whose classifier tells the number of labels where the file does not.
+
+    Returns:
+        The configuration, and the head that the weights called `classifier` belong to.
+
+    Raises:
+        InputError: no such file, not a BERT, or settings that BERT cannot honour.
+    """
+    content, tensors = _read_content(path), tensors or {}
+    problems = [
+        f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
+        for key, allowed in _HONOURED.items()
+        if content.get(key) not in (None, allowed)
+    ]
+    shape: dict[str, Any] = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in SHAPE}
+    shape["pad_token_id"] = content.get("pad_token_id") or 0
+    shape["classifier_dropout"] = content.get("classifier_dropout")
+    shape["problem_type"] = content.get("problem_type")
+    try:
+        if problems:
+            raise InputError("\n".join(problems))
+        config = build(BertConfig, {**shape, "labels": _labels(content, tensors)})
+    except InputError as error:  # in the words of the file, not of a command line
+        lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in str(error).split("\n")]
+        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
+    except OverflowError:
+        raise InputError(f"{path}: a number in it is too large; restore the file from its source") from None
+    return config, _classifier(content, tensors)
+
+
+def problem_type_of(config: BertConfig) -> ProblemType:
+    """Say what a sequence head predicts; where its configuration does not say, the labels do."""
+    return config.problem_type or ("regression" if len(config.labels) == 1 else "single_label_classification")
+
+
+def _read_content(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("model_type", "bert") != "bert":
+        kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
+        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert'")
+    architectures = content.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise InputError(f"{path}: architectures={architectures!r}: expected a list of names")
+    return content
+
+
+def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of the labels in the order of their numbers; numbered ones where the configuration has none."""
+    named, rows = content.get("id2label"), tensors.get("classifier.weight")
+    if named:
+        if not isinstance(named, dict) or sorted(map(str, named)) != sorted(map(str, range(len(named)))):
+            raise InputError(f"id2label={named!r}: expected a name for each number from 0")
+        names = [named[number] for number in sorted(named, key=int)]
+        if not all(isinstance(name, (str, int)) and str(name).isprintable() for name in names):
+            raise InputError(f"id2label={named!r}: expected names")
+        return [str(name) for name in names]
+    count = content.get("num_labels")
+    if count is None:
+        count = 2 if rows is None or rows.dim() != 2 else len(rows)
+    if type(count) is not int or not 1 <= count <= MOST_LABELS:
+        raise InputError(f"num_labels={count!r}: expected a whole number from 1 to {MOST_LABELS}")
+    return [f"LABEL_{number}" for number in range(count)]
+
+
+def _classifier(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Which head `classifier.*` belongs to: what `architectures` says; without it, the pooler tells."""
+    heads_of = {name: heads[0] for heads, name in ARCHITECTURES.items() if len(heads) == 1}
+    for architecture in content.get("architectures") or ():
+        if heads_of.get(architecture) in CLASSIFIERS:
+            return heads_of[architecture]
+    return "sequence" if "bert.pooler.dense.weight" in tensors else "token"

@@ -1,0 +1,73 @@
+"""The names of parameters: bertkit <-> Hugging Face. One table; the inverse is computed from it.
+
+`{}` stands for the number of a layer. Three heads are called `classifier` there, so the inverse asks which one is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+OF_A_LAYER = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward.intermediate": "intermediate.dense",
+    "feed_forward.output": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+CLASSIFIERS = ("sequence", "token", "choice")
+_MODULES = {
+    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
+    **{f"bert.encoder.layers.{{}}.{ours}": f"bert.encoder.layer.{{}}.{theirs}" for ours, theirs in OF_A_LAYER.items()},
+    "bert.pooler.dense": "bert.pooler.dense",
+    "heads.masked_lm.dense": "cls.predictions.transform.dense",
+    "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
+    "heads.next_sentence.dense": "cls.seq_relationship",
+    "heads.span.dense": "qa_outputs",
+    **{f"heads.{head}.dense": "classifier" for head in CLASSIFIERS},
+}
+HUGGING_FACE = {
+    "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
+    "bert.embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
+    "bert.embeddings.segment.weight": "bert.embeddings.token_type_embeddings.weight",
+    "heads.masked_lm.bias": "cls.predictions.bias",
+    **{f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
+}
+_INVERSES = {
+    meant: {
+        theirs: ours
+        for ours, theirs in HUGGING_FACE.items()
+        if not theirs.startswith("classifier.") or ours.startswith(f"heads.{meant}.")
+    }
+    for meant in CLASSIFIERS
+}
+_ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.")
+
+
+def to_hugging_face(name: str) -> str:
+    """Translate a bertkit name; every parameter of every model has one."""
+    return translate([name], HUGGING_FACE)[name]
+
+
+def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:
+    """Translate the names that have a place in bertkit; `classifier.*` belongs to the head `classifier`, of `CLASSIFIERS`."""
+    return translate(names, _INVERSES[classifier])
+
+
+def full_name(name: str) -> str:
+    """Add the `bert.` that a bare encoder's names lack."""
+    return name if name.startswith(_ROOTS) else f"bert.{name}"
+
+
+def translate(names: Iterable[str], table: Mapping[str, str]) -> dict[str, str]:
+    """Translate the names that a table of templates has; the others are left out."""
+    found = {}
+    for name in names:
+        layer = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+", name)
+        template = name if layer is None else f"{name[: layer.start()]}{{}}{name[layer.end() :]}"
+        if template in table:
+            found[name] = table[template].replace("{}", layer.group() if layer else "")
+    return found
