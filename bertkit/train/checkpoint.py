@@ -23,24 +23,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import os
-import re
-import secrets
 import shutil
-import socket
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import safetensors
-import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertkit import signs
-from bertkit.errors import InputError, NumericsError, StorageError
+from bertkit.errors import NumericsError, StorageError
 from bertkit.files import (
     DISK_ERRORS,
     PARTIAL,
@@ -48,91 +40,22 @@ from bertkit.files import (
     no_space,
     publish_dir,
     read_json,
+    read_tensors,
     remove_dir,
     remove_leftovers,
     require_space,
     sha256_file,
     to_json,
+    write_tensors,
 )
-
-T = TypeVar("T")
+from bertkit.train.processes import ALONE, Ranks
 
 MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-SECONDS_TO_SHOW_A_FILE = 10.0
 _known_damaged: set[Path] = set()  # found by this process, which resumed from an older one
 SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The processes that write a checkpoint together, over connections that nothing else uses.
-
-    Attributes:
-        rank: of this process.
-        size: how many they are.
-        group: a process group for objects on the CPU; None for a process by itself.
-    """
-
-    rank: int = 0
-    size: int = 1
-    group: Any = None
-
-    def each(self, work: Callable[[], T]) -> list[T]:
-        """Do a piece of work on every process; each gets the results of all, or raises the first one's error."""
-        outcome: list[Any] = [None, None]
-        try:
-            outcome[0] = work()
-        except Exception as error:
-            outcome[1] = error
-        outcomes = [outcome]
-        if self.size > 1:
-            outcomes = [[]] * self.size
-            torch.distributed.all_gather_object(outcomes, outcome, group=self.group)
-        for _, failure in outcomes:
-            if failure is not None:
-                raise failure
-        return [result for result, _ in outcomes]
-
-    def first(self, work: Callable[[], T]) -> T:
-        """Do a piece of work on the first process only; every process gets its result, or raises its error."""
-        return self.each(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
-
-    def check_shared(self, directory: Path) -> None:
-        """Refuse a directory that is not the same one for every process.
-
-        Raises:
-            InputError: a process, named with its host, does not find what the first one wrote.
-        """
-        if self.size == 1:
-            return
-        place = directory / ".shared"
-
-        def write() -> tuple[str, str]:
-            token = secrets.token_hex(8)
-            place.write_text(token)
-            return token, socket.gethostname()
-
-        token, host = self.first(write)
-
-        def look() -> None:
-            # a network file system may show a new file only after a while
-            give_up_at = time.monotonic() + SECONDS_TO_SHOW_A_FILE
-            while not (place.is_file() and place.read_text() == token):
-                if time.monotonic() > give_up_at:
-                    raise InputError(
-                        f"output_dir={directory}: process {self.rank} on {socket.gethostname()} does not see what process 0 on "
-                        f"{host} wrote there; choose a directory on a disk that all hosts share"
-                    )
-                time.sleep(0.1)
-
-        try:
-            self.each(look)
-        finally:
-            if self.rank == 0:
-                place.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -229,7 +152,7 @@ def step_dir(run_dir: Path, step: int) -> Path:
 def save(
     run_dir: Path,
     part: Part,
-    ranks: Ranks = Ranks(),
+    ranks: Ranks = ALONE,
     *,
     keep_last: int,
     best: int | None = None,
@@ -306,38 +229,6 @@ def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
                 print(f"warning: {path} could not be deleted ({error.strerror}); the next save tries again", flush=True)
                 return
         num_whole += path not in _known_damaged and (path / MANIFEST).is_file()
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file that depends on nothing but the tensors.
-
-    Raises:
-        OSError: of the disk; the library has a class of its own for it, with the number in the text.
-    """
-    ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
-    try:
-        save_file(ordered, path, metadata={"format": "pt"})
-    except safetensors.SafetensorError as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)  # the library makes files that nobody else can read
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    path.open("rb").close()  # the library calls a file that may not be read a missing one
-    try:
-        return dict(load_file(path))
-    except safetensors.SafetensorError as error:
-        raise InputError(f"{path}: damaged ({error}); restore it from a copy") from None
 
 
 def step_of(checkpoint_dir: Path) -> int:

@@ -17,29 +17,21 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
-from accelerate import Accelerator as Accelerator  # also for the annotations of the stages
 from torch import Tensor, nn
 
-from bertkit.errors import InputError
-from bertkit.train import rendezvous
-from bertkit.train.checkpoint import Ranks
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import Optimizer, clip_global_norm
-from bertkit.train.schedule import Schedule
-from bertkit.train.step_report import NO_SKIPS, Numbers, Skips
-from bertkit.train.step_report import StepReport as StepReport
-from bertkit.train.summation import TreeSum, check_processes, shards_of_parts, sum_over_processes
-
-TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}  # of one forward pass, where the micro-batch is chosen automatically
-T = TypeVar("T")
+from bertkit.train.processes import Accelerator, gather_in_order, sum_over_processes
+from bertkit.train.shares import parts_of_process
+from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepReport
+from bertkit.train.summation import TreeSum, exchange_and_add
 
 
 class MicroBatch(Protocol):
@@ -55,286 +47,226 @@ class MicroBatch(Protocol):
 
 
 Losses = Callable[[nn.Module, Any], dict[str, LossTerm]]
-Numbered = Sequence[tuple[int, MicroBatch]]
+Numbered = Sequence[tuple[int, MicroBatch]]  # the micro-batches of a step, each with its number in the global batch
 
 
-def choose_device(device: str) -> torch.device:
-    """Choose between "cpu" and "cuda"; auto takes CUDA where there is one.
+@dataclass(frozen=True)
+class Learner:
+    """What learns: a model, what updates it, and what is minimised.
 
-    Raises:
-        InputError: a CUDA device is asked for and there is none.
-    """
-    has_cuda = torch.cuda.is_available()
-    if device == "cuda" and not has_cuda:
-        raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
-    return torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
-
-
-def make_accelerator(device: str, num_processes: int) -> Accelerator:
-    """Set up processes and device.
-
-    Args:
-        device: "auto", "cpu" or "cuda"; auto takes CUDA where there is one.
-        num_processes: the world that was asked for; accelerate would quietly train in a smaller one.
-
-    Raises:
-        InputError: a CUDA device is asked for and there is none, or the world is another one.
-    """
-    chosen = choose_device(device).type
-    rendezvous.join(chosen)
-    accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
-    if accelerator.num_processes != num_processes:
-        raise InputError(
-            f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "
-            f"launch.num_processes={num_processes}, or with torchrun"
-        )
-    return accelerator
-
-
-def add_in_one_order(device: torch.device) -> None:
-    """Let a GPU add in the same order every time; by itself torch leaves some sums, as in attention, to chance.
-
-    Operators that cannot are refused from then on. A CPU always does.
-    """
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as torch asks for; before the first product
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads it, and filling takes time
-
-
-@contextlib.contextmanager
-def leaving_together(accelerator: Accelerator) -> Iterator[None]:
-    """Let no process end before the others, and close their connections: left open, they abort the interpreter's end."""
-    try:
-        yield
-        accelerator.wait_for_everyone()
-    finally:
-        if accelerator.num_processes > 1:
-            torch.distributed.destroy_process_group()
-
-
-def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
-    """Call a function on the main process only; every process gets its result, or raises its error."""
-    outcome: list[Any] = [None, None]
-    if accelerator.is_main_process:
-        try:
-            outcome[0] = function()
-        except Exception as error:
-            outcome[1] = error
-    if accelerator.num_processes > 1:
-        torch.distributed.broadcast_object_list(outcome, src=0)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]  # type: ignore[no-any-return]
-
-
-def ranks_of(accelerator: Accelerator) -> Ranks:
-    """Connect the processes for saving, apart from training, so that both can go on at a time; all of them call this."""
-    if accelerator.num_processes == 1:
-        return Ranks()
-    group = torch.distributed.new_group(backend="gloo", timeout=rendezvous.patience())
-    return Ranks(accelerator.process_index, accelerator.num_processes, group)
-
-
-def micro_shards(num_sequences: int, micro_sequences: int) -> list[tuple[int, int]]:
-    """Cut a global batch into its micro-shards: (first, last) of each; the last may be smaller."""
-    return [(first, min(first + micro_sequences, num_sequences)) for first in range(0, num_sequences, micro_sequences)]
-
-
-def shards_of_process(num_shards: int, process: int, num_processes: int) -> range:
-    """Give a process its neighbouring share of the micro-shards.
-
-    Raises:
-        InputError: a process would have none.
-    """
-    if num_shards < num_processes:
-        raise InputError(
-            f"{num_processes} processes but {num_shards} micro-batches a step; raise batch.sequences, lower "
-            "batch.micro_sequences, or start fewer processes (a run that has begun keeps its micro-batches)"
-        )
-    return range(num_shards * process // num_processes, num_shards * (process + 1) // num_processes)
-
-
-def check_layout(num_shards: int, num_parts: int | None, num_processes: int) -> None:
-    """Refuse a number of processes that cannot train on a batch as the run cuts it.
-
-    Args:
-        num_shards: micro-batches of a step, the fewest there may be.
-        num_parts: as for `train`.
-        num_processes: all of the run's.
-
-    Raises:
-        InputError: a process would have no micro-batch, or the gradients could not be added in the run's order.
-    """
-    if num_parts is not None:
-        check_processes(num_parts, num_processes)
-    shards_of_process(num_shards, 0, num_processes)
-
-
-def train(
-    accelerator: Accelerator,
-    model: nn.Module,
-    optimizer: Optimizer,
-    losses: Losses,
-    batches: Callable[[int], Numbered],
-    *,
-    first_step: int,
-    steps: int,
-    peak_learning_rate: float,
-    schedule: Schedule,
-    max_grad_norm: float,
-    seed: int,
-    num_parts: int | None = None,
-    skip_steps: Sequence[int] = (),
-    skips: Skips = NO_SKIPS,
-    is_read: Callable[[int], bool] = lambda step: True,
-    stop_requested: Callable[[], bool] = lambda: False,
-) -> Iterator[StepReport]:
-    """Train from `first_step` to `steps`, giving a report after each optimizer step.
-
-    Args:
+    Attributes:
         accelerator: what `make_accelerator` gave.
         model: prepared by the accelerator, in training mode.
         optimizer: over the model's parameters.
         losses: model and micro-batch -> loss terms.
-        batches: step -> this process's numbered micro-batches of it.
+    """
+
+    accelerator: Accelerator
+    model: nn.Module
+    optimizer: Optimizer
+    losses: Losses
+
+
+@dataclass(frozen=True)
+class Course:
+    """The steps to take.
+
+    Attributes:
+        batches: step, counted from 0 -> this process's micro-batches of it.
+        learning_rate: of a step, counted from 0.
         first_step: steps done already.
         steps: where to stop.
-        peak_learning_rate: what the schedule multiplies.
-        schedule: step, counted from 0 -> multiplier.
         max_grad_norm: the global norm is clipped to this.
-        seed: of the dropout, which is a function of (seed, step, micro-shard).
+        seed: of the dropout, which is a function of (seed, step, micro-batch).
         num_parts: add the gradients of so many parts of the global batch in one order, the same for every number of
             processes (`summation`); None leaves the order to data-parallel training.
         skip_steps: steps, counted from 1 as in the log, whose batches are left out.
+    """
+
+    batches: Callable[[int], Numbered]
+    learning_rate: Callable[[int], float]
+    first_step: int
+    steps: int
+    max_grad_norm: float
+    seed: int
+    num_parts: int | None = None
+    skip_steps: Sequence[int] = ()
+
+
+def train(
+    learner: Learner,
+    course: Course,
+    *,
+    skips: Skips = NO_SKIPS,
+    is_read: Callable[[int], bool] = lambda step: True,
+    stop_requested: Callable[[], bool] = lambda: False,
+) -> Iterator[StepReport]:
+    """Take the steps of a course, giving a report after each.
+
+    Args:
+        learner: trained in place.
+        course: the steps.
         skips: of the steps done already.
         is_read: whether the numbers of a step, counted from 1, will be read at once; those of other steps are read one
             step later, when the device is done with them anyway, to find out which were skipped.
         stop_requested: asked once a step; when any process says yes, every process's report says so.
     """
     unread: list[StepReport] = []
-    for step in range(first_step, steps):
+    for step in range(course.first_step, course.steps):
         started_at = time.perf_counter()
-        report = optimizer_step(
-            accelerator,
-            model,
-            optimizer,
-            losses,
-            batches(step) if step + 1 not in skip_steps else (),
-            step=step,
-            learning_rate=peak_learning_rate * schedule(step),
-            max_grad_norm=max_grad_norm,
-            seed=seed,
-            num_parts=num_parts,
-            stop_requested=stop_requested(),
-        )
+        micro_batches = course.batches(step) if step + 1 not in course.skip_steps else ()
+        report = optimizer_step(learner, course, step, micro_batches, stop_requested=stop_requested())
         if not report.is_left_out:
             unread.append(report)
-        found = []
-        reads_all = is_read(step + 1) or report.stop_requested or step + 1 == steps
+        skipped_before = []
+        # the newest report stays unread until the next step is under way: to read it now would wait for the device
+        reads_all = is_read(step + 1) or report.stop_requested or step + 1 == course.steps
         while len(unread) > (0 if reads_all else 1):
             oldest = unread.pop(0)
             skips = skips.after(oldest.fault is not None)
             if oldest.fault is not None and oldest is not report:
-                found.append(oldest)
+                skipped_before.append(oldest)
         seconds = time.perf_counter() - started_at
-        yield dataclasses.replace(report, seconds=seconds, is_read=reads_all, skips=skips, found=tuple(found))
+        yield dataclasses.replace(report, seconds=seconds, is_read=reads_all, skips=skips, found=tuple(skipped_before))
 
 
 def optimizer_step(
-    accelerator: Accelerator,
-    model: nn.Module,
-    optimizer: Optimizer,
-    losses: Losses,
-    micro_batches: Numbered,
-    *,
-    step: int,
-    learning_rate: float,
-    max_grad_norm: float,
-    seed: int,
-    num_parts: int | None,
-    stop_requested: bool,
+    learner: Learner, course: Course, step: int, micro_batches: Numbered, *, stop_requested: bool = False
 ) -> StepReport:
     """Take one step over this process's share of the global batch; without micro-batches, only report."""
-    world = accelerator.num_processes
-    names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
-    local = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
-    local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
-    *totals, num_tokens, num_shards, stops = _sum_over_processes(accelerator, local)
-    report = StepReport(
-        step=step + 1,
-        learning_rate=learning_rate,
-        num_tokens=int(num_tokens),
-        stop_requested=bool(stops),
-        counts=dict(zip(names, totals, strict=True)),
-        scored=frozenset(),
-        numbers=None,
-    )
+    report, num_micro_batches = _agree(learner, course, step, micro_batches, stop_requested)
     if not micro_batches:
         return report
-
-    scored: set[str] = set()
-
-    def backward(part: Numbered, are_averaged: bool) -> Tensor:
-        """Add the gradient of a part of the batch; give for each loss the sum, and then the right predictions."""
-        numbers = torch.zeros(2 * len(names), dtype=torch.float64, device=accelerator.device)
-        for number, (shard, batch) in enumerate(part):
-            is_last = are_averaged and number == len(part) - 1
-            with nullcontext() if is_last else accelerator.no_sync(model):
-                torch.manual_seed(_dropout_seed(seed, step, shard))
-                terms = losses(model, batch)
+    names, scored = list(report.counts), set()
+    gradients = _AnyOrder(learner) if course.num_parts is None else _InOrder(learner, course, num_micro_batches)
+    for part in gradients.parts(micro_batches):
+        numbers = torch.zeros(2 * len(names), dtype=torch.float64, device=learner.accelerator.device)
+        for number, batch in part:
+            torch.manual_seed(_dropout_seed(course.seed, step, number))
+            with gradients.exchanged(is_last=number == part[-1][0]):
+                terms = learner.losses(learner.model, batch)
                 # a loss without any prediction is 0 with a gradient of 0, so that every parameter takes part in every step
                 loss = sum(terms[name].sum / (report.counts[name] or 1) for name in names)
-                # data-parallel training averages the gradients of the processes; their sum is wanted
-                accelerator.backward(loss * world if are_averaged else loss)
+                learner.accelerator.backward(loss * gradients.scale)
             for index, name in enumerate(names):
                 right = terms[name].correct
                 numbers[index] += terms[name].sum.detach()
                 if right is not None:
                     scored.add(name)
                     numbers[len(names) + index] += right
-        return numbers
+        gradients.add(numbers)
+    numbers = gradients.finish()
+    grad_norm = clip_global_norm(learner.model.parameters(), course.max_grad_norm)
+    numbers = gradients.of_all(torch.cat([numbers, grad_norm[None].to(numbers)]))
+    _update(learner.optimizer, report.learning_rate, numbers)
+    return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(numbers))
 
-    if num_parts is None:
-        numbers = backward(micro_batches, are_averaged=True)
-    else:
-        by_number = dict(micro_batches)
-        parts = shards_of_parts(int(num_shards), num_parts, accelerator.process_index, world)
-        numbered_parts = [[(number, by_number[number]) for number in part] for part in parts]
-        numbers = _add_in_order(accelerator, model, numbered_parts, lambda part: backward(part, are_averaged=False))
-    grad_norm = clip_global_norm(model.parameters(), max_grad_norm)
-    numbers = torch.cat([numbers, grad_norm[None].to(numbers)])
-    if num_parts is None:
-        numbers = accelerator.reduce(numbers, "sum")
-        numbers[-1] /= world  # the norm, the same one on every process unless one of them fails
-    # every process sees the same numbers, and so decides alike
+
+def _agree(
+    learner: Learner, course: Course, step: int, micro_batches: Numbered, stop_requested: bool
+) -> tuple[StepReport, int]:
+    """Agree with the other processes on what this step is: counts, tokens, and whether any was asked to stop.
+
+    Gives the report to be filled in, and the number of all micro-batches.
+    """
+    names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
+    local: list[float] = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
+    local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
+    *counts, num_tokens, num_micro_batches, stops = sum_over_processes(learner.accelerator, local)
+    report = StepReport(
+        step=step + 1,
+        learning_rate=course.learning_rate(step),
+        num_tokens=int(num_tokens),
+        stop_requested=bool(stops),
+        counts=dict(zip(names, counts, strict=True)),
+        scored=frozenset(),
+        numbers=None,
+    )
+    return report, int(num_micro_batches)
+
+
+def _update(optimizer: Optimizer, learning_rate: float, numbers: Tensor) -> None:
+    """Update the weights, unless a number is not finite; every process sees the same numbers, and so decides alike."""
     optimizer.found_inf = (~torch.isfinite(numbers).all()).to(torch.float32)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["rate_scale"]
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return dataclasses.replace(report, scored=frozenset(scored), numbers=Numbers(numbers))
 
 
-def _add_in_order(
-    accelerator: Accelerator, model: nn.Module, parts: Sequence[Numbered], backward: Callable[[Numbered], Tensor]
-) -> Tensor:
-    """Leave in the model the sum of the gradients of all parts of all processes; give the sum of their numbers."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    gradients, numbers = TreeSum(), TreeSum()
-    for part in parts:
-        numbers.add(backward(part))
-        gradients.add(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained]))
-        for parameter in trained:
+class _AnyOrder:
+    """Gradients that data-parallel training adds, in the order that is fastest."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.accelerator, self.model = learner.accelerator, learner.model
+        self.scale = learner.accelerator.num_processes  # the exchange averages over processes: times this it is the sum
+
+    def parts(self, micro_batches: Numbered) -> list[Numbered]:
+        """All of this process's micro-batches are one part."""
+        return [micro_batches]
+
+    def exchanged(self, is_last: bool) -> AbstractContextManager[None]:
+        """Exchange gradients once, after the last micro-batch."""
+        return nullcontext() if is_last else self.accelerator.no_sync(self.model)
+
+    def add(self, numbers: Tensor) -> None:
+        """Take this process's numbers; its gradient is in the model."""
+        self.numbers = numbers
+
+    def finish(self) -> Tensor:
+        """The whole gradient is in the model; give this process's numbers."""
+        return self.numbers
+
+    def of_all(self, numbers: Tensor) -> Tensor:
+        """Sum numbers over the processes; the last one, the gradient's norm, is the same on each unless one of them fails."""
+        numbers = self.accelerator.reduce(numbers, "sum")
+        numbers[-1] /= self.scale
+        return numbers
+
+
+class _InOrder:
+    """Gradients of the parts of a batch, added in the order of `summation` whatever the processes."""
+
+    scale = 1
+
+    def __init__(self, learner: Learner, course: Course, num_micro_batches: int) -> None:
+        assert course.num_parts is not None, "gradients are added in one order part by part"
+        self.accelerator, self.model = learner.accelerator, learner.model
+        self.num_parts, self.num_micro_batches = course.num_parts, num_micro_batches
+        self.trained = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
+        self.gradients, self.numbers = TreeSum(), TreeSum()
+
+    def parts(self, micro_batches: Numbered) -> list[Numbered]:
+        """Group this process's micro-batches by parts; some may be empty."""
+        by_number, rank, size = dict(micro_batches), self.accelerator.process_index, self.accelerator.num_processes
+        parts = parts_of_process(self.num_micro_batches, self.num_parts, rank, size)
+        return [[(number, by_number[number]) for number in part] for part in parts]
+
+    def exchanged(self, is_last: bool) -> AbstractContextManager[None]:
+        """Exchange nothing yet."""
+        no_exchange: AbstractContextManager[None] = self.accelerator.no_sync(self.model)
+        return no_exchange
+
+    def add(self, numbers: Tensor) -> None:
+        """Take a part's numbers, and its gradient out of the model."""
+        self.numbers.add(numbers)
+        whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.trained]
+        self.gradients.add(torch.cat([gradient.reshape(-1) for gradient in whole]))
+        for parameter in self.trained:
             parameter.grad = None
-    gradient, total = (
-        sum_over_processes(branch.total(), accelerator.process_index, accelerator.num_processes)
-        for branch in (gradients, numbers)
-    )
-    pieces = torch.split(gradient, [parameter.numel() for parameter in trained])
-    for parameter, piece in zip(trained, pieces, strict=True):
-        parameter.grad = piece.view_as(parameter)
-    return total
+
+    def finish(self) -> Tensor:
+        """Leave the whole gradient, of all processes, in the model; give the sum of their numbers."""
+        rank, size = self.accelerator.process_index, self.accelerator.num_processes
+        gradient, numbers = (exchange_and_add(tree.total(), rank, size) for tree in (self.gradients, self.numbers))
+        pieces = torch.split(gradient, [parameter.numel() for parameter in self.trained])
+        for parameter, piece in zip(self.trained, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
+        return numbers
+
+    def of_all(self, numbers: Tensor) -> Tensor:
+        """They are those of all processes already."""
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -377,10 +309,8 @@ def evaluate(
                 correct = math.nan if term.correct is None else float(term.correct)
                 for index, value in enumerate((float(term.sum), correct, float(term.count))):
                     total[index] += value
-    gathered: list[dict[str, list[float]]] = [sums]
-    if accelerator.num_processes > 1:
-        gathered = [{} for _ in range(accelerator.num_processes)]
-        torch.distributed.all_gather_object(gathered, sums)
+    rank, size = accelerator.process_index, accelerator.num_processes
+    gathered = gather_in_order([(rank, sums)], size)
     names = sorted({name for part in gathered for name in part})
     results = {}
     for name in names:
@@ -390,17 +320,7 @@ def evaluate(
     return results
 
 
-def _sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
-    """Sum numbers of the host over all processes; a process by itself does not ask its device."""
-    if accelerator.num_processes == 1:
-        return list(values)
-    # where the hosts are connected too, their numbers need not wait for the work of a GPU
-    device = "cpu" if "cpu:gloo" in torch.distributed.get_backend_config() else accelerator.device
-    numbers = torch.tensor(values, dtype=torch.float64, device=device)
-    return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
-
-
-def _dropout_seed(seed: int, step: int, shard: int) -> int:
-    """A 63-bit seed for the dropout of one micro-shard of one step."""
-    digest = hashlib.blake2b(f"dropout {seed} {step} {shard}".encode(), digest_size=8).digest()
+def _dropout_seed(seed: int, step: int, number: int) -> int:
+    """A 63-bit seed for the dropout of one micro-batch of one step."""
+    digest = hashlib.blake2b(f"dropout {seed} {step} {number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,10 +1,13 @@
-"""The learning rate over the steps: step -> multiplier of the peak, a pure function; steps count from 0."""
+"""The learning rate over the steps: pure functions of the step, which counts from 0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bertkit.train.config import ScheduleConfig
 
-Schedule = Callable[[int], float]
+
+def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
+    """Give the learning rate of a step, counted from 0: the peak, times `polynomial`."""
+    return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
 
 
 def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_from: str) -> float:

@@ -17,38 +17,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, distributed
 
-from bertkit.errors import InputError
-
-FEWEST_PARTS = 4  # so that a run can go on with 1, 2 or 4 processes, however it began
-
-
-def num_parts_for(num_shards: int) -> int:
-    """Choose K for a batch of so many micro-batches: the largest power of two that gives each part at least one, or 4."""
-    return max(FEWEST_PARTS, 1 << (num_shards.bit_length() - 1))
-
-
-def check_processes(num_parts: int, num_processes: int) -> None:
-    """Refuse a number of processes that cannot add in the order of the run.
-
-    Raises:
-        InputError: it does not divide the number of parts.
-    """
-    if num_parts % num_processes:
-        fitting = [str(1 << power) for power in range(num_parts.bit_length())]
-        raise InputError(
-            f"{num_processes} processes: reproducibility=strict adds the gradients of {num_parts} parts of a batch in one "
-            f"order, for {', '.join(fitting[:-1])} or {fitting[-1]} processes; start as many"
-        )
-
-
-def shards_of_parts(num_shards: int, num_parts: int, process: int, num_processes: int) -> list[range]:
-    """Give the micro-batches of each of a process's parts; none for some parts where there are fewer than parts.
-
-    Together they are the process's neighbouring share, `loop.shards_of_process`.
-    """
-    mine = range(num_parts * process // num_processes, num_parts * (process + 1) // num_processes)
-    return [range(num_shards * part // num_parts, num_shards * (part + 1) // num_parts) for part in mine]
-
 
 class TreeSum:
     """Adds tensors that come one after another, a power of two of them, as a balanced binary tree does.
@@ -73,7 +41,7 @@ class TreeSum:
         return total
 
 
-def sum_over_processes(tensor: Tensor, process: int, num_processes: int) -> Tensor:
+def exchange_and_add(tensor: Tensor, process: int, num_processes: int) -> Tensor:
     """Give the sum of every process's tensor, the same bits on each: neighbours first, then pairs of them, and so on.
 
     Args:

@@ -1,0 +1,260 @@
+"""The processes of a run, as training sees them: how they find each other, and everything that they say to one another.
+
+One home for collectives; the sum of gradients in one order has its own, `summation`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator as Accelerator  # its one home; also for annotations elsewhere
+
+from bertkit import signs
+from bertkit.errors import InputError
+
+T = TypeVar("T")
+
+STORE = "BERTKIT_STORE_FD"  # set by the launcher: rank 0's is a socket that listens already, the others' is empty
+SIGNS = "bertkit/signs"  # in the store: the number of all processes' signs of life
+PATIENCE = datetime.timedelta(days=14)  # longer than any work; torch keeps milliseconds in 32 bits, which are 24 days
+SECONDS_TO_SHOW_A_FILE = 10.0
+
+
+def choose_device(device: str) -> torch.device:
+    """Choose between "cpu" and "cuda"; auto takes CUDA where there is one.
+
+    Raises:
+        InputError: a CUDA device is asked for and there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        raise InputError("device=cuda: no CUDA device here; set device=cpu or device=auto")
+    return torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
+
+
+def make_accelerator(device: str, num_processes: int) -> Accelerator:
+    """Set up processes and device.
+
+    Args:
+        device: "auto", "cpu" or "cuda"; auto takes CUDA where there is one.
+        num_processes: the world that was asked for; accelerate would quietly train in a smaller one.
+
+    Raises:
+        InputError: a CUDA device is asked for and there is none, or the world is another one.
+    """
+    chosen = choose_device(device).type
+    join(chosen)
+    accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
+    if accelerator.num_processes != num_processes:
+        raise InputError(
+            f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "
+            f"launch.num_processes={num_processes}, or with torchrun"
+        )
+    return accelerator
+
+
+def join(device_type: str) -> None:
+    """Make the process group, where there are several processes: over the launcher's own socket, or as torchrun has it.
+
+    By itself torch listens on every address of the host, and anyone who reaches the port may take part. The launcher's
+    socket listens on one address: 127.0.0.1, or host 0's.
+
+    Raises:
+        InputError: there are more processes on this host than CUDA devices.
+    """
+    listener = os.environ.pop(STORE, None)
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") in (None, "1") or dist.is_initialized():
+        return
+    if device_type == "cuda":
+        check_devices(os.environ, torch.cuda.device_count())
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+    if listener is None:
+        dist.init_process_group(backend, timeout=patience())
+        counter = dist.TCPStore(*address, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
+        signs.share(lambda more: int(counter.add(SIGNS, more)))
+        return
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        *address,
+        size,
+        is_master=bool(listener),
+        timeout=PATIENCE,
+        master_listen_fd=int(listener) if listener else None,
+    )
+    prefixed = dist.PrefixStore("bertkit", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=size, timeout=patience())
+
+
+def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
+    """Refuse more processes on a host than it has CUDA devices, in each of them.
+
+    Raises:
+        InputError: there are more.
+    """
+    num_here = int(variables.get("LOCAL_WORLD_SIZE", int(variables["LOCAL_RANK"]) + 1))
+    if "SLURM_GPUS_PER_TASK" in variables:
+        return  # Slurm gave each its own
+    if num_here > num_devices:
+        raise InputError(
+            f"{num_here} processes on this host for {num_devices} CUDA device(s); start at most one for each device that all of "
+            f"them see (launch.num_processes={num_devices}; under srun --gpus-per-task=1 gives each its own), or set device=cpu"
+        )
+
+
+def patience() -> datetime.timedelta | None:
+    """Give the timeout of a process group; None for torch's own.
+
+    Where a launcher or a watch ends what hangs, after `launch.hang_timeout_seconds` and by name, torch must not come
+    first: it ends the processes that wait, after 10 or 30 minutes, also for one that is at work and says so.
+    """
+    return PATIENCE if signs.is_heard() else None
+
+
+@contextlib.contextmanager
+def leaving_together(accelerator: Accelerator) -> Iterator[None]:
+    """Let no process end before the others, and close their connections: left open, they abort the interpreter's end."""
+    try:
+        yield
+        accelerator.wait_for_everyone()
+    finally:
+        if accelerator.num_processes > 1:
+            torch.distributed.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that write a checkpoint together, over connections that nothing else uses.
+
+    Attributes:
+        rank: of this process.
+        size: how many they are.
+        group: a process group for objects on the CPU; None for a process by itself.
+    """
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None
+
+    def each(self, work: Callable[[], T]) -> list[T]:
+        """Do a piece of work on every process; each gets the results of all, or raises the first one's error."""
+        outcome: list[Any] = [None, None]
+        try:
+            outcome[0] = work()
+        except Exception as error:
+            outcome[1] = error
+        outcomes = [outcome]
+        if self.size > 1:
+            outcomes = [[]] * self.size
+            torch.distributed.all_gather_object(outcomes, outcome, group=self.group)
+        for _, failure in outcomes:
+            if failure is not None:
+                raise failure
+        return [result for result, _ in outcomes]
+
+    def first(self, work: Callable[[], T]) -> T:
+        """Do a piece of work on the first process only; every process gets its result, or raises its error."""
+        return self.each(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+
+    def check_shared(self, directory: Path) -> None:
+        """Refuse a directory that is not the same one for every process.
+
+        Raises:
+            InputError: a process, named with its host, does not find what the first one wrote.
+        """
+        if self.size == 1:
+            return
+        place = directory / ".shared"
+
+        def write() -> tuple[str, str]:
+            token = secrets.token_hex(8)
+            place.write_text(token)
+            return token, socket.gethostname()
+
+        token, host = self.first(write)
+
+        def look() -> None:
+            # a network file system may show a new file only after a while
+            give_up_at = time.monotonic() + SECONDS_TO_SHOW_A_FILE
+            while not (place.is_file() and place.read_text() == token):
+                if time.monotonic() > give_up_at:
+                    raise InputError(
+                        f"output_dir={directory}: process {self.rank} on {socket.gethostname()} does not see what process 0 on "
+                        f"{host} wrote there; choose a directory on a disk that all hosts share"
+                    )
+                time.sleep(0.1)
+
+        try:
+            self.each(look)
+        finally:
+            if self.rank == 0:
+                place.unlink(missing_ok=True)
+
+
+ALONE = Ranks()
+
+
+def ranks_of(accelerator: Accelerator) -> Ranks:
+    """Connect the processes for saving, apart from training, so that both can go on at a time; all of them call this."""
+    if accelerator.num_processes == 1:
+        return ALONE
+    group = torch.distributed.new_group(backend="gloo", timeout=patience())
+    return Ranks(accelerator.process_index, accelerator.num_processes, group)
+
+
+def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
+    """Call a function on the main process only; every process gets its result, or raises its error."""
+    outcome: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            outcome[0] = function()
+        except Exception as error:
+            outcome[1] = error
+    if accelerator.num_processes > 1:
+        torch.distributed.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]  # type: ignore[no-any-return]
+
+
+def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """Sum numbers of the host over all processes; a process by itself does not ask its device."""
+    if accelerator.num_processes == 1:
+        return list(values)
+    # where the hosts are connected too, their numbers need not wait for the work of a GPU
+    device = "cpu" if "cpu:gloo" in torch.distributed.get_backend_config() else accelerator.device
+    numbers = torch.tensor(values, dtype=torch.float64, device=device)
+    return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
+
+
+def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
+    """Collect the predictions of all processes, each exactly once, in the order of their numbers.
+
+    Every process calls it with what it predicted: any share, uneven or with some of it twice (where a last batch was
+    filled up). Afterwards each has all.
+
+    Args:
+        numbered: (number, prediction) of this process.
+        total: how many there are over all processes; their numbers are 0 to total - 1.
+    """
+    from torch import distributed
+
+    own = dict(numbered)
+    everyone: list[dict[int, T]] = [own]
+    if distributed.is_available() and distributed.is_initialized():
+        everyone = [own] * distributed.get_world_size()
+        distributed.all_gather_object(everyone, own)
+    gathered = {number: prediction for part in everyone for number, prediction in part.items()}
+    assert sorted(gathered) == list(range(total)), f"predictions of {len(gathered)} examples, expected {total}"
+    return [gathered[number] for number in range(total)]
