@@ -1,1 +1,20 @@
-"""A run: its directory, model, optimizer and checkpoints; what it minimises, measures and answers."""
+"""A run: the only place where data, model, training and tasks meet.
+
+Doors:
+
+    directory      a run's folder: whose it is, whether it is done, a clean stop
+    rules          which settings may change when a run is resumed
+    start          the weights that a run begins with
+    task_data      the splits of a task, as features
+    length_phases  which steps see sequences of which length
+    opening        holds the folder, and says what is going to happen
+    platform       what the last bits depend on beside the settings
+    state          model, optimizer and checkpoints
+    trainer        `fit`: from the first step to the last, a generator of events
+    result         writes what a run leaves
+    objective      what is minimised, of a packed batch
+    measure        losses on prepared text, and whether things fit together
+    task_model     a model with its task
+    answers        its predictions, in order, by any number of processes
+    memory         what a step needs, and what is there
+"""

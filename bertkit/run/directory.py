@@ -26,7 +26,7 @@ import yaml
 from bertkit import __version__, signs
 from bertkit.errors import InputError
 from bertkit.files import flush, locked, read_json, remove_leftovers, to_json, write_durably
-from bertkit.launch.launcher import SAME_REQUEST_SECONDS, STOP_SIGNALS, world_from_environment
+from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, world_from_environment
 from bertkit.run import rules as resume_rules
 from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, class_of
 
@@ -139,7 +139,7 @@ def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str
 
 
 @contextlib.contextmanager
-def opened(
+def held(
     directory: Path,
     settings: dict[str, Any],
     identity: dict[str, Any],
@@ -163,7 +163,7 @@ def opened(
         yield changes
 
 
-def record(
+def record_changes(
     directory: Path, changes: Sequence[Change], step: int, settings: dict[str, Any], identity: dict[str, Any]
 ) -> list[str]:
     """Write down what changes when a run goes on from a step; give a line on each change.

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.data.config import InstancesConfig, SegmentsConfig
-from bertkit.data.epochs import EpochCache
 from bertkit.data.instances import open_instances
 from bertkit.data.prepared import PreparedDataset
-from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
-from bertkit.settings.schemas import PretrainSettings
-from bertkit.stages.evaluate import held_out_sampler
-from bertkit.train import loop
-from bertkit.train.summation import FEWEST_PARTS
+from bertkit.data.sampling import EpochCache, ExampleSource, InstanceSampler, Sampler
+from bertkit.run.measure import held_out_sampler
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.loop import Numbered
+from bertkit.train.shares import FEWEST_PARTS, TOKENS_AT_ONCE, micro_batch_ranges, share_of_process
+from bertkit.view import console
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Phase:
         max_seq_length: of its sequences, in tokens.
         sampler: over the text to train on.
         held_out: over the text to evaluate on; None where there is none.
-        shards: the micro-batches of a global batch, (first, last) sequence of each.
+        micro_batches: of a global batch, (first, last) sequence of each.
     """
 
     first_step: int
@@ -40,17 +40,44 @@ class Phase:
     max_seq_length: int
     sampler: ExampleSource
     held_out: ExampleSource | None
-    shards: list[tuple[int, int]]
+    micro_batches: list[tuple[int, int]]
 
-    def micro_batches(self, step: int, mine: range) -> loop.Numbered:
-        """Give the micro-batches with the numbers `mine` of a step of the run, counted from 0."""
-        ranges = [self.shards[number] for number in mine]
-        batch_size = self.shards[-1][1]
-        return list(zip(mine, self.sampler.micro_batches(step - self.first_step, batch_size, ranges), strict=True))
+    @property
+    def batch_size(self) -> int:
+        """Sequences of a step."""
+        return self.micro_batches[-1][1]
 
-    def examples(self, step: int) -> list[tuple[int, int]]:
-        """Name the examples of a step of the run, counted from 0: the phase's epoch, and the number within it."""
-        return self.sampler.examples(step - self.first_step, self.shards[-1][1])
+    def describe(self, steps: int) -> str:
+        """Say how often the phase sees the text, and how a step is cut up; of which steps, where it has not all of them."""
+        own = range(self.first_step, self.last_step)
+        longest = self.max_seq_length if len(own) < steps else None
+        epoch_length = self.sampler.epoch_length
+        return console.phase_line(own, longest, self.batch_size, epoch_length, len(self.micro_batches))
+
+
+class LengthPhases:
+    """The phases of a run, in order: the examples of every step, counted from 0."""
+
+    def __init__(self, phases: list[Phase]) -> None:
+        self.all = phases
+
+    def at(self, step: int) -> Phase:
+        """Give the phase of a step; beyond the end it is the last one."""
+        return next((phase for phase in self.all if step < phase.last_step), self.all[-1])
+
+    def micro_batches(self, step: int, process: int, num_processes: int) -> Numbered:
+        """Give a process's micro-batches of a step."""
+        phase = self.at(step)
+        mine = share_of_process(len(phase.micro_batches), process, num_processes)
+        ranges = [phase.micro_batches[number] for number in mine]
+        return list(
+            zip(mine, phase.sampler.micro_batches(step - phase.first_step, phase.batch_size, ranges), strict=True)
+        )
+
+    def names(self, step: int) -> list[tuple[int, int]]:
+        """Name the examples of a step: the phase's epoch, and the number within it."""
+        phase = self.at(step)
+        return phase.sampler.examples(step - phase.first_step, phase.batch_size)
 
 
 def segments_of(settings: PretrainSettings) -> list[SegmentsConfig | InstancesConfig]:
@@ -76,14 +103,13 @@ def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewe
         return min(batch.micro_sequences, batch.sequences)
     if batch.micro_tokens != "auto":
         return min(max(1, batch.micro_tokens // longest), batch.sequences)
-    most = max(1, min(loop.TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
-    num_shards = math.ceil(batch.sequences / most)
-    return math.ceil(batch.sequences / num_shards)
+    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
+    return math.ceil(batch.sequences / math.ceil(batch.sequences / most))
 
 
 def make_phases(
     settings: PretrainSettings, dataset: PreparedDataset, cache_dir: Path, micro_sequences: list[int]
-) -> list[Phase]:
+) -> LengthPhases:
     """Lay out a run.
 
     Args:
@@ -104,10 +130,10 @@ def make_phases(
                 max_seq_length=segments.max_seq_length,
                 sampler=sampler,
                 held_out=held_out,
-                shards=loop.micro_shards(settings.batch.sequences, micro_sequences[number]),
+                micro_batches=micro_batch_ranges(settings.batch.sequences, micro_sequences[number]),
             )
         )
-    return phases
+    return LengthPhases(phases)
 
 
 def _samplers(

@@ -5,6 +5,7 @@ Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,54 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import signs
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
-from bertkit.model import kernels
+from bertkit.fast import FastWays
 from bertkit.model.layout import Layout, on_device
-from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, squared_error
+from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
+
+
+@dataclass(frozen=True)
+class _Entrance:
+    """Where batches enter a model: onto its device, in a precision, and with numbers of rows that come again.
+
+    oneDNN makes and keeps a program for each number of rows (`FastWays.even_rows`). Where it computes, tokens and masked
+    positions are rounded up here, and who asks for logits takes those of the first, real rows; nothing flows back from
+    the others.
+    """
+
+    device: torch.device
+    precision: str
+    is_rounding: bool
+
+    @classmethod
+    def of(cls, model: nn.Module, precision: str) -> _Entrance:
+        weight, fast = next(model.parameters()), _fast_ways_of(model)
+        is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
+        return cls(weight.device, precision, fast.even_rows and is_by_onednn and weight.device.type == "cpu")
+
+    def num_slack(self, num_rows: int) -> int:
+        """There are 32 numbers of rows between each power of 2 and the next, so that at most a 32nd is added."""
+        return -num_rows % (1 << max(0, num_rows.bit_length() - 6)) if self.is_rounding else 0
+
+    def rows(self, array: NDArray[Any], of_slack: int = 0) -> Tensor:
+        padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=of_slack)
+        return _tensor(padded, self.device)
+
+    def tokens(self, batch: PretrainBatch | TaskBatch) -> tuple[Tensor, Tensor, Layout]:
+        lengths, num_slack = torch.from_numpy(batch.sequence_lengths), self.num_slack(batch.num_tokens)
+        layout = Layout.from_lengths(lengths, self.device, num_slack=num_slack)
+        return self.rows(batch.input_ids), self.rows(batch.token_type_ids), layout
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def _fast_ways_of(model: Any) -> FastWays:
+    fast: FastWays = getattr(model, "module", model).fast  # data-parallel training wraps the model
+    return fast
+
+
+def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    return on_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = "fp32") -> dict[str, LossTerm]:
@@ -26,21 +72,16 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are in
     bfloat16; weights, LayerNorm, softmax of the losses and gradients stay in float32.
     """
-    logits = _pretraining_logits(model, batch, precision)
-    device, count = logits["masked_lm"].device, len(batch.masked_labels)
-    padded = np.pad(batch.masked_labels, (0, len(logits["masked_lm"]) - count), constant_values=IGNORED)
-    terms = {"mlm": _masked_lm_loss(logits["masked_lm"], _tensor(padded, device), count)}
+    signs.beat()  # a step, or an evaluation, may be many forward passes long
+    entrance = _Entrance.of(model, precision)
+    with entrance.autocast():
+        logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits
+    masked_lm_loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
+    labels = entrance.rows(batch.masked_labels, IGNORED)
+    terms = {"mlm": masked_lm_loss(logits["masked_lm"], labels, count=len(batch.masked_labels))}
     if batch.next_sentence_labels is not None and "next_sentence" in logits:
-        terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, device))
+        terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, entrance.device))
     return terms
-
-
-def _masked_lm_loss(logits: Tensor, labels: Tensor, count: int) -> LossTerm:
-    """The cross-entropy of logits that nobody looks at any more."""
-    if not kernels.takes_loss(logits):
-        return cross_entropy(logits, labels, count=count)
-    total, best = kernels.loss_in_place(logits, labels)
-    return LossTerm(total, count, (best == labels).sum())
 
 
 @torch.no_grad()
@@ -48,30 +89,13 @@ def best_tokens(
     model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Give the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
-    logits = _pretraining_logits(model, batch, precision)["masked_lm"][: len(batch.masked_positions)]
-    shares = torch.softmax(logits.float(), -1)
+    signs.beat()
+    entrance = _Entrance.of(model, precision)
+    with entrance.autocast():
+        logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits["masked_lm"]
+    shares = torch.softmax(logits[: len(batch.masked_positions)].float(), -1)
     best = shares.topk(min(top_k, shares.shape[-1]), -1)
     return best.indices.cpu().numpy(), best.values.cpu().numpy()
-
-
-def _pretraining_logits(model: nn.Module, batch: PretrainBatch, precision: str) -> dict[str, Tensor]:
-    """Give the logits of both heads; those of the masked LM may have more rows (`kernels.rows_to_add`), which mean nothing."""
-    signs.beat()  # a step, or an evaluation, may be many forward passes long
-    device = next(model.parameters()).device
-    layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        num_more = kernels.rows_to_add(len(batch.masked_positions), next(model.parameters()))
-        logits: dict[str, Tensor] = model(
-            _tensor(batch.input_ids, device),
-            _tensor(batch.token_type_ids, device),
-            layout,
-            masked_positions=_tensor(np.pad(batch.masked_positions, (0, num_more)), device),
-        ).logits
-    return logits
-
-
-def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    return on_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def task_losses(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> dict[str, LossTerm]:
@@ -122,12 +146,10 @@ def task_logits(
 
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
     signs.beat()  # a step, or an evaluation, may be many forward passes long
-    device = next(model.parameters()).device
-    layout = Layout.from_lengths(torch.from_numpy(batch.sequence_lengths), device)
-    ids, types = _tensor(batch.input_ids, device), _tensor(batch.token_type_ids, device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        logits: Tensor = model(ids, types, layout).logits[batch.head]
-    return logits
+    entrance = _Entrance.of(model, precision)
+    with entrance.autocast():
+        logits: Tensor = model(*entrance.tokens(batch)).logits[batch.head]
+    return logits[: batch.num_tokens]  # of sequences there are no more than tokens
 
 
 def _span_loss(logits: Tensor, sequence_lengths: NDArray[np.int64], labels: Tensor) -> LossTerm:

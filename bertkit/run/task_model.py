@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from torch import nn
 
 from bertkit.config import build, conf_dir
 from bertkit.data.tokenizer import Tokenizer
@@ -15,11 +16,12 @@ from bertkit.errors import InputError
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.model.config import TASK_HEADS
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.answers import TOP_K, Predictor
 from bertkit.run.directory import read_manifest, read_settings, run_of
-from bertkit.tasks import shapes
+from bertkit.tasks import fill_mask
 from bertkit.tasks.config import TaskConfig
-
-KIND_OF = {head: kind for kind, head in shapes.HEADS.items()}
+from bertkit.tasks.shapes import shape_of, shape_of_head
+from bertkit.tasks.task import Shape
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,25 @@ class TaskModel:
 
     Attributes:
         model: packed, in evaluation mode, on the CPU.
-        head: the one that predicts: of a task, or "masked_lm".
+        shape: of its examples: that of its task, or fill-mask.
         tokenizer: of the model.
         task: how its examples are written, and its sizes.
         labels: of the model, in the order of its logits; none for a regression, spans, choices and masked LM.
     """
 
     model: BertWithHeads
-    head: str
+    shape: Shape
     tokenizer: Tokenizer
     task: TaskConfig
     labels: tuple[str, ...]
+
+    def predictor(
+        self, precision: str, micro_tokens: int, model: nn.Module | None = None, top_k: int = TOP_K
+    ) -> Predictor:
+        """Give what predicts with this model, or with another form of it, such as the prepared one."""
+        return Predictor(
+            model or self.model, self.shape, self.tokenizer, self.task, self.labels, precision, micro_tokens, top_k
+        )
 
 
 def open_task_model(model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any]) -> TaskModel:
@@ -76,10 +86,10 @@ def open_task_model(model_dir: str, task: TaskConfig | None, changes: Mapping[st
             )
         text = _changed({**_general("sequence"), "max_seq_length": model.config.max_position_embeddings}, changes)
         text = dataclasses.replace(text, columns=dataclasses.replace(text.columns, text_pair=None))
-        return TaskModel(model, "masked_lm", tokenizer, text, ())
-    kind = KIND_OF[heads[0]]
-    labels = labels_of(model) if kind in ("sequence", "tagging") else ()
-    return TaskModel(model, heads[0], tokenizer, _task_for(model_dir, model, kind, task, changes), labels)
+        return TaskModel(model, fill_mask.SHAPE, tokenizer, text, ())
+    task = _task_for(model_dir, model, heads[0], task, changes)
+    shape = shape_of(task)
+    return TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
 
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
@@ -96,7 +106,7 @@ def check_labels(model_dir: str, opened: TaskModel) -> None:
         InputError: both sets are named.
     """
     task = opened.task
-    if task.kind not in ("sequence", "tagging"):
+    if not opened.shape.has_names:
         return
     wanted = "numbers" if task.is_regression else ", ".join(task.label_names or ())
     has = ", ".join(opened.labels) or "numbers"
@@ -111,17 +121,18 @@ def check_labels(model_dir: str, opened: TaskModel) -> None:
 
 
 def _task_for(
-    model_dir: str, model: BertWithHeads, kind: str, task: TaskConfig | None, changes: Mapping[str, Any]
+    model_dir: str, model: BertWithHeads, head: str, task: TaskConfig | None, changes: Mapping[str, Any]
 ) -> TaskConfig:
+    kind = shape_of_head(head).kind
     longest = model.config.max_position_embeddings
-    multi_label = kind == "sequence" and model.config.problem_type == "multi_label_classification"
+    multi_label = head == "sequence" and model.config.problem_type == "multi_label_classification"
     if task is None:
         settings = task_settings_of_run(model_dir)
         if settings is None:
             settings = _general(kind)
             settings |= {"max_seq_length": min(settings["max_seq_length"], longest), "multi_label": multi_label}
         task = _changed(settings, changes)
-    if task.kind != kind:
+    if shape_of(task).head != head:
         raise InputError(
             f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another one of "
             "the two"
@@ -170,5 +181,5 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
         return None
     task: dict[str, Any] = settings["task"]
     corpus = read_manifest(run_dir).get("corpus", {})  # older runs do not say it
-    has_pairs = isinstance(corpus, dict) and corpus.get("has_pairs") and task.get("kind") == "sequence"
+    has_pairs = isinstance(corpus, dict) and corpus.get("has_pairs") and task["columns"]["text_pair"] is not None
     return {**task, "needs_pair": True} if has_pairs else task

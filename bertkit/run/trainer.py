@@ -1,250 +1,217 @@
-"""What pretraining and fine-tuning have in common: a run from its directory's opening to its last step.
+"""One way from the first step of a run to its last, for pretraining and fine-tuning: `fit`, a generator of events.
 
-with opened(...) as record_changes:  # the run's directory, held by this run
-stage = _Pretraining(...)        # resumes, or starts
-stage.run(record_changes)        # steps; logs, evaluations and checkpoints on the way; the end
+A stage writes `for event in fit(settings, state, lessons, progress)`, and is given for every step
+
+    Trained     the step is done, nothing is written: the stage evaluates if that is due, and may ask for a checkpoint
+    Recorded    its row and its checkpoint are written: the stage shows what it measured
 """
 
 from __future__ import annotations
 
-import abc
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from bertkit import signs
-from bertkit.config import to_mapping
 from bertkit.errors import StoppedError
-from bertkit.launch.launcher import stopped_line
-from bertkit.progress import Progress
-from bertkit.run import directory as runs
-from bertkit.run import rules as resume_rules
-from bertkit.run.state import TrainingRun
-from bertkit.settings.schemas import FinetuneSettings, PretrainSettings
-from bertkit.train import loop
+from bertkit.launch.world import stopped_line
+from bertkit.run.directory import stop_on_signal
+from bertkit.run.state import TrainingState
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.log import MetricsLog
-from bertkit.train.schedule import polynomial
+from bertkit.train.loop import Course, Learner, Losses, Numbered, train
+from bertkit.train.schedule import learning_rate
+from bertkit.train.step_report import StepReport
 from bertkit.view import console
-
-Settings = TypeVar("Settings", PretrainSettings, FinetuneSettings)
-
-
-@contextlib.contextmanager
-def opened(
-    accelerator: loop.Accelerator,
-    settings: PretrainSettings | FinetuneSettings,
-    identity: dict[str, Any],
-    facts: dict[str, Any],
-    rules: resume_rules.Rules,
-) -> Iterator[Callable[[int], None]]:
-    """Hold the directory of a run, by its first process; give what writes down, at a step, what changes from there on.
-
-    Raises:
-        InputError: the directory holds another run, or something that is no run.
-        LockedError: the run is live elsewhere.
-    """
-    directory, mapping = Path(settings.output_dir), to_mapping(settings)
-    with loop.leaving_together(accelerator), contextlib.ExitStack() as stack:
-
-        def open_run() -> list[resume_rules.Change]:
-            return stack.enter_context(runs.opened(directory, mapping, identity, facts, rules, settings.resume.allow))
-
-        changes = loop.on_main_process(accelerator, open_run)
-
-        def record(step: int) -> None:
-            lines = loop.on_main_process(accelerator, lambda: runs.record(directory, changes, step, mapping, identity))
-            if accelerator.is_main_process:
-                print("".join(f"warning: {line}\n" for line in lines), end="")
-
-        yield record
+from bertkit.view.progress import Progress
 
 
-class TrainingStage(abc.ABC, Generic[Settings]):
-    """A run: what it holds, and its steps in order.
+class Order(Protocol):
+    """Which examples make up each step, counted from 0."""
+
+    def micro_batches(self, step: int, process: int, num_processes: int) -> Numbered:
+        """Give a process's micro-batches of a step."""
+
+    def names(self, step: int) -> Sequence[Any]:
+        """Name the examples of a step, of all processes."""
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What a run learns, and when it ends.
 
     Attributes:
-        settings: of the command.
-        accelerator: of this process.
-        training: model, optimizer and checkpoints.
+        order: of the examples.
+        losses: model and micro-batch -> loss terms.
         steps: where the run ends.
         warmup_steps: the first of them.
-        main: whether this process talks and writes.
+        steps_per_epoch: for rows that tell the epoch, and for what is done every epoch; None where epochs are not counted.
+        patience: evaluations without a better score after which the run ends; None: none does.
     """
 
-    label: str  # of the bar
+    order: Order
+    losses: Losses
+    steps: int
+    warmup_steps: float
+    steps_per_epoch: int | None = None
+    patience: int | None = None
+
+
+@dataclass
+class Trained:
+    """A step is done.
+
+    Attributes:
+        step: steps done, this one included.
+        evaluation_is_due: for the stage to measure.
+        save_is_due: whatever it measures.
+        metrics: for the stage to fill. With `Lessons.patience` it also counts `standing.num_worse`.
+        must_save: for the stage to set.
+    """
+
+    step: int
+    evaluation_is_due: bool
+    save_is_due: bool
+    metrics: dict[str, float] = field(default_factory=dict)
+    must_save: bool = False
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The row of a step is written, and its checkpoint where there is one."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+def fit(
+    settings: PretrainSettings | FinetuneSettings, state: TrainingState, lessons: Lessons, progress: Progress
+) -> Generator[Trained | Recorded, None, None]:
+    """Train from where a run stands to its end; close the generator when leaving it early.
+
+    Raises:
+        StoppedError: a signal asked the run to stop; its checkpoint is saved.
+        NumericsError: too many steps in a row were skipped.
+        StorageError: a checkpoint could not be saved.
+    """
+    rows = _Rows(settings, state, lessons, progress)
+    with stop_on_signal() as stop_requested, state.saves:
+        course, standing = _course(settings, state, lessons), state.saves.standing
+        learner = Learner(state.accelerator, state.model, state.optimizer, lessons.losses)
+        is_due = functools.partial(_is_due, settings, lessons)
+        is_over = _is_over(state.first_step, lessons, state)
+        reports = train(
+            learner,
+            course,
+            skips=standing.skips,
+            is_read=lambda step: any(is_due(step, what) for what in ("log", "evaluation", "checkpoint")),
+            stop_requested=stop_requested,
+        )
+        # a run that ended early, out of patience, has nothing left to train when it is started again
+        for report in () if is_over else reports:
+            step = report.step
+            signs.beat(step)
+            save_is_due = report.stop_requested or step >= lessons.steps or is_due(step, "checkpoint")
+            done = Trained(step, is_due(step, "evaluation"), save_is_due)
+            yield done
+            is_over = _is_over(step, lessons, state)
+            rows.add(report, done.metrics, is_logged=is_due(step, "log"))
+            report.check_skips(settings.numerics.max_skips_in_a_row)
+            if save_is_due or is_over or done.must_save:
+                standing.skips = report.skips
+                rows.sync()  # a power cut leaves no gap in front of the checkpoint
+                state.save(step, is_required=report.stop_requested and not is_over)
+            progress.advance(step)
+            yield Recorded(step, done.metrics)
+            if is_over:
+                break
+            if report.stop_requested:
+                raise StoppedError(
+                    f"stopped at step {step} of {lessons.steps}; its checkpoint is saved, and the same command resumes"
+                )
+    rows.close()
+    if any(state.ranks.each(stop_requested)):  # in the last step, which is saved
+        raise StoppedError(stopped_line(state.last_step))
+
+
+def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState, lessons: Lessons) -> Course:
+    accelerator, peak = state.accelerator, settings.optimizer.peak_learning_rate
+    return Course(
+        batches=lambda step: lessons.order.micro_batches(step, accelerator.process_index, accelerator.num_processes),
+        learning_rate=lambda step: learning_rate(step, peak, settings.schedule, lessons.steps, lessons.warmup_steps),
+        first_step=state.first_step,
+        steps=lessons.steps,
+        max_grad_norm=settings.optimizer.max_grad_norm,
+        seed=settings.seed,
+        num_parts=state.choices.num_parts,
+        skip_steps=settings.data.skip_steps,
+    )
+
+
+def _is_due(settings: PretrainSettings | FinetuneSettings, lessons: Lessons, step: int, what: str) -> bool:
+    """Whether something that is done every so many steps, or every epoch, is done after this one."""
+    every = getattr(settings, what).every_steps
+    every = int(lessons.steps_per_epoch or 1) if every == "epoch" else every
+    return bool(step == lessons.steps or step % every == 0 or (what == "log" and step == 1))
+
+
+def _is_over(step: int, lessons: Lessons, state: TrainingState) -> bool:
+    """Whether the last step is done, or the score has not improved for too long."""
+    return step >= lessons.steps or (
+        lessons.patience is not None and state.saves.standing.num_worse >= lessons.patience
+    )
+
+
+class _Rows:
+    """The rows of metrics.jsonl and their lines on the console, by the first process."""
 
     def __init__(
         self,
-        settings: Settings,
-        accelerator: loop.Accelerator,
-        training: TrainingRun,
-        *,
-        steps: int,
-        warmup_steps: float,
-        losses: loop.Losses,
-    ) -> None:
-        self.settings: Settings = settings
-        self.accelerator, self.training = accelerator, training
-        self.directory, self.packed, self.main = training.directory, training.packed, accelerator.is_main_process
-        self.steps, self.warmup_steps, self.losses = steps, warmup_steps, losses
-
-    @abc.abstractmethod
-    def introduce(self) -> None:
-        """Say what is going to happen."""
-
-    @abc.abstractmethod
-    def batches(self, step: int) -> loop.Numbered:
-        """Give this process's micro-batches of a step, counted from 0."""
-
-    @abc.abstractmethod
-    def examples(self, step: int) -> list[Any]:
-        """Name the examples of the batch of a step, counted from 0."""
-
-    @abc.abstractmethod
-    def evaluate(self, step: int) -> tuple[dict[str, float], bool]:
-        """Measure after so many steps; give the metrics, and whether these weights must be kept."""
-
-    @abc.abstractmethod
-    def show(self, step: int, metrics: dict[str, float], progress: Progress) -> None:
-        """Show what was measured."""
-
-    @abc.abstractmethod
-    def finish(self) -> None:
-        """Write the model and its metrics; the metrics last, they mark the run as done."""
-
-    def before_save(self, step: int, metrics: dict[str, float]) -> None:
-        """Prepare for the checkpoint of a step, with what was measured at it, if anything was."""
-
-    def after_step(self, step: int, progress: Progress) -> None:
-        """Look back on a step that is done, and perhaps saved."""
-
-    def is_over(self, step: int) -> bool:
-        """Whether the run ends here."""
-        return step >= self.steps
-
-    def is_due(self, step: int, every_steps: int | str) -> bool:
-        """Whether something that is done every so many steps is done after this one."""
-        return step == self.steps or step % int(every_steps) == 0
-
-    def run(self, record_changes: Callable[[int], None]) -> None:
-        """Train to the end and finish.
-
-        Args:
-            record_changes: called with the step from which changed settings hold.
-        """
-        first_step = self.training.first_step
-        record_changes(first_step)
-        if self.main:
-            self.introduce()
-            if first_step:
-                print(f"resumed from step {first_step} of {self.steps}", flush=True)
-        log = MetricsLog(self.directory / "metrics.jsonl", first_step) if self.main else None
-        progress = Progress(self.label, self.steps, done=first_step, silent=not self.main)
-        with runs.stop_on_signal() as stop_requested, progress, self.training:
-            if not self.is_over(first_step):
-                self._train(stop_requested, log, progress)
-        if log is not None:
-            log.close()
-        if any(self.training.ranks.each(stop_requested)):  # in the last step, which is saved
-            raise StoppedError(stopped_line(self.training.last_step))
-        self.finish()
-
-    def _train(self, stop_requested: Callable[[], bool], log: MetricsLog | None, progress: Progress) -> None:
-        settings = self.settings
-        tokens, seconds = 0, 0.0
-        for report in self._steps(stop_requested):
-            step = report.step
-            signs.beat(step)
-            tokens, seconds = tokens + report.num_tokens, seconds + report.seconds
-            metrics: dict[str, float] = {}
-            is_kept = False
-            if self.is_due(step, settings.evaluation.every_steps):
-                metrics, is_kept = self.evaluate(step)
-            if log is not None:
-                for skipped in report.found:
-                    self._log(log, progress, skipped, None, {})
-                is_skipped = report.is_read and report.fault is not None
-                if metrics or self._is_logged(step) or report.is_left_out or is_skipped:
-                    self._log(log, progress, report, tokens / seconds, metrics)
-                    tokens, seconds = 0, 0.0
-                if metrics:
-                    self.show(step, metrics, progress)
-            report.check_skips(settings.numerics.max_skips_in_a_row)
-            is_over = self.is_over(step)
-            if is_kept or is_over or report.stop_requested or self.is_due(step, settings.checkpoint.every_steps):
-                self.training.standing.skips = report.skips
-                self.before_save(step, metrics)
-                if log is not None:
-                    log.sync()  # a power cut leaves no gap in front of the checkpoint
-                self.training.save(step, is_required=report.stop_requested and not is_over)
-            progress.advance(step)
-            if is_over:
-                return
-            if report.stop_requested:
-                raise StoppedError(
-                    f"stopped at step {step} of {self.steps}; its checkpoint is saved, and the same command resumes"
-                )
-            self.after_step(step, progress)
-
-    def _steps(self, stop_requested: Callable[[], bool]) -> Iterator[loop.StepReport]:
-        settings, training = self.settings, self.training
-        return loop.train(
-            self.accelerator,
-            training.model,
-            training.optimizer,
-            self.losses,
-            self.batches,
-            first_step=training.first_step,
-            steps=self.steps,
-            peak_learning_rate=settings.optimizer.peak_learning_rate,
-            schedule=functools.partial(
-                polynomial,
-                steps=self.steps,
-                warmup_steps=self.warmup_steps,
-                power=settings.schedule.power,
-                decay_from=settings.schedule.decay_from,
-            ),
-            max_grad_norm=settings.optimizer.max_grad_norm,
-            seed=settings.seed,
-            num_parts=training.chosen.num_parts,
-            skip_steps=settings.data.skip_steps,
-            skips=training.standing.skips,
-            is_read=lambda step: (
-                self._is_logged(step)
-                or self.is_due(step, settings.evaluation.every_steps)
-                or self.is_due(step, settings.checkpoint.every_steps)
-            ),
-            stop_requested=stop_requested,
-        )
-
-    def _is_logged(self, step: int) -> bool:
-        return step == 1 or self.is_due(step, self.settings.log.every_steps)
-
-    def row_of(self, step: int) -> dict[str, Any]:
-        """Give what the row of a step says beside what was measured."""
-        return {}
-
-    def _log(
-        self,
-        log: MetricsLog,
+        settings: PretrainSettings | FinetuneSettings,
+        state: TrainingState,
+        lessons: Lessons,
         progress: Progress,
-        report: loop.StepReport,
-        tokens_per_second: float | None,
-        metrics: dict[str, float],
     ) -> None:
-        """Write the row of a step and print its line; the row of a skipped one names the examples of its batch."""
-        row = metrics_row(report, tokens_per_second, metrics) | self.row_of(report.step)
+        self.lessons, self.progress = lessons, progress
+        is_main = state.accelerator.is_main_process
+        self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
+        self.num_tokens, self.seconds = 0, 0.0
+
+    def add(self, report: StepReport, metrics: dict[str, float], is_logged: bool) -> None:
+        """Write the row of a step, if it is due, or tells of an evaluation or of a step left out or skipped."""
+        self.num_tokens, self.seconds = self.num_tokens + report.num_tokens, self.seconds + report.seconds
+        for skipped in report.found:
+            self._write(skipped, None, {})
+        is_skipped = report.is_read and report.fault is not None
+        if self.log is not None and (metrics or is_logged or report.is_left_out or is_skipped):
+            self._write(report, self.num_tokens / self.seconds, metrics)
+            self.num_tokens, self.seconds = 0, 0.0
+
+    def _write(self, report: StepReport, tokens_per_second: float | None, metrics: dict[str, float]) -> None:
+        if self.log is None:
+            return
+        row, lessons = metrics_row(report, tokens_per_second, metrics), self.lessons
+        if lessons.steps_per_epoch is not None:
+            row["epoch"] = round(report.step / lessons.steps_per_epoch, 4)
         if report.fault is not None:
-            row["examples"] = self.examples(report.step - 1)
-        log.write(row)
-        progress.line(console.step_line(row, self.steps, progress.time_left()))
+            row["examples"] = list(lessons.order.names(report.step - 1))
+        self.log.write(row)
+        self.progress.line(console.step_line(row, lessons.steps, self.progress.time_left()))
+
+    def sync(self) -> None:
+        """Flush the rows to the disk."""
+        if self.log is not None:
+            self.log.sync()
+
+    def close(self) -> None:
+        """Flush the rows to the disk, and close the file."""
+        if self.log is not None:
+            self.log.close()
 
 
-def metrics_row(
-    report: loop.StepReport, tokens_per_second: float | None, evaluated: dict[str, float]
-) -> dict[str, Any]:
+def metrics_row(report: StepReport, tokens_per_second: float | None, evaluated: dict[str, float]) -> dict[str, Any]:
     """Give the row of metrics.jsonl that a logged step has; that of a skipped one says why instead of what it measured."""
     row: dict[str, Any] = {"step": report.step}
     if report.fault is not None:

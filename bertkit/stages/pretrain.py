@@ -8,47 +8,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from bertkit import fast
 from bertkit.config import to_mapping
 from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json, sha256_file, to_json, write_durably
-from bertkit.interop.exports import card
-from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.load import resolve_model_dir, write_model
-from bertkit.launch.launcher import world_from_environment
-from bertkit.model import kernels
-from bertkit.model.bert import init_weights
-from bertkit.model.config import PRETRAINING_HEADS, BertConfig
-from bertkit.model.heads import BertWithHeads
-from bertkit.progress import Progress
-from bertkit.run import directory as runs
-from bertkit.run import rules as resume_rules
-from bertkit.run.length_phases import Phase, make_phases, micro_sequences_of, segments_of
-from bertkit.run.memory import Planned, memory_lines, processes_here
-from bertkit.run.memory_plan import StepShape
+from bertkit.files import sha256_file
+from bertkit.interop.exports.card import pretraining_facts
+from bertkit.launch.world import world_from_environment
+from bertkit.run.directory import is_finished
+from bertkit.run.length_phases import LengthPhases, Phase, make_phases, micro_sequences_of, segments_of
+from bertkit.run.measure import as_stored, measure_split
+from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import pretraining_losses
-from bertkit.run.state import Chosen, TrainingRun, compiles
-from bertkit.run.trainer import TrainingStage, opened
-from bertkit.settings.schemas import PretrainSettings
-from bertkit.stages.evaluate import as_stored, check_fit, check_vocabulary, evaluate_split
-from bertkit.train import checkpoint, loop
-from bertkit.train.optimizer import MOMENTS
-from bertkit.train.summation import num_parts_for
+from bertkit.run.opening import opened, plan, say_what_happens
+from bertkit.run.platform import compiles
+from bertkit.run.result import publish
+from bertkit.run.rules import PRETRAIN, identity_of
+from bertkit.run.start import Start, build_model, known_start, starting_moments
+from bertkit.run.state import Choices, TrainingState, depends_on
+from bertkit.run.trainer import Lessons, Trained, fit
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.processes import Accelerator, make_accelerator
+from bertkit.train.shares import check_shares, micro_batch_ranges, num_parts_for
 from bertkit.view import console
+from bertkit.view.progress import Progress
 from bertkit.view.report import write_report
 
-RULES = resume_rules.PRETRAIN
 EVALUATION_SEQUENCES = 32
 
 
@@ -62,12 +56,56 @@ def run(settings: PretrainSettings) -> None:
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
+    checked = _check(settings)
+    if checked is None:
+        return
+    settings, dataset, identity = checked
+    model, init_from = build_model(settings, dataset)
+    start = Start(model, dataset.tokenizer, starting_moments(settings, model))
+    accelerator = make_accelerator(settings.device, world_from_environment().size)
+    choices = _choose(settings, accelerator)
+    identity["starting_weights"] = None if init_from is None else init_from["sha256"]
+    facts = {
+        "data_fingerprint": dataset.fingerprint,
+        "corpus": dataset.manifest["corpus"],
+        "tokenizer_sha256": sha256_file(dataset.directory / "tokenizer" / "vocab.txt"),
+        "init_from": init_from,
+    }
+    with opened(accelerator, settings, identity, facts, PRETRAIN) as record_changes:
+        state = TrainingState(accelerator, settings, start, choices)
+        if state.first_step > settings.steps:
+            raise InputError(
+                f"steps={settings.steps}: the run in {state.directory} has done {state.first_step}; ask for more"
+            )
+        phases = make_phases(settings, dataset, state.directory / "cache", state.choices.cut)
+        for phase in phases.all:  # those of a run that is resumed, with perhaps other processes than it began with
+            check_shares(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)
+        record_changes(state.first_step)
+        pretraining = _Pretraining(settings, dataset, state, phases)
+        say_what_happens(settings, state, settings.steps, pretraining.lines(), pretraining.planned())
+        losses = functools.partial(pretraining_losses, precision=settings.precision)
+        lessons = Lessons(phases, losses, settings.steps, settings.schedule.warmup_of(settings.steps))
+        silent = not accelerator.is_main_process
+        with (
+            Progress("pretraining", settings.steps, done=state.first_step, silent=silent) as progress,
+            contextlib.closing(fit(settings, state, lessons, progress)) as events,
+        ):
+            for event in events:
+                if isinstance(event, Trained):
+                    pretraining.measure(event)
+                elif not silent:
+                    pretraining.show(event.step, event.metrics, progress)
+        pretraining.finish()
+
+
+def _check(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDataset, dict[str, Any]] | None:
+    """Open the data; give the settings with those of stored instances, and what identifies the run. None: it is done."""
     directory = Path(settings.output_dir)
-    identity = resume_rules.identity_of(to_mapping(settings), RULES)
+    identity = identity_of(to_mapping(settings), PRETRAIN)
     if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint says how they were cut and masked
         identity |= {"segments": {"kind": "google"}, "masking": None}
-    if not Path(settings.data_dir).exists() and _is_done(directory, identity):
-        return  # a finished run needs its data no more
+    if not Path(settings.data_dir).exists() and _say_if_done(directory, identity):
+        return None  # a finished run needs its data no more
     dataset = prepared.open_prepared(Path(settings.data_dir))
     if isinstance(settings.segments, InstancesConfig):
         segments, masking = as_stored(settings, dataset)
@@ -78,63 +116,35 @@ def run(settings: PretrainSettings) -> None:
             "segments=google, or prepare the text without it"
         )
     identity["data_fingerprint"] = dataset.fingerprint
-    if _is_done(directory, identity | _known_start(settings)):
-        return
+    if _say_if_done(directory, identity | known_start(settings)):
+        return None
     _check_data(dataset)
-    world = world_from_environment()
-    model, start = _build_model(settings, dataset)
-    moments = _starting_moments(settings, model)
-    accelerator = loop.make_accelerator(settings.device, world.size)
-    micro_sequences = micro_sequences_of(settings, accelerator.device.type, world.size)
-    num_shards = min(len(loop.micro_shards(settings.batch.sequences, size)) for size in micro_sequences)
-    num_parts = num_parts_for(num_shards) if settings.reproducibility == "strict" else None
-    loop.check_layout(num_shards, num_parts, world.size)  # before anything is written
-    identity["starting_weights"] = None if start is None else start["sha256"]
-    facts = {
-        "data_fingerprint": dataset.fingerprint,
-        "corpus": dataset.manifest["corpus"],
-        "tokenizer_sha256": sha256_file(dataset.directory / "tokenizer" / "vocab.txt"),
-        "init_from": start,
-    }
-    chosen = Chosen(
+    return settings, dataset, identity
+
+
+def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
+    """Choose how a batch is cut, as it is set or to suit the device, and the order in which its parts are added."""
+    size = accelerator.num_processes
+    micro_sequences = micro_sequences_of(settings, accelerator.device.type, size)
+    fewest = min(len(micro_batch_ranges(settings.batch.sequences, most)) for most in micro_sequences)
+    num_parts = num_parts_for(fewest) if settings.reproducibility == "strict" else None
+    check_shares(fewest, num_parts, size)  # before anything is written
+    lengths = [segments.max_seq_length for segments in segments_of(settings)]
+    return Choices(
         cut=micro_sequences,
         num_parts=num_parts,
-        kernels=kernels.choose(settings.kernels),
+        kernels=fast.choose(settings.kernels).names,
         is_compiled=compiles(settings.compile, accelerator.device.type),
-        settings={
-            "batch": dataclasses.asdict(settings.batch),
-            "kernels": settings.kernels,
-            "compile": settings.compile,
-            "reproducibility": settings.reproducibility,
-            "lengths": [segments.max_seq_length for segments in segments_of(settings)],
-        },
+        settings=depends_on(settings) | {"lengths": lengths},
     )
-    with opened(accelerator, settings, identity, facts, RULES) as record_changes:
-        _Pretraining(settings, dataset, model, moments, accelerator, chosen).run(record_changes)
 
 
-def _is_done(directory: Path, identity: dict[str, Any]) -> bool:
+def _say_if_done(directory: Path, identity: dict[str, Any]) -> bool:
     """Whether the run is finished, and if so, say it."""
-    finished = runs.is_finished(directory, identity, RULES)
+    finished = is_finished(directory, identity, PRETRAIN)
     if finished and world_from_environment().is_main:
         print(f"done already: the model is in {directory / 'model'}")
     return finished
-
-
-def _known_start(settings: PretrainSettings) -> dict[str, Any]:
-    """The starting weights as they identify a run; nothing where they are no longer here to be read."""
-    if settings.init_from is None:
-        return {"starting_weights": None}
-    if not Path(settings.init_from).expanduser().exists():
-        return {}
-    return {"starting_weights": _hashes_of_start(settings, resolve_model_dir(settings.init_from, "init_from"))}
-
-
-def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]:
-    hashes = huggingface.hashes_of(source)
-    if settings.init_moments:
-        hashes |= {path.name: sha256_file(path) for path in checkpoint.moment_files(source)}
-    return hashes
 
 
 def _check_data(dataset: PreparedDataset) -> None:
@@ -149,235 +159,92 @@ def _check_data(dataset: PreparedDataset) -> None:
     prepared.check_ids(dataset.splits["train"], dataset.tokenizer.vocab_size)
 
 
-def _build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
-    """Make the model anew, or from `init_from`; give it with what is known of the weights it starts from."""
-    pairs = settings.segments.has_pairs
-    heads = PRETRAINING_HEADS if pairs else ("masked_lm",)
-    if settings.init_from is not None:
-        source = resolve_model_dir(settings.init_from, "init_from")
-        model, report = huggingface.load(source, heads, with_pooler=pairs, seed=settings.seed)
-        for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
-            check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
-        check_vocabulary(source, dataset)
-        summary = huggingface.summary(report)
-        if world_from_environment().is_main:
-            print(f"starting from {settings.init_from}, whose shape replaces model=: {summary}")
-        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": _hashes_of_start(settings, source)}
-        return model, {**facts, "shape": dataclasses.asdict(model.config)}
-    vocab = dataset.tokenizer.facts
-    config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
-    check_fit(config, dataset, settings.segments)
-    model = BertWithHeads(config, heads, with_pooler=pairs)
-    init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
-    return model, None
-
-
-def _starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
-    """Read the optimizer's moments of `init_from`; with `init_moments` false there are none.
-
-    Raises:
-        InputError: `init_from` has no moments, or they are those of other parameters.
-    """
-    if settings.init_from is None or not settings.init_moments:
-        return {}
-    source = resolve_model_dir(settings.init_from, "init_from")
-    if not checkpoint.moment_files(source):
-        raise InputError(
-            f"init_from={settings.init_from} has no optimizer state; take a bertkit run or one of its checkpoints, or "
-            "set init_moments=false"
-        )
-    made_by = runs.run_of(source)
-    if made_by is not None:
-        name = read_json(made_by / "manifest.json")["identity"]["optimizer"]["name"]
-        if name != settings.optimizer.name:
-            raise InputError(
-                f"init_from={settings.init_from} was trained with optimizer={name}, whose moments mean something else to "
-                f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
-            )
-    moments = checkpoint.read_moments(source)
-    wanted = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
-    others = sorted(wanted.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
-    if others:
-        raise InputError(
-            f"{source} holds moments of other parameters than this run's (such as {others[0][0]}); train the same heads, "
-            "or set init_moments=false"
-        )
-    return moments
-
-
-class _Pretraining(TrainingStage[PretrainSettings]):
-    """A pretraining run."""
-
-    label = "pretraining"
+class _Pretraining:
+    """What pretraining says, measures and leaves."""
 
     def __init__(
-        self,
-        settings: PretrainSettings,
-        dataset: PreparedDataset,
-        model: BertWithHeads,
-        starting_moments: dict[str, Tensor],
-        accelerator: loop.Accelerator,
-        chosen: Chosen,
+        self, settings: PretrainSettings, dataset: PreparedDataset, state: TrainingState, phases: LengthPhases
     ) -> None:
-        directory = Path(settings.output_dir)
-        training = TrainingRun(
-            accelerator,
-            directory,
-            model,
-            dataset.tokenizer,
-            settings.optimizer,
-            saving=settings.checkpoint,
-            chosen=chosen,
-            starting_moments=starting_moments,
-        )
-        if training.first_step > settings.steps:
-            raise InputError(
-                f"steps={settings.steps}: the run in {directory} has done {training.first_step}; ask for more"
-            )
-        super().__init__(
-            settings,
-            accelerator,
-            training,
-            steps=settings.steps,
-            warmup_steps=settings.schedule.warmup_of(settings.steps),
-            losses=functools.partial(pretraining_losses, precision=settings.precision),
-        )
-        self.dataset = dataset
-        self.phases = make_phases(settings, dataset, directory / "cache", training.chosen.cut)
-        for phase in self.phases:  # those of a run that is resumed, with perhaps other processes than it began with
-            loop.check_layout(len(phase.shards), training.chosen.num_parts, accelerator.num_processes)
+        self.settings, self.dataset, self.state, self.phases = settings, dataset, state, phases
 
-    def batches(self, step: int) -> loop.Numbered:
-        """Give this process's micro-batches of a step, counted from 0."""
-        phase, accelerator = self._phase_of(step), self.accelerator
-        share = loop.shards_of_process(len(phase.shards), accelerator.process_index, accelerator.num_processes)
-        return phase.micro_batches(step, share)
-
-    def examples(self, step: int) -> list[tuple[int, int]]:
-        """Name the examples of the batch of a step, counted from 0."""
-        return self._phase_of(step).examples(step)
-
-    def _phase_of(self, step: int) -> Phase:
-        """Give the phase of a step, counted from 0; beyond the end it is the last one."""
-        return next((phase for phase in self.phases if step < phase.last_step), self.phases[-1])
-
-    def introduce(self) -> None:
-        """Say what is going to happen."""
-        settings, config = self.settings, self.packed.config
-        size = sum(parameter.numel() for parameter in self.packed.parameters())
-        how = f"{settings.precision} on {self.accelerator.device.type}, {self.accelerator.num_processes} process(es)"
-        print(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(self.packed.heads), how))
-        print(self._phase_line(self.training.first_step))
-        for line in memory_lines(self._planned(), processes_here(self.accelerator.device.type)):
-            print(line)
-        if self.phases[0].held_out is None:
-            fixed = isinstance(settings.segments, InstancesConfig)
+    def lines(self) -> list[str]:
+        """Say how often the text is seen, and what is not done."""
+        found = [self.phases.at(self.state.first_step).describe(self.settings.steps)]
+        if self.phases.all[0].held_out is None:
+            fixed = isinstance(self.settings.segments, InstancesConfig)
             hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
-            print(f"warning: no held-out documents, so no evaluation; {hint}")
+            found.append(f"warning: no held-out documents, so no evaluation; {hint}")
         if self.dataset.tokenizer.rules == "google":
-            print("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
+            found.append("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
+        return found
 
-    def _planned(self) -> list[Planned]:
-        """Say what each phase's steps are, to know what memory they need."""
-        settings, num_processes = self.settings, self.accelerator.num_processes
-        parts = []
-        for phase in self.phases:
-            size, length = phase.shards[0][1], phase.max_seq_length
-            shape = StepShape(
-                config=self.packed.config,
-                heads=tuple(self.packed.heads),
-                max_seq_length=length,
-                precision=settings.precision,
-                device=self.accelerator.device.type,
-                kernels=kernels.in_use(),
-                optimizer=settings.optimizer.name,
-                accumulates=len(phase.shards) > num_processes,
-                num_processes=num_processes,
-                is_strict=self.training.chosen.num_parts is not None,
+    def planned(self) -> list[PartOfRun]:
+        """Describe a step of each phase, for the plan of memory."""
+        most = min(EVALUATION_SEQUENCES, self.settings.evaluation.max_sequences)
+        num_processes = self.state.accelerator.num_processes
+        return [
+            plan(
+                self.settings,
+                self.state,
+                phase.micro_batches[0][1] * phase.max_seq_length,
+                phase.max_seq_length,
+                evaluated_tokens=most * phase.max_seq_length if phase.held_out else 0,
+                accumulates=len(phase.micro_batches) > num_processes,
+                by_sequences=self.settings.batch.micro_tokens == "auto",
             )
-            by_tokens = settings.batch.micro_tokens != "auto"
-            evaluated = min(EVALUATION_SEQUENCES, settings.evaluation.max_sequences) if phase.held_out else 0
-            parts.append(
-                Planned(
-                    shape=shape,
-                    num_tokens=size * length,
-                    evaluated_tokens=evaluated * length,
-                    setting=("batch.micro_tokens", size * length) if by_tokens else ("batch.micro_sequences", size),
-                    tokens_of_setting=1 if by_tokens else length,
-                    saves_copies=settings.checkpoint.background,
-                )
-            )
-        return parts
+            for phase in self.phases.all
+        ]
 
-    def _phase_line(self, step: int) -> str:
-        phase, settings = self._phase_of(step), self.settings
-        return console.phase_line(
-            phase.first_step,
-            phase.last_step,
-            settings.steps,
-            phase.max_seq_length,
-            settings.batch.sequences,
-            phase.sampler.epoch_length,
-            len(phase.shards),
-        )
+    def measure(self, done: Trained) -> None:
+        """Measure the losses over held-out text, and see whether a checkpoint is the best one by them."""
+        phase, standing = self.phases.at(done.step - 1), self.state.saves.standing
+        if done.evaluation_is_due:
+            done.metrics = self._evaluate(phase)
+        if not done.save_is_due:
+            return  # checkpoints come when they are due, whatever the losses
+        keeps_best, best = self.settings.checkpoint.keep_best, standing.best
+        if best is not None and (best["step"] <= phase.first_step or not keeps_best):
+            standing.best = None  # an earlier phase's was measured on shorter sequences
+        losses = [value for name, value in done.metrics.items() if name.endswith("_loss")]
+        if losses and keeps_best:
+            self.state.saves.offer_best(done.step, -sum(losses))
 
-    def evaluate(self, step: int) -> tuple[dict[str, float], bool]:
-        """Measure the losses over held-out text; checkpoints come when they are due, whatever the losses."""
-        return self._evaluate(self._phase_of(step - 1)), False
+    def show(self, step: int, metrics: dict[str, float], progress: Progress) -> None:
+        """Print what the losses say of the run's health, draw its report, and announce the next phase."""
+        phase = self.phases.at(step - 1)
+        if "mlm_loss" in metrics:
+            baselines = self._baselines(phase)
+            progress.line(f"  health: {console.health_line(metrics, baselines)}")
+            write_report(self.state.directory, baselines)
+        if step == phase.last_step < self.settings.steps:
+            progress.line(self.phases.at(step).describe(self.settings.steps))
+
+    def finish(self) -> None:
+        """Measure, and write the model, its metrics and the report."""
+        last = self.phases.all[-1]
+        metrics = self._evaluate(last)
+        if not self.state.accelerator.is_main_process:
+            return
+        baselines, settings = self._baselines(last), self.settings
+        result = {**metrics, "unigram_entropy": baselines["unigram entropy"], "steps": settings.steps}
+        text = self.dataset.manifest["corpus"]["description"]
+        facts = pretraining_facts(to_mapping(settings), text, result, settings.init_from)
+        line = console.health_line(metrics, baselines) if "mlm_loss" in metrics else None
+        publish(self.state, settings.steps, facts, result, baselines=baselines, line=line)
 
     def _evaluate(self, phase: Phase) -> dict[str, float]:
         if phase.held_out is None:
             return {}
-        limit, precision = self.settings.evaluation.max_sequences, self.settings.precision
-        model = self.training.model
-        results = evaluate_split(self.accelerator, model, phase.held_out, limit, EVALUATION_SEQUENCES, precision)
+        limit, state = self.settings.evaluation.max_sequences, self.state
+        results = measure_split(
+            state.accelerator, state.model, phase.held_out, limit, EVALUATION_SEQUENCES, self.settings.precision
+        )
         return {name: value for name, (value, _) in results.items()}
-
-    def show(self, step: int, metrics: dict[str, float], progress: Progress) -> None:
-        """Print what the losses say of the run's health, and draw its report."""
-        if "mlm_loss" in metrics:
-            baselines = self._baselines(self._phase_of(step - 1))
-            progress.line(f"  health: {console.health_line(metrics, baselines)}")
-            write_report(self.directory, baselines)
-
-    def before_save(self, step: int, metrics: dict[str, float]) -> None:
-        """See whether the checkpoint is the best one, by its evaluated loss if it has one."""
-        phase, best = self._phase_of(step - 1), self.training.standing.best
-        if best is not None and (best["step"] <= phase.first_step or not self.settings.checkpoint.keep_best):
-            self.training.standing.best = None  # losses over sequences of another length are no measure for these
-        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
-        if losses and self.settings.checkpoint.keep_best:
-            self.training.is_best(step, -sum(losses))
-
-    def after_step(self, step: int, progress: Progress) -> None:
-        """Announce the next phase."""
-        if self.main and step == self._phase_of(step - 1).last_step:
-            progress.line(self._phase_line(step))
 
     def _baselines(self, phase: Phase) -> dict[str, float]:
         """Give what a model reaches that only counts: words, and which label of next sentence prediction is commoner."""
         baselines = {"unigram entropy": self.dataset.manifest["statistics"]["unigram_entropy"]}
-        if phase.held_out is not None and "next_sentence" in self.packed.heads:
+        if phase.held_out is not None and "next_sentence" in self.state.bare_model.heads:
             share = phase.held_out.random_next_share(self.settings.evaluation.max_sequences)
             baselines["guessing"] = max(share, 1 - share)
         return baselines
-
-    def finish(self) -> None:
-        """Write the model, the metrics and the report; the metrics last, they mark the run as done."""
-        metrics = self._evaluate(self.phases[-1])
-        if not self.main:
-            return
-        baselines = self._baselines(self.phases[-1])
-        result = {**metrics, "unigram_entropy": baselines["unigram entropy"], "steps": self.settings.steps}
-        text = self.dataset.manifest["corpus"]["description"]
-        facts = card.pretraining_facts(to_mapping(self.settings), text, result, self.settings.init_from)
-        readme = card.model_card(self.packed, facts)
-        with building_dir(self.directory / "model") as partial:
-            write_model(self.packed, self.dataset.tokenizer, partial, {"README.md": readme})
-        write_report(self.directory, baselines)
-        write_durably(self.directory / runs.RESULT, to_json(result))
-        if "mlm_loss" in metrics:
-            print(console.health_line(metrics, baselines))
-        if self.training.standing.skips.total:
-            print(console.skips_line(self.training.standing.skips.total))
-        print(f"model:  {self.directory / 'model'}\nreport: {self.directory / 'report.html'}")

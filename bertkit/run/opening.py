@@ -1,0 +1,110 @@
+"""How a training run begins: its directory is held, and it says what it is going to do and to need."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import to_mapping
+from bertkit.run.directory import held, record_changes
+from bertkit.run.memory import PartOfRun, TrainingStep, memory_lines, processes_here
+from bertkit.run.rules import Change, Rules
+from bertkit.run.state import TrainingState
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.processes import Accelerator, leaving_together, on_main_process
+from bertkit.view import console
+
+
+@contextlib.contextmanager
+def opened(
+    accelerator: Accelerator,
+    settings: PretrainSettings | FinetuneSettings,
+    identity: dict[str, Any],
+    facts: dict[str, Any],
+    rules: Rules,
+) -> Iterator[Callable[[int], None]]:
+    """Hold the directory of a run, by its first process; give what writes down, at a step, what changes from there on.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run.
+        LockedError: the run is live elsewhere.
+    """
+    directory, mapping = Path(settings.output_dir), to_mapping(settings)
+    with leaving_together(accelerator), contextlib.ExitStack() as stack:
+
+        def open_run() -> list[Change]:
+            return stack.enter_context(held(directory, mapping, identity, facts, rules, settings.resume.allow))
+
+        changes = on_main_process(accelerator, open_run)
+
+        def record(step: int) -> None:
+            lines = on_main_process(accelerator, lambda: record_changes(directory, changes, step, mapping, identity))
+            if accelerator.is_main_process:
+                print("".join(f"warning: {line}\n" for line in lines), end="")
+
+        yield record
+
+
+def say_what_happens(
+    settings: PretrainSettings | FinetuneSettings,
+    state: TrainingState,
+    steps: int,
+    lines: Sequence[str],
+    planned: Sequence[PartOfRun],
+) -> None:
+    """Say what is going to happen: what is trained and how, the stage's own lines, memory, and where a run goes on."""
+    accelerator, config = state.accelerator, state.bare_model.config
+    if not accelerator.is_main_process:
+        return
+    size = sum(parameter.numel() for parameter in state.bare_model.parameters())
+    how = f"{settings.precision} on {accelerator.device.type}, {accelerator.num_processes} process(es)"
+    print(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(state.bare_model.heads), how))
+    for line in (*lines, *memory_lines(planned, processes_here(accelerator.device.type))):
+        print(line)
+    if state.first_step:
+        print(f"resumed from step {state.first_step} of {steps}", flush=True)
+
+
+def plan(
+    settings: PretrainSettings | FinetuneSettings,
+    state: TrainingState,
+    num_tokens: int,
+    max_seq_length: int,
+    *,
+    evaluated_tokens: int,
+    accumulates: bool,
+    by_sequences: bool,
+) -> PartOfRun:
+    """Say what steps of one kind are, to know what memory they need.
+
+    Args:
+        settings: of the run.
+        state: of the run.
+        num_tokens: of the largest micro-batch.
+        max_seq_length: of its sequences.
+        evaluated_tokens: of the largest batch that is evaluated; 0 for none.
+        accumulates: whether a step adds the gradients of several micro-batches.
+        by_sequences: whether `batch.micro_sequences` decides on the size of a micro-batch, or `batch.micro_tokens`.
+    """
+    step = TrainingStep(
+        model=state.bare_model,
+        max_seq_length=max_seq_length,
+        precision=settings.precision,
+        device=state.accelerator.device.type,
+        optimizer=settings.optimizer.name,
+        accumulates=accumulates,
+        num_processes=state.accelerator.num_processes,
+        is_strict=state.choices.is_strict,
+    )
+    by_tokens, num_sequences = ("batch.micro_tokens", num_tokens), -(-num_tokens // max_seq_length)
+    return PartOfRun(
+        step=step,
+        num_tokens=num_tokens,
+        evaluated_tokens=evaluated_tokens,
+        setting=("batch.micro_sequences", num_sequences) if by_sequences else by_tokens,
+        tokens_of_setting=max_seq_length if by_sequences else 1,
+        saves_copies=settings.checkpoint.background,
+    )

@@ -1,0 +1,167 @@
+"""What a training run begins with: weights, made anew or those of another model, and perhaps its optimizer's moments."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertkit.data.prepared import PreparedDataset
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.files import read_json, sha256_file
+from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
+from bertkit.launch.world import world_from_environment
+from bertkit.model.bert import init_weights
+from bertkit.model.config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, too_long
+from bertkit.model.depth import depth_of, reinitialise_top
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.directory import run_of
+from bertkit.run.length_phases import segments_of
+from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.shapes import shape_of
+from bertkit.train import checkpoint
+from bertkit.train.optimizer import MOMENTS
+
+SCORE = "score"  # the label of a regression
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run begins with.
+
+    Attributes:
+        model: with the weights to start from.
+        tokenizer: goes into every checkpoint.
+        moments: of the optimizer.
+        frozen_depth: how much of the model is not trained, as `model.depth` counts it.
+        layer_decay: the learning rate of each layer is that of the one above, times this; the heads have the full rate.
+    """
+
+    model: BertWithHeads
+    tokenizer: Tokenizer
+    moments: dict[str, Tensor] = field(default_factory=dict)
+    frozen_depth: int = 0
+    layer_decay: float = 1.0
+
+    def rate_scale_of(self, name: str) -> float:
+        """What the learning rate of a parameter is multiplied with."""
+        num_layers = self.model.config.num_hidden_layers
+        return float(self.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)))
+
+
+def known_start(settings: PretrainSettings) -> dict[str, Any]:
+    """The starting weights as they identify a run; nothing where they are no longer here to be read."""
+    if settings.init_from is None:
+        return {"starting_weights": None}
+    if not Path(settings.init_from).expanduser().exists():
+        return {}
+    return {"starting_weights": _hashes_of_start(settings, resolve_model_dir(settings.init_from, "init_from"))}
+
+
+def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]:
+    hashes = hashes_of(source)
+    if settings.init_moments:
+        hashes |= {path.name: sha256_file(path) for path in checkpoint.moment_files(source)}
+    return hashes
+
+
+def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
+    """Make the model anew, or from `init_from`; give it with what is known of the weights it starts from."""
+    pairs = settings.segments.has_pairs
+    heads = PRETRAINING_HEADS if pairs else ("masked_lm",)
+    if settings.init_from is not None:
+        source = resolve_model_dir(settings.init_from, "init_from")
+        model, report = load_directory(source, heads, with_pooler=pairs, seed=settings.seed)
+        for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
+            check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
+        check_vocabulary(source, dataset)
+        summary = str(report)
+        if world_from_environment().is_main:
+            print(f"starting from {settings.init_from}, whose shape replaces model=: {summary}")
+        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": _hashes_of_start(settings, source)}
+        return model, {**facts, "shape": dataclasses.asdict(model.config)}
+    vocab = dataset.tokenizer.facts
+    config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
+    check_fit(config, dataset, settings.segments)
+    model = BertWithHeads(config, heads, with_pooler=pairs)
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
+    return model, None
+
+
+def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
+    """Read the optimizer's moments of `init_from`; with `init_moments` false there are none.
+
+    Raises:
+        InputError: `init_from` has no moments, or they are those of other parameters.
+    """
+    if settings.init_from is None or not settings.init_moments:
+        return {}
+    source = resolve_model_dir(settings.init_from, "init_from")
+    if not checkpoint.moment_files(source):
+        raise InputError(
+            f"init_from={settings.init_from} has no optimizer state; take a bertkit run or one of its checkpoints, or "
+            "set init_moments=false"
+        )
+    made_by = run_of(source)
+    if made_by is not None:
+        name = read_json(made_by / "manifest.json")["identity"]["optimizer"]["name"]
+        if name != settings.optimizer.name:
+            raise InputError(
+                f"init_from={settings.init_from} was trained with optimizer={name}, whose moments mean something else to "
+                f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
+            )
+    moments = checkpoint.read_moments(source)
+    wanted = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
+    others = sorted(wanted.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
+    if others:
+        raise InputError(
+            f"{source} holds moments of other parameters than this run's (such as {others[0][0]}); train the same heads, "
+            "or set init_moments=false"
+        )
+    return moments
+
+
+def build_task_model(
+    settings: FinetuneSettings, source: Path, tokenizer: Tokenizer, labels: tuple[str, ...]
+) -> tuple[BertWithHeads, dict[str, Any]]:
+    """Load a model with the task's head, a new one where it has none of these labels; give it with what is known of it.
+
+    Raises:
+        InputError: the tokenizer is not the model's, or more is to be frozen or drawn anew than there is.
+    """
+    task, head = settings.task, shape_of(settings.task).head
+    named: dict[str, Any] = {"labels": labels} if labels else {}
+    if task.is_regression:
+        named = {"labels": (SCORE,), "problem_type": "regression"}
+    if task.multi_label:
+        named["problem_type"] = "multi_label_classification"
+    model, report = load_directory(source, (head,), head in POOLED_HEADS, settings.seed, **named)
+    num_layers = model.config.num_hidden_layers
+    settings.frozen_depth(num_layers)
+    if settings.reinit_layers > num_layers:
+        raise InputError(f"reinit_layers={settings.reinit_layers}: the model has {num_layers} layers; lower it")
+    check_tokenizer(settings.model_dir, tokenizer, model.config)
+    reinitialise_top(model, settings.reinit_layers, settings.seed)
+    summary = str(report)
+    return model, {"model_dir": settings.model_dir, "summary": summary, "sha256": hashes_of(source)}
+
+
+def check_task_fits(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) -> None:
+    """Refuse sequences or pairs that a model cannot take.
+
+    Raises:
+        InputError: it cannot.
+    """
+    longest, limit = settings.task.max_seq_length, config.max_position_embeddings
+    problems = too_long("task.max_seq_length", longest, limit, "task.max_seq_length")
+    if has_pairs and config.type_vocab_size < 2:
+        problems.append(f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2")
+    if problems:
+        raise InputError(problems[0])

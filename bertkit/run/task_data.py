@@ -1,0 +1,157 @@
+"""What a fine-tuning run learns from and is measured on: the splits of its task, as features of its model."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit import signs
+from bertkit.batch import IGNORED
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.tasks.batching import FeatureBatches
+from bertkit.tasks.coverage import Coverage
+from bertkit.tasks.files import readers
+from bertkit.tasks.files.source import Source
+from bertkit.tasks.shapes import make_features, shape_of
+from bertkit.tasks.task import Feature
+
+
+@dataclass(frozen=True)
+class Split:
+    """The examples of a split, and what the model sees of them."""
+
+    source: Source
+    coverage: Coverage
+
+    def describe(self) -> list[str]:
+        """Say what was read and how much of it does not fit, and then the warnings, a line each."""
+        num_cut, num_windows = self.coverage.num_truncated, self.coverage.num_features
+        num_examples = len(self.source.examples)
+        windows = f"; {num_windows:,} windows" if num_windows > num_examples else ""
+        cut = f"truncated {num_cut:,} ({num_cut / num_examples:.1%}){windows}"
+        warnings = [*self.source.warnings, *self.coverage.warnings(self.source.examples, self.source.description)]
+        return [f"{self.source.describe()}; {cut}", *(f"warning: {warning}" for warning in warnings)]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Both splits of a run.
+
+    Attributes:
+        train: what it learns from.
+        batches: its features, packed at once, since it may be large.
+        dev: what it is measured on.
+        dev_features: its features.
+    """
+
+    train: Split
+    batches: FeatureBatches
+    dev: Split
+    dev_features: list[Feature]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels, in the order of their numbers."""
+        return self.train.source.labels
+
+    @property
+    def fingerprint(self) -> list[str]:
+        """What identifies the examples of each split."""
+        return [fingerprint_of(split.source.examples) for split in (self.train, self.dev)]
+
+
+def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
+    """Read the splits to train on and to measure on.
+
+    Raises:
+        InputError: one of them is missing, or something in it is wrong.
+    """
+    task, data_dir = settings.task, settings.data_dir
+    train = readers.read_examples(task, data_dir, "train")
+    if settings.dev_share is not None:
+        train, dev = train.hold_out(settings.dev_share)
+    else:
+        try:
+            readers.find_file(task, data_dir, "dev")
+        except InputError as error:
+            raise InputError(
+                f"{error}; finetune needs a dev split, or dev_share=0.1 to hold out a tenth of train"
+            ) from None
+        dev = readers.read_examples(task, data_dir, "dev", train.labels or None)
+    if settings.max_train_examples is not None:
+        train = dataclasses.replace(train, examples=train.examples[: settings.max_train_examples])
+    return train, dev
+
+
+def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
+    """Read both splits, and make their features."""
+    task, shape = settings.task, shape_of(settings.task)
+    train, dev = (Split(source, Coverage(tokenizer.facts)) for source in read_splits(settings))
+    labels = train.source.labels
+    first, second = (
+        split.coverage.passing(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
+    )
+    batches = FeatureBatches(first, shape.head, shape.num_choices(train.source.examples))
+    return TaskData(train, batches, dev, list(second))
+
+
+def fingerprint_of(examples: Sequence[Any]) -> str:
+    """Hash examples, as 32 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for example in signs.beating(examples):
+        digest.update(repr(example).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
+    """Give the training batches the weights of their labels, where the settings ask for them.
+
+    Raises:
+        InputError: there are more or fewer weights than labels.
+    """
+    weights, labels = settings.class_weights, data.labels
+    if weights is None:
+        return
+    if weights == "balanced":
+        assert data.batches.labels is not None, "training examples have labels"
+        weights = balanced_weights(data.batches.labels, len(labels))
+    if len(weights) != len(labels):
+        raise InputError(f"class_weights={list(weights)}: expected {len(labels)}, of {', '.join(labels)}")
+    data.batches.class_weights = np.array(weights)
+
+
+def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]:
+    """Weigh each label by n / (labels * its count), so that all of them count alike; a label never seen weighs 1."""
+    counts = np.bincount(labels[labels != IGNORED], minlength=num_labels).tolist()
+    return tuple(sum(counts) / (num_labels * count) if count else 1.0 for count in counts)
+
+
+def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes: int) -> int:
+    """Give the number of steps of a run.
+
+    Raises:
+        InputError: the warm-up is longer, or the last batch of an epoch is too small for the processes.
+    """
+    size = settings.batch.sequences
+    steps = math.ceil(settings.num_epochs * -(-len(batches) // size))
+    if settings.warmup_of(steps) > steps:
+        raise InputError(
+            f"schedule.warmup_steps={settings.schedule.warmup_steps} exceeds the {steps} steps of the run; lower the "
+            "warm-up or train longer"
+        )
+    rest = len(batches) % size or size
+    if rest < num_processes:
+        raise InputError(
+            f"the last batch of an epoch has {rest} example(s) for {num_processes} processes; change batch.sequences, or "
+            "start fewer processes"
+        )
+    return steps
