@@ -1,1 +1,6 @@
-"""bertkit beside the Hugging Face way on the same work."""
+"""bertkit beside Hugging Face: the same work, done in turn by systems that have a process each. The door:
+
+    run   the command `bench`
+
+workload: what is done; bertkit_way, hugging_face: who does it; rounds: their turns; compare, scaling: what is asked.
+"""

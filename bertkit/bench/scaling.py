@@ -1,177 +1,144 @@
-"""How time grows: with the length of sequences, the batch, the corpus and the length of inputs; bertkit and Hugging Face.
+"""How time grows with the length of sequences, the batch, the corpus and the length of inputs, and memory with the batch.
 
-Each point is measured as `bench_compare` does it: a process each, in turn, after a round to warm up. A line through the
-logarithms gives the exponent: 1 where time grows in proportion, 2 with the square.
+A line through the logarithms gives the exponent of a time: 1 where it grows in proportion, 2 with the square. For memory all
+sequences are full, so that bertkit and Hugging Face compute the same and the plan of bertkit's step knows it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import math
 import statistics
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 
-from bertkit.bench.compare import check_same
-from bertkit.bench.rounds import Findings, find_data, measure, start_config, started, write_start, write_text
-from bertkit.bench.systems import BERTKIT, HUGGING_FACE, Contestant, Job
-from bertkit.data.prepared import open_prepared
+from bertkit import fast
+from bertkit.bench.rounds import held, measure, one_round, started
+from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, Workload, make_workload, texts_of_length, write_text
+from bertkit.errors import InputError
 from bertkit.model.config import PRETRAINING_HEADS
-from bertkit.settings.schemas import BenchSettings
-from bertkit.train.loop import choose_device
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.memory import TrainingStep, largest_micro_batch, memory_here, plan_step
+from bertkit.settings.bench import BenchSettings
+from bertkit.view.bench_page import Findings
 from bertkit.view.charts import LineChart
 from bertkit.view.page import Table
-
-
-@dataclass(frozen=True)
-class Point:
-    """Work of one size.
-
-    Attributes:
-        size: along the axis.
-        job: what is done.
-        shares: what the measured time is divided by.
-    """
-
-    size: int
-    job: Job
-    shares: int
+from bertkit.view.progress import Progress
 
 
 @dataclass(frozen=True)
 class Curve:
-    """How a time grows along an axis.
+    """How a time grows along an axis."""
 
-    Attributes:
-        title: what time, by what.
-        axis: its short name.
-        points: at least one.
-    """
-
-    title: str
+    title: str  # what time, by what
     axis: str
-    points: Sequence[Point]
+    points: Mapping[int, tuple[Workload, int]]  # for each size the work, and what its time is divided by
 
 
 def compare_scaling(settings: BenchSettings) -> Findings:
-    """Measure all curves.
-
-    Raises:
-        InputError: the data cannot be used.
-        ParityError: the contestants did not do the same work.
-    """
-    contestants = [
-        Contestant("Hugging Face", HUGGING_FACE, settings.precision),
-        Contestant("bertkit", BERTKIT, settings.precision),
-    ]
-    results: list[dict[str, Any]] = []
-    tables, charts = [], []
+    """Measure the time at every point of all curves."""
+    systems = [System(library, library, settings.precision) for library in (HUGGING_FACE, BERTKIT)]
+    results, tables, charts = [], [], []
     with tempfile.TemporaryDirectory(prefix="bertkit-bench-") as scratch:
         for curve in curves_of(settings, Path(scratch)):
-            measured = [_measure(settings, contestants, curve, point) for point in curve.points]
-            sizes = [point.size for point in curve.points]
-            lines = []
-            for place, contestant in enumerate(contestants):
-                medians = [statistics.median(of_point[place]) for of_point in measured]
-                lines.append((contestant.name, list(zip(sizes, medians, strict=True))))
-                points = [
-                    {"size": size, "seconds": median, "lowest": min(times[place]), "highest": max(times[place])}
-                    for size, median, times in zip(sizes, medians, measured, strict=True)
-                ]
-                fitted = exponent(sizes, medians)
-                results.append({"curve": curve.axis, "name": contestant.name, "exponent": fitted, "points": points})
-            charts.append(LineChart(f"{curve.title}, seconds", lines, is_log=True))
-            tables.append(_table(curve, lines))
+            lines: dict[str, list[tuple[float, float]]] = {system.name: [] for system in systems}
+            for size, (workload, shares) in curve.points.items():
+                rounds = measure(workload, systems, settings.rounds, f"{curve.axis} {size}")
+                for line, of_system in zip(lines.values(), rounds, strict=True):
+                    line.append((size, statistics.median(each.seconds for each in of_system) / shares))
+            exponents = [exponent(line) for line in lines.values()]
+            for (name, line), power in zip(lines.items(), exponents, strict=True):
+                points = [{"size": size, "seconds": seconds} for size, seconds in line]
+                results.append({"curve": curve.axis, "name": name, "exponent": power, "points": points})
+            rows = [
+                (f"{size:,}", _seconds(slow), _seconds(fast), f"{slow / fast:.2f}")
+                for (size, slow), (_, fast) in zip(*lines.values(), strict=True)
+            ]
+            last = ("exponent", *("" if power is None else f"{power:.2f}" for power in exponents), "")
+            tables.append(Table(curve.title, (curve.axis, *lines, "ratio"), [*rows, last]))
+            charts.append(LineChart(f"{curve.title}, seconds", list(lines.items()), is_log=True))
     return Findings("seconds", results, tables, charts)
-
-
-def exponent(sizes: Sequence[float], times: Sequence[float]) -> float | None:
-    """Fit the p of time = c size^p, by least squares of the logarithms; None for one size."""
-    if len(sizes) < 2:
-        return None
-    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
 def curves_of(settings: BenchSettings, scratch: Path) -> list[Curve]:
     """Lay out the work of every point, with its text and its models in `scratch`."""
-    data_dir, device = find_data(settings, scratch), choose_device(settings.device).type
-    longest = max(*settings.lengths, settings.max_seq_length)
-    starts = {}
-    for what, heads in (("pretrain", PRETRAINING_HEADS), ("predict", ("sequence",))):
-        config = start_config(settings, data_dir, is_pretraining=what == "pretrain", longest=longest)
-        starts[what] = write_start(config, data_dir, scratch / what, heads)
-    step = Job(
-        "pretrain", data_dir, starts["pretrain"], device, settings.max_seq_length, settings.batch_sequences,
-        settings.steps_per_round, settings.num_threads, is_full=True,
-    )  # fmt: skip
+    longest, steps = max(settings.lengths), settings.steps_per_round
+    training = replace(make_workload(settings, "pretrain", scratch, longest), is_full=True)
+    predicting = make_workload(replace(settings, data_dir=str(training.data_dir)), "predict", scratch, longest)
     tokens = settings.batch_sequences * settings.max_seq_length
-    by_length, by_input = [], []
+    by_length, by_input = {}, {}
     for length in settings.lengths:
         count = max(1, tokens // length)
-        job = dataclasses.replace(step, max_seq_length=length, batch_sequences=count)
-        by_length.append(Point(length, job, settings.steps_per_round * count))
-        texts = _texts(data_dir, length, count)
-        job = dataclasses.replace(step, what="predict", model_dir=starts["predict"], texts=texts, max_seq_length=length)
-        by_input.append(Point(length, job, len(texts)))
-    by_batch = [
-        Point(size, dataclasses.replace(step, batch_sequences=size), settings.steps_per_round)
-        for size in settings.batch_sizes
-    ]
-    by_corpus = [
-        Point(size, dataclasses.replace(step, what="prepare", files=(write_text(settings, size, scratch),)), 1)
-        for size in settings.corpus_megabytes
-    ]
-    at = f"{settings.max_seq_length} tokens each"
+        by_length[length] = replace(training, max_seq_length=length, batch_sequences=count), steps * count
+        texts = texts_of_length(training.data_dir, length, count)
+        by_input[length] = replace(predicting, max_seq_length=length, texts=texts), count
+    by_batch = {size: (replace(training, batch_sequences=size), steps) for size in settings.batch_sizes}
+    text_files = {size: write_text(settings, size, scratch) for size in settings.corpus_megabytes}
+    by_corpus = {size: (replace(training, what="prepare", text_file=file), 1) for size, file in text_files.items()}
+    precision, each = settings.precision, f"{settings.max_seq_length} tokens each"
     return [
-        Curve(
-            f"Training on a sequence, by its tokens; {tokens:,} a step, {settings.precision}",
-            "sequence length",
-            by_length,
-        ),
-        Curve(f"Step, by sequences of {at}, {settings.precision}", "batch size", by_batch),
+        Curve(f"Training on a sequence, by its tokens; {tokens:,} a step, {precision}", "sequence length", by_length),
+        Curve(f"Step, by sequences of {each}, {precision}", "batch size", by_batch),
         Curve("prepare, by megabytes of text", "corpus size", by_corpus),
-        Curve(f"predict of a text, by its tokens; {tokens:,} in all, {settings.precision}", "input length", by_input),
+        Curve(f"predict of a text, by its tokens; {tokens:,} in all, {precision}", "input length", by_input),
     ]
 
 
-def _texts(data_dir: Path, length: int, count: int) -> tuple[str, ...]:
-    """Texts of about so many tokens with [CLS] and [SEP], cut from the prepared text wherever they end."""
-    dataset = open_prepared(data_dir)
-    split = dataset.splits["train"]
-    body = max(1, length - 2)
-    ids = np.resize(split.tokens(0, min(split.num_tokens, count * body)).astype(np.int64), count * body)
-    return tuple(dataset.tokenizer.decode(part.tolist()) for part in np.split(ids, count))
-
-
-def _measure(
-    settings: BenchSettings, contestants: Sequence[Contestant], curve: Curve, point: Point
-) -> list[list[float]]:
-    """Give the seconds of each contestant in each round."""
-    with contextlib.ExitStack() as stack:
-        asked = [stack.enter_context(started(point.job, contestant)) for contestant in contestants]
-        check_same(point.job.what, contestants, [each.first_result() for each in asked])
-        rounds = measure(asked, settings.rounds, f"{curve.axis} {point.size}")
-    return [[of_round[place].seconds / point.shares for of_round in rounds] for place in range(len(contestants))]
-
-
-def _table(curve: Curve, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> Table:
-    (first, theirs), (second, ours) = lines
-    rows = [
-        (f"{point.size:,}", _seconds(slow), _seconds(fast), f"{slow / fast:.2f}")
-        for point, (_, slow), (_, fast) in zip(curve.points, theirs, ours, strict=True)
-    ]
-    fitted = [exponent([size for size, _ in points], [time for _, time in points]) for _, points in lines]
-    last = ("exponent", *("" if value is None else f"{value:.2f}" for value in fitted), "")
-    return Table(curve.title, (curve.axis, first, second, "ratio"), [*rows, last])
+def exponent(points: Sequence[tuple[float, float]]) -> float | None:
+    """Fit the p of time = c size^p, by least squares of the logarithms; None for one size."""
+    sizes, times = np.log(points).T
+    return None if len(points) < 2 else float(np.polyfit(sizes, times, 1)[0])
 
 
 def _seconds(seconds: float) -> str:
-    """Write a time with three digits."""
-    digits = max(0, 2 - math.floor(math.log10(seconds)))
-    return f"{seconds:.{digits}f} s" if seconds >= 1 else f"{1000 * seconds:.{max(0, digits - 3)}f} ms"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def compare_memory(settings: BenchSettings) -> Findings:
+    """Measure the peak of a training step for each batch size, in a process of its own, and plan it."""
+    sizes, precision = settings.batch_sizes, settings.precision
+    systems = [System(f"{library} {precision}", library, precision) for library in (HUGGING_FACE, BERTKIT)]
+    peaks: dict[str, list[float]] = {system.name: [] for system in systems}
+    progress = Progress("measuring", len(sizes) * len(systems))
+    with tempfile.TemporaryDirectory(prefix="bertkit-bench-") as scratch, progress:
+        workload = make_workload(settings, "pretrain", Path(scratch))
+        for size in sizes:
+            of_size = replace(workload, batch_sequences=size, steps_per_round=2, is_full=True)
+            for system in systems:
+                with started(of_size, system) as ask:
+                    before = ask(held)
+                    peaks[system.name].append([ask(one_round, number).megabytes for number in range(2)][-1])
+                progress.advance(sum(map(len, peaks.values())))
+    planned, gigabytes, largest = plan(settings, workload, before)
+    lines = [(name, list(zip(sizes, values, strict=True))) for name, values in [*peaks.items(), ("planned", planned)]]
+    names = ("sequences", "hugging_face_megabytes", "megabytes", "planned_megabytes")
+    results = [dict(zip(names, row, strict=True)) for row in zip(sizes, *peaks.values(), planned, strict=True)]
+    rows = [
+        (f"{size}", f"{theirs:,.0f}", f"{ours:,.0f}", f"{plan:,.0f}", f"{ours / theirs:.2f}", f"{plan / ours:.2f}")
+        for size, theirs, ours, plan in (each.values() for each in results)
+    ]
+    results.append({"memory_gigabytes": gigabytes, "largest_micro_batch": largest, "held_megabytes": before / 1e6})
+    head = ("sequences", *peaks, "planned", "bertkit / Hugging Face", "planned / measured")
+    fitting = [(f"{gigabytes:.1f} GB", f"{largest} sequences")]
+    tables = [
+        Table(f"Peak memory of a step, {settings.max_seq_length} tokens a sequence, MB", head, rows),
+        Table("The largest micro-batch that fits, as planned", ("memory", "largest micro-batch"), fitting),
+    ]
+    return Findings("MB", results, tables, [LineChart("Peak memory, MB, by sequences of a micro-batch", lines)])
+
+
+def plan(settings: BenchSettings, workload: Workload, before: int) -> tuple[list[float], float, int]:
+    """Give the megabytes of a step of each size, with what its process holds before; how many gigabytes there are; what fits."""
+    length, here = workload.max_seq_length, memory_here(workload.device)
+    gigabytes = settings.memory_gigabytes or (here.total / 1e9 if here else None)
+    if gigabytes is None:
+        raise InputError("memory_gigabytes=null: this system does not say how much memory it has; set a number")
+    with torch.device("meta"):
+        model = BertWithHeads(workload.config, PRETRAINING_HEADS)
+    model.use(fast.choose("auto"))
+    step = TrainingStep(model=model, max_seq_length=length, precision=settings.precision, device=workload.device)
+    planned = [(before + plan_step(step, size * length).of_step) / 1e6 for size in settings.batch_sizes]
+    return planned, gigabytes, largest_micro_batch(step, round(gigabytes * 1e9) - before)
