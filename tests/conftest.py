@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,13 @@ from typing import Any
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import hydra
 import numpy as np
 import pytest
 import torch
+from forks import forks
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
 
 from bertkit.data.tokenizer import Tokenizer, train_wordpiece
 from bertkit.model.bert import init_weights
@@ -27,6 +32,48 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # Axes of different primes, so that swapped axes cannot pass.
 HIDDEN, HEADS, LAYERS, INTERMEDIATE, POSITIONS = 26, 2, 3, 37, 41
+
+
+compose_anew = hydra.compose
+
+
+@functools.cache
+def composed(search_path: str, name: str, overrides: tuple[str, ...]) -> DictConfig:
+    config = compose_anew(name, overrides=list(overrides))
+    OmegaConf.set_readonly(config, True)
+    return config
+
+
+def compose_once(name: str, overrides: Sequence[str]) -> DictConfig:
+    """Hydra takes a fifth of a second to compose what stays the same while the tests run."""
+    if any("searchpath" in override for override in overrides):
+        return compose_anew(name, overrides=list(overrides))
+    return composed(str(GlobalHydra.instance().config_loader().get_search_path()), name, tuple(overrides))
+
+
+hydra.compose = compose_once
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python for real processes that has bertkit imported already; see `forks.py`."""
+    with forks(tmp_path_factory.mktemp("forks")) as program:
+        yield program
+
+
+@pytest.fixture(scope="session")
+def torchrun(python: Path) -> list[str]:
+    """The beginning of a command that has torchrun start `bertkit` in two processes."""
+    launcher = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python"]
+    return [*launcher, str(python), "-m", "bertkit"]
+
+
+@pytest.fixture
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither torchrun nor Slurm started these tests."""
+    for name in list(os.environ):
+        if name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") or name.startswith("SLURM_"):
+            monkeypatch.delenv(name)
 
 
 def real_data(*parts: str) -> Path:
@@ -123,13 +170,13 @@ def strike(monkeypatch: pytest.MonkeyPatch, steps: Sequence[int]) -> None:
 
     real = loop.optimizer_step
 
-    def struck(accelerator: Any, model: Any, optimizer: Any, losses: Any, *more: Any, step: int, **named: Any) -> Any:
+    def struck(learner: loop.Learner, course: loop.Course, step: int, *more: Any, **named: Any) -> Any:
         def broken(model: Any, batch: Any) -> dict[str, LossTerm]:
-            terms = losses(model, batch)
+            terms = learner.losses(model, batch)
             return {name: LossTerm(term.sum * math.nan, term.count, term.correct) for name, term in terms.items()}
 
-        chosen = broken if step + 1 in steps else losses
-        return real(accelerator, model, optimizer, chosen, *more, step=step, **named)
+        chosen = dataclasses.replace(learner, losses=broken) if step + 1 in steps else learner
+        return real(chosen, course, step, *more, **named)
 
     monkeypatch.setattr(loop, "optimizer_step", struck)
 

@@ -2,6 +2,8 @@
 # Install bertkit with its test extras, and pass the tests: lint, format, types, then pytest. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+echo "== about 10 minutes on two cores, $cores here: installation (about a minute, once), ruff, mypy, pytest"
 bash docker/install.sh .venv '[test]'
 bin=.venv/bin
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
@@ -12,7 +14,13 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # the models here are tiny; two 
 echo "== ruff"
 $bin/ruff check .
 $bin/ruff format --check .
+types=$(mktemp)
+$bin/mypy > "$types" 2>&1 & mypy=$!
+trap 'kill "$mypy" 2> /dev/null; rm -f "$types"' EXIT
+echo "== pytest, with a worker for each core; mypy beside it"
+code=0
+$bin/python -m pytest -n "$((cores < 8 ? cores : 8))" --dist worksteal "$@" || code=$?
 echo "== mypy"
-$bin/mypy
-echo "== pytest"
-$bin/python -m pytest "$@"
+wait "$mypy" || code=1
+cat "$types"
+exit "$code"

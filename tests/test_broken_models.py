@@ -69,7 +69,7 @@ def pickle_with_code(directory: Path) -> None:
 
 def tensorflow_with_bad_checksum(directory: Path) -> None:
     model = load_model(directory).model
-    tensorflow.google_files(directory, model.config, huggingface.tensors_of(model))
+    tensorflow.write_release(directory, model.config, huggingface.tensors_of(model))
     (directory / "model.safetensors").unlink()
     (directory / "config.json").unlink()
     as_bytes(lambda data: data[:-1] + bytes([data[-1] ^ 1]), "bert_model.ckpt.data-00000-of-00001")(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,16 +15,13 @@ import torch
 from conftest import make_text, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
-from bertkit.cli import COMMANDS, compose, run
+from bertkit.cli import run
 from bertkit.config import build, conf_dir
+from bertkit.settings.compose import compose
+from bertkit.settings.help import COMMANDS
 from bertkit.settings.schemas import SCHEMAS
 
 TINY = ["model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "segments.max_seq_length=32"]
-
-
-def bertkit(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bertkit", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
 
 
 def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> None:
@@ -283,43 +281,63 @@ def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: pyt
     assert not (tmp_path / "run").exists()
 
 
+GIVEN = {
+    "prepare": ["corpus.path=x", "output_dir=y"],
+    "pretrain": ["data_dir=x", "output_dir=y"],
+    "finetune": ["task=sequence", "model_dir=x", "output_dir=y"],
+    "predict": ["model_dir=x", "input=y", "output=z"],
+    "glue": ["model_dir=x", "output_dir=y"],
+    "evaluate": ["model_dir=x", "data_dir=y"],
+    "export": ["checkpoint=x", "output_dir=y"],
+    "verify": ["model_dir=x"],
+    "bench": ["what=pretrain"],
+}
+
+
 def every_choice() -> list[tuple[str, str]]:
-    """Each option of each group, with a command that uses the group."""
+    """Each option of each group, with every command that uses the group."""
     choices = []
     for path in sorted(conf_dir().glob("*/*.yaml")):
         users = [name for name in COMMANDS if f"- {path.parent.name}:" in (conf_dir() / f"{name}.yaml").read_text()]
         choices += [(user, f"{path.parent.name}={path.stem}") for user in users]
-    return choices
+    refused = [("prepare", "segments=pairs"), ("prepare", "segments=full_sentences")]  # prepare stores tokens only
+    return [choice for choice in choices if choice not in refused]
 
 
-def test_every_configuration_composes_and_builds() -> None:
-    given = {
-        "prepare": ["corpus.path=x", "output_dir=y"],
-        "pretrain": ["data_dir=x", "output_dir=y"],
-        "finetune": ["task=sequence", "model_dir=x", "output_dir=y"],
-        "predict": ["model_dir=x", "input=y", "output=z"],
-        "glue": ["model_dir=x", "output_dir=y"],
-        "evaluate": ["model_dir=x", "data_dir=y"],
-        "export": ["checkpoint=x", "output_dir=y"],
-        "verify": ["model_dir=x"],
-        "bench": ["what=pretrain"],
-    }
-    composed = 0
-    for command, choice in [*((command, "") for command in COMMANDS), *every_choice()]:
-        arguments = given[command] if choice != "corpus=python_docs" else ["output_dir=y"]
-        if (command, choice) in (("prepare", "segments=pairs"), ("prepare", "segments=full_sentences")):
-            continue  # refused: prepare stores tokens only
-        if command == "prepare" and choice.startswith("masking="):
-            arguments = [*arguments, "segments=google"]  # else it has no effect, and is refused
-        build(SCHEMAS[command], compose(command, [*arguments, *([choice] if choice else [])]))
-        composed += 1
-    assert composed == 9 + 106  # a change of conf/ changes this number
+def build_with(command: str, *choices: str) -> None:
+    arguments = GIVEN[command] if "corpus=python_docs" not in choices else ["output_dir=y"]
+    if command == "prepare" and any(choice.startswith("masking=") for choice in choices):
+        arguments = [*arguments, "segments=google"]  # else it has no effect, and is refused
+    build(SCHEMAS[command], compose(command, [*arguments, *choices]))
 
 
-def test_cfg_prints_the_composed_configuration() -> None:
-    done = bertkit("pretrain", "data_dir=x", "output_dir=y", "model=mini", "--cfg", "job")
-    assert done.returncode == 0
-    assert "hidden_size: 256" in done.stdout
+def test_every_option_composes_and_builds() -> None:
+    """Each with the first command that has it; a command takes one option of every group at once, experiments alone."""
+    choices = every_choice()
+    assert len(choices) == 106  # a change of conf/ changes this number
+    of_command: dict[str, dict[str, list[str]]] = {command: {} for command in COMMANDS}
+    for command, choice in {choice: (command, choice) for command, choice in reversed(choices)}.values():
+        of_command[command].setdefault(choice.partition("=")[0], []).append(choice)
+    composed = set()
+    for command, groups in of_command.items():
+        build_with(command)
+        alone = [(choice,) for group in ("experiment", "corpus") for choice in groups.pop(group, [])]
+        rounds = itertools.zip_longest(*groups.values())
+        for together in [*alone, *(tuple(filter(None, each)) for each in rounds)]:
+            build_with(command, *together)
+            composed.update(together)
+    assert composed == {choice for _, choice in choices}
+
+
+@pytest.mark.slow
+def test_every_option_composes_and_builds_with_every_command() -> None:
+    for command, choice in every_choice():
+        build_with(command, choice)
+
+
+def test_cfg_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pretrain", "data_dir=x", "output_dir=y", "model=mini", "--cfg", "job"]) == 0
+    assert "hidden_size: 256" in capsys.readouterr().out
 
 
 def test_users_add_groups_of_their_own(tmp_path: Path) -> None:
@@ -330,31 +348,27 @@ def test_users_add_groups_of_their_own(tmp_path: Path) -> None:
     assert compose("pretrain", arguments, str(tmp_path / "conf"))["model"]["hidden_size"] == 62
 
 
+@pytest.fixture
+def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a sweep, which are processes of their own, start at once."""
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
+@pytest.mark.usefixtures("quick")
 def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    missing = [
-        "-m",
-        "prepare",
-        f"corpus.path={tmp_path / 'none'}",
-        f"output_dir={tmp_path / 'sweep'}",
-        "held_out_prob=0.1,0.2",
-    ]
+    missing = ["-m", "prepare", f"corpus.path={tmp_path / 'none'}", f"output_dir={tmp_path / 'sweep'}"]
+    missing += ["held_out_prob=0.1,0.2"]
     assert run([*missing, "--debug"]) == 1
     assert "Traceback" in capfd.readouterr().err
     assert run(missing) == 2
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_sweep_runs_every_combination_in_its_own_directory(tmp_path: Path) -> None:
     text = write_text(tmp_path / "text.txt", make_text(5))
-    done = bertkit(
-        "prepare",
-        "-m",
-        f"corpus.path={text}",
-        "tokenizer.vocab_size=120,140",
-        "shard_tokens=1000,2000",
-        f"output_dir={tmp_path / 'sweep'}",
-    )
-    assert done.returncode == 0, done.stderr
+    more = ["tokenizer.vocab_size=120,140", "shard_tokens=1000,2000", f"output_dir={tmp_path / 'sweep'}"]
+    assert run(["prepare", "-m", f"corpus.path={text}", *more]) == 0
     names = sorted(path.name for path in (tmp_path / "sweep").iterdir())
     assert names == [f"tokenizer.vocab_size-{a}_shard_tokens-{b}" for a in (120, 140) for b in (1000, 2000)]
 
@@ -367,22 +381,12 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
         [sys.executable, "-c", build_wheel, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
     )
     wheel = tmp_path / built.stdout.split()[-1]
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "site"),
-        str(wheel),
-    ]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel]
     subprocess.run(install, check=True, capture_output=True)
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import json, bertkit, bertkit.cli as cli, bertkit.config as config\n"
-        "composed = cli.compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
+        "import json, bertkit, bertkit.config as config; from bertkit.settings.compose import compose\n"
+        "composed = compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
         "print(json.dumps([bertkit.__file__, str(config.conf_dir()), composed['model']['hidden_size'],"
         " len(list(config.conf_dir().rglob('*.yaml')))]))"
     )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bertkit.cli import compose
 from bertkit.config import build
+from bertkit.settings.compose import compose
 from bertkit.settings.schemas import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[1]

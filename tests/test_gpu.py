@@ -19,16 +19,19 @@ from torch._dynamo.utils import counters
 
 from bertkit.batch import PretrainBatch, TaskBatch
 from bertkit.cli import run
+from bertkit.fast import PLAIN
 from bertkit.files import sha256_file
-from bertkit.model import kernels
+from bertkit.model import varlen
 from bertkit.model.attention import attend
 from bertkit.model.compiled import compile_layers
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
 from bertkit.run.objective import pretraining_losses, task_losses
-from bertkit.train import loop
+from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig
+from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.step_report import StepReport
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -57,17 +60,16 @@ class Trained:
     def __init__(self, device: str, precision: str = "fp32", dropout: float = 0.0, model: Any = None) -> None:
         self.model: BertWithHeads = model or small_model(dropout=dropout, **SIZES)
         self.model.to(device).train()
-        self.accelerator = loop.make_accelerator(device, 1)
+        self.accelerator = processes.make_accelerator(device, 1)
         config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         self.optimizer = AdamW(parameter_groups(self.model, 0.01), config)
         self.precision = precision
 
-    def step(self, step: int, batch: Any) -> loop.StepReport:
+    def step(self, step: int, batch: Any) -> StepReport:
         losses = pretraining_losses if isinstance(batch, PretrainBatch) else task_losses
-        return loop.optimizer_step(
-            self.accelerator, self.model, self.optimizer, lambda m, b: losses(m, b, self.precision), [(0, batch)],
-            step=step, learning_rate=1e-3, max_grad_norm=1.0, seed=3, num_parts=None, stop_requested=False,
-        )  # fmt: skip
+        learner = Learner(self.accelerator, self.model, self.optimizer, lambda m, b: losses(m, b, self.precision))
+        course = Course(lambda step: [], lambda step: 1e-3, 0, 1, max_grad_norm=1.0, seed=3)
+        return loop.optimizer_step(learner, course, step, [(0, batch)])
 
 
 def forget_device() -> None:
@@ -107,7 +109,7 @@ def packed(lengths: list[int], dtype: torch.dtype, device: str) -> list[torch.Te
 
 @pytest.mark.parametrize("lengths", [MIXED, EQUAL, ONE])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3), (torch.float32, 1e-4)])
-@pytest.mark.parametrize("function", [kernels.packed_attention, kernels.padded_attention])
+@pytest.mark.parametrize("function", [varlen.attend, varlen.attend_padded])
 def test_attention_and_its_gradients_are_those_of_each_sequence(
     function: Any, lengths: list[int], dtype: torch.dtype, tolerance: float
 ) -> None:
@@ -116,7 +118,6 @@ def test_attention_and_its_gradients_are_those_of_each_sequence(
     expected = attend(*plain, Layout.from_lengths(torch.tensor(lengths)), 0.0)
     (expected * weights).sum().backward()
     ours = packed(lengths, dtype, DEVICE)
-    assert kernels.takes_packed(ours[0])
     context = function(*ours, Layout.from_lengths(torch.tensor(lengths), torch.device(DEVICE)), 0.0)
     (context * weights.to(DEVICE)).sum().backward()
     pairs = [(context, expected), *((mine.grad, its.grad) for mine, its in zip(ours, plain, strict=True))]
@@ -146,7 +147,7 @@ def test_attention_drops_with_its_probability(dtype: torch.dtype, prob: float) -
     shares = []
     for _ in range(14):  # of 60,000 x 12 weights each: 1e7 draws
         ones = torch.ones(sum(lengths), 12, 8, dtype=dtype, device=DEVICE)
-        context = kernels.packed_attention(torch.zeros_like(ones), torch.zeros_like(ones), ones, layout, prob)
+        context = varlen.attend(torch.zeros_like(ones), torch.zeros_like(ones), ones, layout, prob)
         single = context[:60_000, :, 0]
         shares.append((single == 0).double().mean())
         kept = single[single != 0].double()
@@ -156,8 +157,10 @@ def test_attention_drops_with_its_probability(dtype: torch.dtype, prob: float) -
 
 def test_the_plain_way_drops_with_its_probability() -> None:
     torch.manual_seed(0)
-    ones = torch.ones(60_000, 12, 1, 8, dtype=torch.bfloat16, device=DEVICE)
-    shares = [(kernels.attention(ones, ones, ones, 0.1)[..., 0] == 0).double().mean() for _ in range(14)]
+    ones = torch.ones(60_000, 12, 8, dtype=torch.bfloat16, device=DEVICE)
+    layout = Layout.from_lengths(torch.tensor([1] * 60_000), torch.device(DEVICE))
+    contexts = (attend(ones, ones, ones, layout, 0.1, PLAIN) for _ in range(14))
+    shares = [(context[..., 0] == 0).double().mean() for context in contexts]
     assert abs(float(torch.stack(shares).mean()) - 0.1) < 1e-3
 
 
@@ -167,14 +170,14 @@ def test_heads_and_sequences_drop_by_themselves_and_the_gradient_drops_alike() -
     layout = Layout.from_lengths(torch.tensor(lengths), torch.device(DEVICE))
     zeros = torch.zeros(sum(lengths), 4, 8, device=DEVICE)
     value = torch.randn(sum(lengths), 1, 1, device=DEVICE).expand(-1, 4, 8).contiguous().requires_grad_()
-    context = kernels.packed_attention(zeros, zeros, value, layout, 0.3)
+    context = varlen.attend(zeros, zeros, value, layout, 0.3)
     for first, second in ((0, 1), (1, 2), (2, 3)):
         assert not torch.allclose(context[:, first], context[:, second])
     # the context is linear in the values; with other masks backwards the two sums would differ
     weights = torch.randn_like(context)
     (context * weights).sum().backward()
     torch.testing.assert_close((value * value.grad).sum(), (context * weights).sum(), rtol=1e-3, atol=1e-2)
-    alike = kernels.packed_attention(zeros, zeros, torch.ones_like(zeros), layout, 0.3)
+    alike = varlen.attend(zeros, zeros, torch.ones_like(zeros), layout, 0.3)
     assert not torch.equal(alike[:64], alike[64:128])
 
 

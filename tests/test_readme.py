@@ -1,4 +1,7 @@
-"""Every command of the README and the recipes is run; training is shortened."""
+"""Every command of the README and the recipes is run; training is shortened.
+
+The recipes run in a copy that needs no installation; as they are installed: pytest -m slow tests/test_readme.py
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,11 +21,11 @@ import pytest
 from conftest import make_text, small_config, write_text
 
 from bertkit import export_model
-from bertkit.cli import compose
 from bertkit.config import build
 from bertkit.data.tokenizer import train_wordpiece
 from bertkit.model.heads import BertWithHeads
-from bertkit.settings.schemas import PretrainSettings
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.log import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,17 +36,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_tour(tmp_path: Path) -> None:
+def test_the_tour(tmp_path: Path, python: Path) -> None:
     commands = [shlex.split(line) for block in blocks("bash") for line in block.splitlines()]
     tour = [command for command in commands if command[0] == "bertkit"]
     assert [command[1] for command in tour] == ["prepare", "pretrain", "evaluate", "export", "verify"]
     for _, stage, *arguments in tour:
         more = FEWER_STEPS if stage == "pretrain" else []
-        command = [sys.executable, "-m", "bertkit", stage, *arguments, *more]
+        command = [python, "-m", "bertkit", stage, *arguments, *more]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     (snippet,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([python, "-c", snippet], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("torch.Size([2, ")
     for name in ("runs/tiny", "runs/tiny-mlm", "runs/tiny-parity.json"):
@@ -79,7 +82,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
 
 def test_every_recipe_is_known_and_says_what_it_takes() -> None:
     assert sorted(path.name for path in (ROOT / "recipes").iterdir()) == sorted([*RECIPES, "prepare_on_dask"])
-    for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare.py
+    for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare_workers.py
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
         assert 10 <= len((ROOT / "recipes" / name / "run.sh").read_text(encoding="utf-8").splitlines()) <= 30
@@ -87,16 +90,17 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
         assert {path.name for path in (ROOT / "recipes" / name).iterdir()} == {"README.md", "run.sh", *more}
 
 
-@pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the recipes ask the user for: text, a model with its tokenizer, and the files of a task of each shape."""
-    corpus = write_text(tmp_path / "text.txt", make_text(61))
-    model = tmp_path / "model"
+    folder = tmp_path_factory.mktemp("inputs")
+    corpus = write_text(folder / "text.txt", make_text(61))
+    model = folder / "model"
     documents = make_text(61)
     tokenizer = train_wordpiece(lambda: (s for d in documents for s in d), 131, lowercase=True, min_frequency=2)
     config = dataclasses.replace(small_config(tokenizer.vocab_size), max_position_embeddings=128)
     export_model(BertWithHeads(config), tokenizer, model)
-    return {"CORPUS": str(corpus), "MODEL_DIR": str(model), "DATA_DIR": str(write_tasks(tmp_path / "tasks"))}
+    return {"CORPUS": str(corpus), "MODEL_DIR": str(model), "DATA_DIR": str(write_tasks(folder / "tasks"))}
 
 
 def write_tasks(folder: Path) -> Path:
@@ -119,22 +123,56 @@ def write_tasks(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_recipes(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
-    if not any((ROOT / ".venv").glob(".bertkit-installed*")):
-        pytest.skip("recipes install into .venv, which is not there; run tests/run.sh")
+@pytest.fixture
+def checkout(tmp_path: Path, python: Path) -> Path:
+    """The recipes beside an installation that starts at once."""
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "recipes", root / "recipes")
+    for path, text in (
+        (root / ".venv" / "bin" / "bertkit", f'#!/bin/sh\nexec {python} -m bertkit "$@"\n'),
+        (root / "docker" / "install.sh", ""),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    return root
+
+
+def check_recipe(recipe: str, root: Path, run_dir: Path, inputs: dict[str, str]) -> None:
     needs, arguments, num_done, given = RECIPES[recipe]
-    environment = {**os.environ, "RUN_DIR": str(tmp_path / "run"), **{name: inputs[name] for name in needs}}
-    script = ROOT / "recipes" / recipe / "run.sh"
+    environment = {**os.environ, "RUN_DIR": str(run_dir), **{name: inputs[name] for name in needs}}
     outputs = []
     for _ in range(2):  # again: done already
-        done = subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
+        command = [root / "recipes" / recipe / "run.sh", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert "done already" not in outputs[0]
     assert outputs[1].count("done already") == num_done
-    (path,) = (tmp_path / "run").glob(given)
+    (path,) = run_dir.glob(given)
     assert path.is_file()
+
+
+LONG = ("continue_pretraining", "glue", "multi_host", "pretrain_base", "pretrain_large_lamb", "squad")  # alike
+
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RECIPES]
+)
+def test_recipes(recipe: str, checkout: Path, tmp_path: Path, inputs: dict[str, str]) -> None:
+    check_recipe(recipe, checkout, tmp_path / "run", inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_as_they_are_installed(recipe: str, tmp_path: Path, inputs: dict[str, str]) -> None:
+    check_recipe(recipe, installed(), tmp_path / "run", inputs)
+
+
+def installed() -> Path:
+    if not any((ROOT / ".venv").glob(".bertkit-installed*")):
+        pytest.skip("recipes install into .venv, which is not there; run tests/run.sh")
+    return ROOT
 
 
 @pytest.mark.parametrize("recipe", [name for name, (needs, *_) in RECIPES.items() if needs])
@@ -157,24 +195,14 @@ def test_a_recipe_without_its_input_says_what_to_set(recipe: str, tmp_path: Path
     ],
 )
 def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
-    number: int, rank: int, num_hosts: int, code: int, tmp_path: Path, inputs: dict[str, str]
+    number: int, rank: int, num_hosts: int, code: int, checkout: Path, tmp_path: Path, inputs: dict[str, str]
 ) -> None:
-    """To the script alone, as a supervisor sends it; in a copy that needs no installation."""
-    script = tmp_path / "recipes" / "multi_host" / "run.sh"
-    command = f'#!/bin/sh\nexec {sys.executable} -m bertkit "$@"\n'
-    original = (ROOT / "recipes" / "multi_host" / "run.sh").read_text()
-    for path, text in (
-        (script, original),
-        (tmp_path / ".venv" / "bin" / "bertkit", command),
-        (tmp_path / "docker" / "install.sh", ""),
-    ):
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        path.chmod(0o755)
+    """To the script alone, as a supervisor sends it."""
     environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "CORPUS": inputs["CORPUS"], "RUN_DIR": str(tmp_path / "run"),
-        "HOST_RANK": str(rank), "NUM_HOSTS": str(num_hosts), "NPROC": "2",
+        **os.environ, "CORPUS": inputs["CORPUS"], "RUN_DIR": str(tmp_path / "run"),
+        "HOST_RANK": str(rank), "NUM_HOSTS": str(num_hosts),
     }  # fmt: skip
+    script = checkout / "recipes" / "multi_host" / "run.sh"
     arguments = [*RECIPES["multi_host"][1][1:], "steps=100000", "checkpoint.every_steps=100000", "log.every_steps=1"]
     with subprocess.Popen(
         [script, *arguments],
@@ -184,7 +212,7 @@ def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
         text=True,
         start_new_session=True,
     ) as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while rank == 0 and len(read_metrics(tmp_path / "run" / "model" / "metrics.jsonl")) < 2:
             assert time.monotonic() < until
             assert process.poll() is None, process.communicate()[0]
@@ -215,8 +243,7 @@ exit $code
 @pytest.mark.slow
 def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
     """With two tasks on this machine in place of two hosts, and an srun and scontrol that are made here."""
-    if not any((ROOT / ".venv").glob(".bertkit-installed*")):
-        pytest.skip("recipes install into .venv, which is not there; run tests/run.sh")
+    script = installed() / "recipes" / "multi_host" / "slurm.sh"
     for name, text in (("srun", FAKE_SRUN), ("scontrol", "#!/usr/bin/env bash\necho 127.0.0.1\necho other\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -228,7 +255,6 @@ def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
     }
     ours = {"RUN_DIR": str(tmp_path / "run"), "NPROC": "1", "CORPUS": inputs["CORPUS"]}
     environment = {**os.environ, **slurm, **ours, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    script = ROOT / "recipes" / "multi_host" / "slurm.sh"
     arguments = RECIPES["multi_host"][1]
     done = subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -259,3 +285,11 @@ def test_the_final_phase_and_the_second_run_are_what_the_recipes_say() -> None:
         phases.append((run.steps, run.batch.sequences, run.segments.max_seq_length, rate, share))
     assert phases == [(7038, 65_536, 128, 6e-3, 0.2843), (1563, 32_768, 512, 4e-3, 0.128)]
     assert experiment("continue_pretraining").optimizer.peak_learning_rate == 2e-5
+
+
+def test_the_map_of_the_code_names_what_is_there() -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## The code")[1].split("Exit codes:")[0]
+    named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", section)
+    assert len(named) > 30
+    folders = (ROOT, ROOT / "bertkit", ROOT / "bertkit" / "model")
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []

@@ -1,150 +1,208 @@
-"""The bench through its command: real contestants in processes of their own, a table and JSON."""
+"""The bench: the ways of both libraries here in one process; and by its command, real systems in processes of their own."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Page
 
-from bertkit.bench.compare import Result, findings, table
-from bertkit.bench.scaling import curves_of, exponent
-from bertkit.cli import compose, run
+from bertkit.bench import bertkit_way, hugging_face
+from bertkit.bench.rounds import check_same, held, measure, one_round, started
+from bertkit.bench.scaling import curves_of, exponent, plan
+from bertkit.bench.workload import BERTKIT, HUGGING_FACE, Ready, System, Workload, make_workload
+from bertkit.cli import run
 from bertkit.config import build
-from bertkit.settings.schemas import BenchSettings
+from bertkit.errors import InputError, ParityError
+from bertkit.settings.bench import BenchSettings
+from bertkit.settings.compose import compose
+from bertkit.view.bench_page import Result, rates_found
 
 SMALL = ["model=tiny", "rounds=1", "steps_per_round=1", "batch_sequences=3", "max_seq_length=48", "device=cpu"]
-
-
-@pytest.mark.parametrize("what", ["pretrain", "finetune", "predict"])
-def test_contestants_do_the_same_work(
-    what: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "bench.json"
-    code = run(
-        [
-            "bench",
-            f"what={what}",
-            f"data_dir={prepared_dir}",
-            *SMALL,
-            "vocab_size=300",
-            "num_texts=5",
-            f"output={output}",
-        ]
-    )
-    assert code == 0
-    results = json.loads(output.read_text())["results"]
-    assert [each["name"].split()[0] for each in results] == ["Hugging", "Hugging", "bertkit"]
-    assert all(each["rate"] > 0 and each["peak_megabytes"] > 50 for each in results)
-    assert results[0]["ratio"] == results[1]["ratio_to_best"] == 1
-    assert (results[-1]["peak_share"] is not None) == (what == "pretrain")
-    assert "| bertkit fp32 |" in capsys.readouterr().out
-
-
-def test_batches_of_an_epoch(prepared_dir: Path, tmp_path: Path) -> None:
-    """The same tokens by both; the collator's work is the smaller one, as its pairs are ready."""
-    output = tmp_path / "bench.json"
-    assert run(["bench", "what=batches", f"data_dir={prepared_dir}", *SMALL, f"output={output}"]) == 0
-    theirs, ours = json.loads(output.read_text())["results"]
-    assert theirs["rate"] > 0
-    assert ours["rate"] > 0
-
-
-def test_bfloat16_beside_bfloat16(prepared_dir: Path, tmp_path: Path) -> None:
-    output = tmp_path / "bench.json"
-    arguments = ["what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300", "precision=bf16"]
-    assert run(["bench", *arguments, f"output={output}"]) == 0
-    results = json.loads(output.read_text())["results"]
-    assert [each["name"].split(",")[0] for each in results] == [
-        *2 * ["Hugging Face fp32"],
-        *2 * ["Hugging Face bf16"],
-        "bertkit bf16",
-    ]
-    assert results[-2]["ratio_to_best"] == 1
-
-
-def test_preparing_gives_the_same_tokens_and_startup_the_right_codes(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("Return the list.\nIt may be EMPTY, or not!\n\nAnother document.\nIs it?\n", encoding="utf-8")
-    arguments = [f"data_dir={prepared_dir}", "text_megabytes=1", "rounds=1"]
-    assert run(["bench", "what=prepare", *arguments, f"text={text}", f"output={tmp_path / 'bench.json'}"]) == 0
-    theirs, ours = json.loads((tmp_path / "bench.json").read_text())["results"]
-    assert ours["rate"] > theirs["rate"] > 0
-    assert run(["bench", "what=startup", "rounds=1"]) == 0
-    assert "a refused configuration" in capsys.readouterr().out
-
-
-def test_work_that_differs_is_refused(
-    prepared_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("bertkit.bench.compare.SAME_LOSS", -1.0)
-    assert run(["bench", "what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300"]) == 1
-    assert "did not do the same work" in capsys.readouterr().err
-
-
-def test_the_table() -> None:
-    results = [
-        Result("first", 1234.4, 1.0, 1.0, 1.0, 10.4, 0.251),
-        Result("second", 2.5, 2.0, 1.5, 2.25, 0.0, None, 1.25),
-    ]
-    assert table("tokens/s", results).markdown().splitlines()[2:] == [
-        "| first | 1,234 | 1.00 (1.00 - 1.00) |  | 10 MB | 25% |",
-        "| second | 2.50 | 2.00 (1.50 - 2.25) | 1.25 |  |  |",
-    ]
+DEFAULT, AT_BEST = System("Hugging Face", HUGGING_FACE), System("grouped", HUGGING_FACE, is_grouped=True)
+OURS = System("bertkit", BERTKIT)
 
 
 def settings_of(*arguments: str) -> BenchSettings:
     return build(BenchSettings, compose("bench", list(arguments)))
 
 
-def test_the_effect_of_each_trick() -> None:
-    rates = [
-        ("Hugging Face", 2.0),
-        ("bertkit bf16", 8.0),
-        ("bertkit bf16, without x", 6.0),
-        ("bertkit bf16, plain", 4.0),
+def bench(output: Path, *arguments: str) -> list[dict[str, Any]]:
+    assert run(["bench", *arguments, f"output={output}"]) == 0
+    found: list[dict[str, Any]] = json.loads(output.read_text())["results"]
+    return found
+
+
+def small_workload(what: str, data_dir: Path, scratch: Path, *more: str) -> Workload:
+    arguments = [f"what={what}", f"data_dir={data_dir}", *SMALL, "vocab_size=300", "num_texts=5", *more]
+    return make_workload(settings_of(*arguments), what, scratch)
+
+
+@pytest.mark.parametrize(("what", "way"), [("pretrain", "train"), ("finetune", "train"), ("predict", "predict")])
+def test_first_losses_and_answers_agree(what: str, way: str, prepared_dir: Path, tmp_path: Path) -> None:
+    workload, systems = small_workload(what, prepared_dir, tmp_path), (DEFAULT, AT_BEST, OURS)
+    theirs, ours = getattr(hugging_face, way), getattr(bertkit_way, way)
+    ready: list[Ready] = [(ours if each is OURS else theirs)(workload, each) for each in systems]
+    firsts = [each.first_result() for each in ready]
+    check_same(what, systems, firsts)
+    worked = [each.work(0) for each in ready]
+    assert worked[2] == worked[0] > 0  # the same tokens
+    if what == "predict":
+        firsts[2][3]["random"] += 2e-6
+    else:
+        firsts[2][0] *= 1 + 2e-4
+    with pytest.raises(ParityError, match="bertkit and Hugging Face did not do the same work"):
+        check_same(what, systems, firsts)
+
+
+def test_grouped_batches_are_the_same_sequences_with_less_padding(prepared_dir: Path, tmp_path: Path) -> None:
+    workload = small_workload("finetune", prepared_dir, tmp_path)
+    default, at_best = (hugging_face.train(workload, each) for each in (DEFAULT, AT_BEST))
+    rounds = range(hugging_face.WINDOW)  # of one step each
+    assert sum(map(at_best.work, rounds)) == sum(map(default.work, rounds))
+
+
+def test_both_prepare_the_same_tokens(prepared_dir: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Return the list.\nIt may be EMPTY, or not!\n\nAnother document.\nIs it?\n", encoding="utf-8")
+    workload = small_workload("prepare", prepared_dir, tmp_path, "text_megabytes=1", f"text={text}")
+    workload = dataclasses.replace(workload, text_file=text)
+    ours = bertkit_way.prepare(workload, OURS).first_result()
+    assert hugging_face.prepare(workload, DEFAULT).first_result() == ours > 20
+
+
+def test_batches_in_processes(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same tokens by both; the collator's work is the smaller one, as its pairs are ready."""
+    theirs, ours = bench(tmp_path / "bench.json", "what=batches", f"data_dir={prepared_dir}", *SMALL)
+    assert theirs["name"].startswith("Hugging Face: ")
+    assert ours["ratio"] == pytest.approx(ours["rate"] / theirs["rate"])
+    assert theirs["peak_megabytes"] > ours["peak_megabytes"] > 50
+    assert f"| {ours['name']} |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_system_that_fails_is_named(prepared_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    workload = dataclasses.replace(small_workload("pretrain", prepared_dir, tmp_path), model_dir=tmp_path / "none")
+    with pytest.raises(InputError, match="bench: bertkit failed; its error stands above"):
+        measure(workload, [OURS], 1)
+    assert "InputError" in capfd.readouterr().err
+
+
+def test_peak_memory_is_as_planned(prepared_dir: Path, tmp_path: Path) -> None:
+    """Bertkit's alone; `-m slow` measures Hugging Face's too, through the command."""
+    settings = settings_of("what=memory", "model=mini", f"data_dir={prepared_dir}", "batch_sizes=[4]", "device=cpu")
+    workload = dataclasses.replace(make_workload(settings, "pretrain", tmp_path), batch_sequences=4, is_full=True)
+    with started(workload, OURS) as ask:
+        before = ask(held)
+        measured = [ask(one_round, number).megabytes for number in range(2)][-1]
+    (planned,), gigabytes, largest = plan(settings, workload, before)
+    assert planned == pytest.approx(measured, rel=0.15)
+    assert gigabytes > 0
+    assert largest > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["pretrain", "finetune", "predict"])
+def test_the_tables(what: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"what={what}", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300", "num_texts=5"]
+    results = bench(tmp_path / "bench.json", *arguments)
+    assert [each["name"].split()[0] for each in results] == ["Hugging", "Hugging", "bertkit"]
+    assert all(each["rate"] > 0 and each["peak_megabytes"] > 50 for each in results)
+    assert results[0]["ratio"] == results[1]["ratio_to_best"] == 1
+    assert "| bertkit fp32 |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_bfloat16_beside_bfloat16(prepared_dir: Path, tmp_path: Path) -> None:
+    arguments = ["what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300", "precision=bf16"]
+    results = bench(tmp_path / "bench.json", *arguments)
+    names = [*2 * ["Hugging Face fp32"], *2 * ["Hugging Face bf16"], "bertkit bf16"]
+    assert [each["name"].split(",")[0] for each in results] == names
+    assert results[-2]["ratio_to_best"] == 1
+
+
+@pytest.mark.slow
+def test_each_trick_is_left_out_in_turn(prepared_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300", "tricks=true"]
+    assert run(["bench", *arguments]) == 0
+    tables = capsys.readouterr().out
+    for name in (*(f"without {each}" for each in bertkit_way.fast_ways("cpu")), "plain"):
+        assert f"| {name} |" in tables.partition("Tricks")[2]
+
+
+@pytest.mark.slow
+def test_the_rates_of_preparing_and_startup(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["what=prepare", f"data_dir={prepared_dir}", "text_megabytes=1", "rounds=1"]
+    theirs, ours = bench(tmp_path / "bench.json", *arguments)
+    assert ours["rate"] > theirs["rate"] > 0
+    assert run(["bench", "what=startup", "rounds=1"]) == 0
+    assert "a refused configuration" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_work_that_differs_is_refused(
+    prepared_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bertkit.bench.rounds.SAME_LOSS", -1.0)
+    assert run(["bench", "what=pretrain", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300"]) == 1
+    assert "did not do the same work" in capsys.readouterr().err
+
+
+def test_the_table() -> None:
+    results = [Result("first", 1234.4, 1.0, 1.0, 1.0, 10.4), Result("second", 2.5, 2.0, 1.5, 2.25, 0.0, 1.25)]
+    (table,) = rates_found("tokens/s", results).tables
+    assert table.markdown().splitlines()[2:] == [
+        "| first | 1,234 | 1.00 (1.00 - 1.00) |  | 10 MB |",
+        "| second | 2.50 | 2.00 (1.50 - 2.25) | 1.25 |  |",
     ]
-    results = [Result(name, rate, rate / 2, rate / 4, rate, 0.0, None) for name, rate in rates]
-    found = findings(settings_of("what=pretrain", "precision=bf16", "tricks=true"), "tokens/s", results)
+
+
+def test_the_effect_of_each_trick() -> None:
+    names = ("Hugging Face", "bertkit bf16", "bertkit bf16, without x", "bertkit bf16, plain")
+    rates = zip(names, (2.0, 8.0, 6.0, 4.0), strict=True)
+    found = rates_found("tokens/s", [Result(name, rate, rate / 2, rate / 4, rate, 0.0) for name, rate in rates])
     assert [table.rows for table in found.tables[1:]] == [[("without x", "0.75"), ("plain", "0.50")]]
     assert found.charts[0].bars[1] == ("bertkit bf16", 4.0, 2.0, 8.0)  # type: ignore[union-attr]
     assert len(found.charts) == 1  # no memory was measured
 
 
 def test_exponents() -> None:
-    assert exponent([64, 128, 2048], [3 * size**1.5 for size in (64, 128, 2048)]) == pytest.approx(1.5)
-    assert exponent([1, 2], [5.0, 5.0]) == pytest.approx(0.0)
-    assert exponent([7], [1.0]) is None
+    assert exponent([(size, 3 * size**1.5) for size in (64, 128, 2048)]) == pytest.approx(1.5)
+    assert exponent([(1, 5.0), (2, 5.0)]) == pytest.approx(0.0)
+    assert exponent([(7, 1.0)]) is None
 
 
+@pytest.mark.slow
 def test_the_sizes_of_scaling(prepared_dir: Path, tmp_path: Path) -> None:
     settings = settings_of(
         "what=scaling", "model=tiny", f"data_dir={prepared_dir}", "vocab_size=300", "lengths=[16,64,700]", "device=cpu",
         "batch_sizes=[3,5]", "corpus_megabytes=[1,2]", "batch_sequences=8", "max_seq_length=32", "steps_per_round=2",
     )  # fmt: skip
-    by_length, by_batch, by_corpus, by_input = curves_of(settings, tmp_path)
-    counts = [(point.job.max_seq_length, point.job.batch_sequences, point.shares) for point in by_length.points]
-    assert counts == [(16, 16, 32), (64, 4, 8), (700, 1, 2)]
-    assert [(point.job.max_seq_length, point.job.batch_sequences, point.shares) for point in by_batch.points] == [
-        (32, 3, 2),
-        (32, 5, 2),
+    by_length, by_batch, by_corpus, by_input = (list(curve.points.values()) for curve in curves_of(settings, tmp_path))
+    counts = [(work.max_seq_length, work.batch_sequences, shares) for work, shares in (*by_length, *by_batch)]
+    assert counts == [(16, 16, 32), (64, 4, 8), (700, 1, 2), (32, 3, 2), (32, 5, 2)]
+    files = [work.text_file for work, _ in by_corpus]
+    assert [round(file.stat().st_size / 1e6, 1) for file in files if file is not None] == [1.0, 2.0]
+    assert [(work.max_seq_length, len(work.texts), shares) for work, shares in by_input] == [
+        (16, 16, 16),
+        (64, 4, 4),
+        (700, 1, 1),
     ]
-    assert [round(point.job.files[0].stat().st_size / 1e6, 1) for point in by_corpus.points] == [1.0, 2.0]
-    assert [(point.job.max_seq_length, len(point.job.texts)) for point in by_input.points] == [
-        (16, 16),
-        (64, 4),
-        (700, 1),
-    ]
-    words = [len(point.job.texts[0].split()) for point in by_input.points]
+    words = [len(work.texts[0].split()) for work, _ in by_input]
     assert words[0] < words[1] < words[2]
-    config = json.loads((by_length.points[0].job.model_dir / "config.json").read_text())
+    config = json.loads((by_length[0][0].model_dir / "config.json").read_text())
     assert config["max_position_embeddings"] == 700
 
 
-def test_peak_memory_is_as_planned(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_peak_memory_beside_hugging_face_is_as_planned(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "memory.json"
     arguments = ["model=mini", f"data_dir={prepared_dir}", "batch_sizes=[4]", "memory_gigabytes=2", "device=cpu"]
     assert run(["bench", "what=memory", *arguments, f"output={output}"]) == 0

@@ -26,8 +26,9 @@ from bertkit.model.config import POOLED_HEADS
 from bertkit.run.objective import task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
-from bertkit.train import loop
+from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig
+from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
 from bertkit.train.schedule import polynomial
 
@@ -90,18 +91,17 @@ def test_losses_agree(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
         name="adamw", peak_learning_rate=RATE, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.01,
         bias_correction=True, max_grad_norm=1e9,
     )  # fmt: skip
+    ours_optimizer = OPTIMIZERS[config.name](parameter_groups(ours.train(), config.weight_decay), config)
     reports = loop.train(
-        loop.make_accelerator("cpu", 1),
-        ours.train(),
-        OPTIMIZERS[config.name](parameter_groups(ours, config.weight_decay), config),
-        task_losses,
-        lambda step: order.micro_batches(step, 0, 1),
-        first_step=0,
-        steps=STEPS,
-        peak_learning_rate=RATE,
-        schedule=lambda step: polynomial(step, STEPS, WARMUP, 1.0, "warmup_end"),
-        max_grad_norm=config.max_grad_norm,
-        seed=0,
+        Learner(processes.make_accelerator("cpu", 1), ours, ours_optimizer, task_losses),
+        Course(
+            batches=lambda step: order.micro_batches(step, 0, 1),
+            learning_rate=lambda step: RATE * polynomial(step, STEPS, WARMUP, 1.0, "warmup_end"),
+            first_step=0,
+            steps=STEPS,
+            max_grad_norm=config.max_grad_norm,
+            seed=0,
+        ),
     )
     decayed = [p for name, p in theirs.named_parameters() if not name.endswith(".bias") and "LayerNorm" not in name]
     kept = [p for name, p in theirs.named_parameters() if name.endswith(".bias") or "LayerNorm" in name]

@@ -20,19 +20,21 @@ from conftest import real_data
 
 from bertkit import export_model, load_tokenizer
 from bertkit.batch import PretrainBatch
-from bertkit.cli import compose, run
+from bertkit.cli import run
 from bertkit.config import build
 from bertkit.data.config import MaskingConfig, SegmentsConfig
 from bertkit.data.prepared import open_prepared
 from bertkit.data.sampling import Sampler
-from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.load import load_directory
 from bertkit.model.bert import init_weights
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.measure import measure_split
 from bertkit.run.objective import pretraining_losses
-from bertkit.settings.schemas import PretrainSettings
-from bertkit.stages.evaluate import evaluate_split
-from bertkit.train import loop
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train import loop, processes
+from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.schedule import polynomial
 
@@ -110,13 +112,17 @@ def sampler_over(data: Path) -> Sampler:
 
 def our_steps(model: BertWithHeads, sampler: Sampler, steps: int, rate: float, warmup: int):
     config = build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=x"])).optimizer
-    accelerator = loop.make_accelerator("cpu", 1)
-    return loop.train(
-        accelerator, model, AdamW(parameter_groups(model, 0.01), config), pretraining_losses,
-        lambda step: [(0, sampler.take(np.arange(BATCH) + step * BATCH))],
-        first_step=0, steps=10**9, peak_learning_rate=rate, schedule=lambda step: linear(step, steps, warmup) if step < steps else 0.0,
-        max_grad_norm=1.0, seed=0,
-    )  # fmt: skip
+    accelerator = processes.make_accelerator("cpu", 1)
+    learner = Learner(accelerator, model, AdamW(parameter_groups(model, 0.01), config), pretraining_losses)
+    course = Course(
+        batches=lambda step: [(0, sampler.take(np.arange(BATCH) + step * BATCH))],
+        learning_rate=lambda step: rate * linear(step, steps, warmup) if step < steps else 0.0,
+        first_step=0,
+        steps=10**9,
+        max_grad_norm=1.0,
+        seed=0,
+    )
+    return loop.train(learner, course)
 
 
 def their_step(model, optimizer: PlainAdamW, batch: dict[str, torch.Tensor], multiplier: float) -> float:
@@ -154,13 +160,13 @@ def test_quality_after_the_same_tokens_and_the_same_time(tmp_path: Path) -> None
     sampler = sampler_over(prepare(real_data("text", "books_en"), tmp_path / "books"))
     valid = open_prepared(prepare(real_data("text", "wikitext-2", "valid.google_format.txt"), tmp_path / "valid"))
     held_out = Sampler(valid.splits["train"], valid.tokenizer.facts, sampler.segments, sampler.masking, seed=0)
-    accelerator = loop.make_accelerator("cpu", 1)
+    accelerator = processes.make_accelerator("cpu", 1)
     tokens_a_step = np.mean([sampler.take(np.arange(BATCH) + s * BATCH).num_tokens for s in range(20)])
     steps = int(num_tokens / tokens_a_step)
     rate, warmup = 1e-4, steps // 10
 
     def measure(model: BertWithHeads) -> dict[str, float]:
-        results = evaluate_split(accelerator, model, held_out, None, 32)
+        results = measure_split(accelerator, model, held_out, None, 32)
         return {name: round(value, 4) for name, (value, _) in results.items()}
 
     ours, theirs = both(0.1, tmp_path, seed)
@@ -195,7 +201,7 @@ def test_quality_after_the_same_tokens_and_the_same_time(tmp_path: Path) -> None
         row = next(longer_reports)
         longer_seconds, longer_step = longer_seconds + row.seconds, row.step
     theirs.save_pretrained(tmp_path / "theirs")
-    as_ours, _ = huggingface.load(tmp_path / "theirs")
+    as_ours, _ = load_directory(tmp_path / "theirs")
     result = {
         "steps": steps,
         "hugging_face": {**measure(as_ours), "seconds": round(their_seconds)},

@@ -1,6 +1,6 @@
 """200 optimizer steps of bertkit's loop beside Hugging Face's model with the reference AdamW, in float64.
 
-    pytest -s tests/beside_hugging_face/test_steps.py
+    pytest -m "slow or not slow" -s tests/beside_hugging_face/test_steps.py
 
 prints the largest differences. Same text, same initial weights, same batches, no dropout; bertkit cuts each batch in two
 and packs it, the other side pads it and takes it whole.
@@ -19,16 +19,18 @@ from conftest import make_text, real_data, small_config, write_text
 
 from bertkit import export_model
 from bertkit.batch import PretrainBatch
-from bertkit.cli import compose, run
+from bertkit.cli import run
 from bertkit.config import build
 from bertkit.data.prepared import open_prepared
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.length_phases import make_phases
+from bertkit.run.length_phases import LengthPhases, make_phases
 from bertkit.run.objective import pretraining_losses
-from bertkit.settings.schemas import PretrainSettings
-from bertkit.train import loop
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train import loop, processes
+from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
 from bertkit.train.schedule import polynomial
 
@@ -82,8 +84,15 @@ def text(name: str, folder: Path) -> Path:
     return write_text(folder / "text.txt", make_text(61))
 
 
-@pytest.mark.parametrize("name", ["made up", "books"])
-def test_losses_and_weights_agree(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("made up", 50),
+        pytest.param("made up", 200, marks=pytest.mark.slow),
+        pytest.param("books", 200, marks=pytest.mark.slow),
+    ],
+)
+def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None:
     from transformers import BertForPreTraining
 
     arguments = [f"corpus.path={text(name, tmp_path)}", f"output_dir={tmp_path / 'data'}", "tokenizer.vocab_size=1009"]
@@ -104,26 +113,30 @@ def test_losses_and_weights_agree(name: str, tmp_path: Path) -> None:
     ours = ours.double().train()
     reference = ReferenceAdamW(theirs)
 
-    (phase,) = make_phases(settings, dataset, tmp_path / "cache", [BATCH // 2])
-    whole = dataclasses.replace(phase, shards=[(0, BATCH)])
+    phases = make_phases(settings, dataset, tmp_path / "cache", [BATCH // 2])
+    whole = LengthPhases([dataclasses.replace(phases.all[0], micro_batches=[(0, BATCH)])])
     config = settings.optimizer
     schedule = settings.schedule
+    optimizer = OPTIMIZERS[config.name](parameter_groups(ours, config.weight_decay), config)
+
+    def learning_rate(step: int) -> float:
+        share = polynomial(step, STEPS, schedule.warmup_of(STEPS), schedule.power, schedule.decay_from)
+        return config.peak_learning_rate * share
+
     reports = loop.train(
-        loop.make_accelerator("cpu", 1),
-        ours,
-        OPTIMIZERS[config.name](parameter_groups(ours, config.weight_decay), config),
-        pretraining_losses,
-        lambda step: phase.micro_batches(step, range(2)),
-        first_step=0,
-        steps=STEPS,
-        peak_learning_rate=config.peak_learning_rate,
-        schedule=lambda step: polynomial(step, STEPS, schedule.warmup_of(STEPS), schedule.power, schedule.decay_from),
-        max_grad_norm=config.max_grad_norm,
-        seed=0,
+        Learner(processes.make_accelerator("cpu", 1), ours, optimizer, pretraining_losses),
+        Course(
+            batches=lambda step: phases.micro_batches(step, 0, 1),
+            learning_rate=learning_rate,
+            first_step=0,
+            steps=steps,
+            max_grad_norm=config.max_grad_norm,
+            seed=0,
+        ),
     )
     losses, differences, num_clipped = [], [], 0
     for report in reports:
-        ((_, batch),) = whole.micro_batches(report.step - 1, range(1))
+        ((_, batch),) = whole.micro_batches(report.step - 1, 0, 1)
         out = theirs(**padded(batch))
         out.loss.backward()
         reference.step(report.step - 1)
@@ -135,11 +148,11 @@ def test_losses_and_weights_agree(name: str, tmp_path: Path) -> None:
     assert all(tensor.dtype == torch.float64 for tensor in found.values())
     weights = max(float((found[name] - parameter.detach()).abs().max()) for name, parameter in expected.items())
     print(
-        f"\n{name}: {STEPS} steps, loss {losses[0]:.3f} to {np.mean(losses[-10:]):.3f}, {num_clipped} clipped; "
+        f"\n{name}: {steps} steps, loss {losses[0]:.3f} to {np.mean(losses[-10:]):.3f}, {num_clipped} clipped; "
         f"largest difference of a loss {max(differences):.1e}, of a weight {weights:.1e}"
     )
-    assert len(differences) == STEPS
+    assert len(differences) == steps
     assert max(differences) < 1e-10
     assert weights < 1e-10
-    assert 0 < num_clipped < STEPS  # so that clipping is part of what agrees
+    assert 0 < num_clipped < steps  # so that clipping is part of what agrees
     assert np.mean(losses[-10:]) < losses[0] - 0.5  # and the weights have moved

@@ -24,9 +24,9 @@ def make_split(folder: Path, shard_tokens: int) -> Split:
     return Split(folder, np.dtype("<u2"), writer.close()["shard_tokens"])
 
 
-def make_examples(pieces: list[list[tuple[int, int]]], labels: list[int] | None) -> Examples:
-    flat = np.array([piece for example in pieces for piece in example])
-    first = np.cumsum([0, *map(len, pieces)])
+def make_examples(segments: list[list[tuple[int, int]]], labels: list[int] | None) -> Examples:
+    flat = np.array([segment for example in segments for segment in example])
+    first = np.cumsum([0, *map(len, segments)])
     return Examples(first, flat[:, 0], flat[:, 1], None if labels is None else np.array(labels))
 
 
@@ -42,7 +42,7 @@ def test_pairs_by_hand(tmp_path: Path) -> None:
 
 
 def test_blocks_by_hand(tmp_path: Path) -> None:
-    """Separators between the pieces, one token type."""
+    """Separators between the segments, one token type."""
     split = make_split(tmp_path / "split", 100)
     ids, types, lengths = assemble(split, make_examples([[(5, 4), (0, 3)], [(3, 2)]], None), VOCAB)
     assert ids.tolist() == [C, 15, 16, 17, 18, S, 10, 11, 12, S, C, 13, 14, S]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bertkit.data.config import CorpusConfig
-from bertkit.data.corpus import Corpus, split_sentences
+from bertkit.data.corpus import Corpus
+from bertkit.data.text_files import split_sentences
 from bertkit.errors import InputError
 
 TEXT = "One two.\nThree.\n\n\nFour five.\n  Six.  \n \t\nSeven."
@@ -261,6 +262,13 @@ def test_only_a_blank_line_ends_a_document_where_files_are_joined(tmp_path: Path
     assert list(Corpus(config(tmp_path))) == [["a", "b"], ["c"], ["d"], ["e"], ["J."], ["f"], ["g"]]
 
 
+@pytest.mark.parametrize("line", ["\ufeff", "\u200b\u200d", "\u2060\u00a0"])
+@pytest.mark.parametrize("part_bytes", [1, 10**6])
+def test_a_line_of_nothing_that_is_seen_ends_a_document(tmp_path: Path, line: str, part_bytes: int) -> None:
+    (tmp_path / "a.txt").write_text(f"{line}\nOne.\n{line}\nTwo.\n\n{line}\nThree\ufeff.\n", encoding="utf-8")
+    assert read_in_portions(Corpus(config(tmp_path / "a.txt")), part_bytes) == [["One."], ["Two."], ["Three\ufeff."]]
+
+
 def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for name in ("a.txt", "dump.txt", "out/b.txt"):
@@ -269,57 +277,57 @@ def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
     assert [path.name for path, _ in corpus.files] == ["a.txt"]
 
 
-# ---- parts
+# ---- portions
 
 
-def read_in_parts(corpus: Corpus, part_bytes: int) -> list[list[str]]:
+def read_in_portions(corpus: Corpus, num_bytes: int) -> list[list[str]]:
     """In another order than they are put together in."""
-    found = {n: list(corpus.documents(part)) for n, part in reversed(list(enumerate(corpus.parts(part_bytes))))}
+    found = {n: list(corpus.documents(portion)) for n, portion in reversed(list(enumerate(corpus.portions(num_bytes))))}
     return [document for n in sorted(found) for document in found[n]]
 
 
-@pytest.mark.parametrize("part_bytes", [1, 2, 13, 31, 10**6])
+@pytest.mark.parametrize("num_bytes", [1, 2, 13, 31, 10**6])
 @pytest.mark.parametrize("name", WRITERS)
-def test_parts_are_the_corpus(tmp_path: Path, name: str, part_bytes: int) -> None:
+def test_portions_are_the_corpus(tmp_path: Path, name: str, num_bytes: int) -> None:
     WRITERS[name](tmp_path / name)
     corpus = Corpus(config(tmp_path / name))
-    parts = corpus.parts(part_bytes)
-    assert read_in_parts(corpus, part_bytes) == DOCUMENTS
-    whole = name.endswith((".gz", ".json", ".parquet")) or part_bytes == 10**6
-    assert (len(parts) == 1) == whole
-    assert sum(span.num_bytes for part in parts for span in part) == corpus.total_bytes
+    portions = corpus.portions(num_bytes)
+    assert read_in_portions(corpus, num_bytes) == DOCUMENTS
+    whole = name.endswith((".gz", ".json", ".parquet")) or num_bytes == 10**6
+    assert (len(portions) == 1) == whole
+    assert sum(span.num_bytes for portion in portions for span in portion) == corpus.total_bytes
 
 
-@pytest.mark.parametrize("part_bytes", [1, 8, 25, 10**6])
-def test_parts_of_many_files(tmp_path: Path, part_bytes: int) -> None:
-    """Small files share a part; files read as one are not cut, and neither is a document."""
+@pytest.mark.parametrize("num_bytes", [1, 8, 25, 10**6])
+def test_portions_of_many_files(tmp_path: Path, num_bytes: int) -> None:
+    """Small files share a portion; files read as one are not cut, and neither is a document."""
     for number in range(7):
         (tmp_path / f"{number}.txt").write_text(f"line {number}\n" * number + "\n\nend\n" * (number % 2))
     (tmp_path / "3.jsonl").write_text(jsonl(RECORDS))
     for join in (False, True):
         corpus = Corpus(config(tmp_path), join_files=join)
-        assert read_in_parts(corpus, part_bytes) == list(corpus)
-        if part_bytes == 10**6:
-            assert len(corpus.parts(part_bytes)) == 1
-    assert len(Corpus(config(tmp_path)).parts(25)) > len(Corpus(config(tmp_path), join_files=True).parts(25)) >= 3
+        assert read_in_portions(corpus, num_bytes) == list(corpus)
+        if num_bytes == 10**6:
+            assert len(corpus.portions(num_bytes)) == 1
+    assert len(Corpus(config(tmp_path)).portions(25)) > len(Corpus(config(tmp_path), join_files=True).portions(25)) >= 3
 
 
 @pytest.mark.parametrize("block_bytes", [1, 3, 64])
 def test_blocks_of_any_size(tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertkit.data.corpus.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("bertkit.lines.TEXT_BYTES", block_bytes)
     (tmp_path / "a.txt").write_bytes("\ufeffÉtĕ 中文\u2028𠀀 \r\n\u3000\nb\n\nc".encode())
-    for part_bytes in (1, 10, 1000):
-        assert read_in_parts(Corpus(config(tmp_path / "a.txt")), part_bytes) == [["Étĕ 中文\u2028𠀀"], ["b"], ["c"]]
+    for num_bytes in (1, 10, 1000):
+        assert read_in_portions(Corpus(config(tmp_path / "a.txt")), num_bytes) == [["Étĕ 中文\u2028𠀀"], ["b"], ["c"]]
 
 
 @pytest.mark.parametrize("name", [name for name in ERRORS if "file" not in name])
-def test_errors_in_parts_name_the_same_line(tmp_path: Path, name: str) -> None:
+def test_errors_in_portions_name_the_same_line(tmp_path: Path, name: str) -> None:
     file_name, write, _ = ERRORS[name]
     write(tmp_path / file_name)
     corpus = Corpus(config(tmp_path / file_name))
     messages = []
-    for part_bytes in (10**6, 1, 5):
+    for num_bytes in (10**6, 1, 5):
         with pytest.raises(InputError) as caught:
-            [list(corpus.documents(part)) for part in corpus.parts(part_bytes)]
+            [list(corpus.documents(portion)) for portion in corpus.portions(num_bytes)]
         messages.append(str(caught.value))
     assert messages[0] == messages[1] == messages[2]

@@ -11,8 +11,8 @@ import pytest
 
 from bertkit.data import segments
 from bertkit.data.config import SegmentsConfig
-from bertkit.data.epochs import EpochCache
 from bertkit.data.prepared import Split, SplitWriter
+from bertkit.data.sampling import EpochCache
 from bertkit.data.segments import Examples, concatenate, examples_of_epoch
 
 PAIRS, BLOCKS = SegmentsConfig("pairs", 23, 0.1), SegmentsConfig("full_sentences", 23, 0.0)
@@ -28,7 +28,7 @@ def split(tmp_path: Path) -> Split:
 
 
 def same(left: Examples, right: Examples) -> bool:
-    names = ("first_piece", "piece_start", "piece_length", "is_random_next")
+    names = ("first_segment", "segment_start", "segment_length", "is_random_next")
     return all(np.array_equal(getattr(left, name), getattr(right, name)) for name in names) and (
         (left.is_random_next is None) == (right.is_random_next is None)
     )
@@ -36,7 +36,7 @@ def same(left: Examples, right: Examples) -> bool:
 
 @pytest.mark.parametrize("config", [PAIRS, BLOCKS])
 def test_on_disk_as_in_memory(split: Split, tmp_path: Path, config: SegmentsConfig, monkeypatch) -> None:
-    monkeypatch.setattr(segments, "DOCUMENTS_AT_ONCE", 5)  # several parts
+    monkeypatch.setattr(segments, "DOCUMENTS_AT_ONCE", 5)  # several groups
     cache = EpochCache(tmp_path / "cache", split, config, seed=3)
     for epoch in (0, 1):
         computed = concatenate(list(examples_of_epoch(split.sentences, split.documents, config, 3, epoch)))

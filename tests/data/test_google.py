@@ -305,7 +305,7 @@ def short_documents(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 TOLERANCE = 0.015  # of shares, and of numbers by ratio; the largest difference measured is 0.009
 
 
-@pytest.mark.parametrize("short", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("short", [0.1, *(pytest.param(short, marks=pytest.mark.slow) for short in (0.0, 1.0))])
 def test_streaming_pairs_have_the_statistics_of_googles(
     uncased: Tokenizer, short_documents: Split, short: float
 ) -> None:
@@ -324,7 +324,7 @@ def test_streaming_pairs_have_the_statistics_of_googles(
     positions = np.concatenate([np.add(i.masked_positions, start) for i, start in zip(theirs, starts, strict=True)])
     google_kinds = kinds(flat, positions, np.concatenate([i.masked_labels for i in theirs]), facts.mask)
 
-    parts, ours_kinds = [], []
+    epochs, ours_kinds = [], []
     for epoch in range(passes):
         sampler = Sampler(split, facts, SegmentsConfig("pairs", 128, short), PIECES, seed=epoch)
         batch = sampler.in_order(0, sampler.epoch_length)
@@ -333,9 +333,9 @@ def test_streaming_pairs_have_the_statistics_of_googles(
         share = (batch.sequence_lengths - 3 - num_b) / (batch.sequence_lengths - 3)
         sequence = np.repeat(np.arange(len(first)), batch.sequence_lengths)
         masked = np.bincount(sequence[batch.masked_positions], minlength=len(first))
-        parts.append((batch.sequence_lengths, share, batch.next_sentence_labels, masked))
+        epochs.append((batch.sequence_lengths, share, batch.next_sentence_labels, masked))
         ours_kinds.append(kinds(batch.input_ids, batch.masked_positions, batch.masked_labels, facts.mask))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*epochs, strict=True)]
     ours = statistics(*columns)
 
     assert min(len(lengths), len(columns[0])) > 7_000

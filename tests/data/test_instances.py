@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.data import instances as module
 from bertkit.data.google import Instance
-from bertkit.data.instances import Instances, write_instances
+from bertkit.data.instances import Instances, json_rows, write_instances
 
 MADE = [
     Instance([2, 9, 4, 3, 11, 3], 4, False, [2], [10]),
@@ -26,7 +26,7 @@ def test_by_hand(tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) 
     order = [0, 1, 2]
     random.Random(1).shuffle(order)
     assert order == [1, 2, 0]
-    assert write_instances(tmp_path / "stored", iter(MADE), random.Random(1), 100_000) == 3
+    assert list(write_instances(tmp_path / "stored", iter(MADE), random.Random(1), 100_000)) == [6, 13, 18]
     stored = Instances(tmp_path / "stored", 100_000)
     assert len(stored) == 3
     batch = stored.batch(np.array([0, 2, 1]))  # instances 1, 0 and 2 of those made
@@ -40,7 +40,7 @@ def test_by_hand(tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) 
     assert {column.dtype for column in vars(batch).values()} == {np.dtype("i8")}
     assert batch.loss_counts == {"mlm": 6, "nsp": 3}
 
-    rows = [json.loads(line) for line in stored.rows([f"w{n}" for n in range(100_000)])]
+    rows = [json.loads(line) for line in json_rows(stored, [f"w{n}" for n in range(100_000)])]
     assert [row["is_random_next"] for row in rows] == [True, True, False]
     assert rows[1] == {
         "tokens": ["w2", "w70000", "w3", "w4", "w3"],
@@ -54,5 +54,5 @@ def test_by_hand(tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_small_vocabulary_takes_two_bytes_a_token(tmp_path: Path) -> None:
     for size, num_bytes in ((65_536, 2), (65_537, 4)):
-        write_instances(tmp_path / str(size), iter(MADE[:2]), random.Random(0), size)
+        list(write_instances(tmp_path / str(size), iter(MADE[:2]), random.Random(0), size))
         assert (tmp_path / str(size) / "tokens.bin").stat().st_size == 13 * num_bytes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.data.config import MaskingConfig
-from bertkit.data.draws import bits
+from bertkit.data.keyed_random import bits
 from bertkit.data.masking import mask_tokens
 from bertkit.data.tokenizer import VocabFacts
 from bertkit.errors import InputError

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import pytest
 
 from bertkit.data import python_docs
@@ -9,11 +12,18 @@ from bertkit.data.config import CorpusConfig
 from bertkit.data.corpus import Corpus
 
 
-def test_there_is_enough_prose_and_no_sentence_twice() -> None:
-    documents = python_docs.python_documents()
+@pytest.fixture
+def first_documents(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Only the topics and the first files of the library."""
+    sources = python_docs._sources
+    monkeypatch.setattr(python_docs, "_sources", lambda: itertools.islice(sources(), 170))
+    python_docs.python_documents.cache_clear()
+    yield
+    python_docs.python_documents.cache_clear()
+
+
+def check(documents: tuple[list[str], ...]) -> None:
     sentences = [sentence for document in documents for sentence in document]
-    assert len(documents) > 200
-    assert sum(len(sentence.split()) for sentence in sentences) > 100_000
     assert len(set(sentences)) == len(sentences)
     assert all(len(document) >= 2 for document in documents)
     for sentence in sentences:
@@ -25,16 +35,23 @@ def test_there_is_enough_prose_and_no_sentence_twice() -> None:
         sentence.encode()
 
 
-def test_a_corpus_of_it_needs_no_path() -> None:
+@pytest.mark.usefixtures("first_documents")
+def test_it_is_prose_and_needs_no_path() -> None:
+    documents = python_docs.python_documents()
+    assert len(documents) > 80
+    check(documents)
     corpus = Corpus(CorpusConfig("python_docs", None, "text", "text", "lines", "utf-8", None, "train"))
-    assert tuple(corpus) == python_docs.python_documents()
+    assert tuple(corpus) == documents
     assert corpus.total_bytes is None
     assert not corpus.has_document_breaks
 
 
 @pytest.mark.slow
-def test_it_is_the_same_every_time() -> None:
+def test_there_is_enough_and_it_is_the_same_every_time() -> None:
     documents = python_docs.python_documents()
+    assert len(documents) > 200
+    assert sum(len(sentence.split()) for document in documents for sentence in document) > 100_000
+    check(documents)
     python_docs.python_documents.cache_clear()
     assert python_docs.python_documents() == documents
 

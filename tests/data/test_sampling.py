@@ -14,8 +14,8 @@ from bertkit.data.config import MaskingConfig, SegmentsConfig
 from bertkit.data.google import Instance
 from bertkit.data.instances import Instances, write_instances
 from bertkit.data.prepared import Split, SplitWriter
-from bertkit.data.sampling import InstanceSampler, Sampler, select
-from bertkit.data.segments import Examples
+from bertkit.data.sampling import InstanceSampler, Sampler
+from bertkit.data.segments import Examples, select
 from bertkit.data.tokenizer import VocabFacts
 
 VOCAB = VocabFacts(60_000, 0, 1, 2, 3, 4, np.zeros(60_000, bool))
@@ -178,9 +178,9 @@ def test_longer_and_shorter_epochs_keep_the_length_of_the_first(split: Split) ->
 def test_select_by_hand() -> None:
     examples = Examples(np.array([0, 2, 3, 6]), np.array([10, 20, 30, 40, 50, 60]), np.array([1, 2, 3, 4, 5, 6]), None)
     chosen = select(examples, np.array([2, 0, 2]))
-    assert chosen.first_piece.tolist() == [0, 3, 5, 8]
-    assert chosen.piece_start.tolist() == [40, 50, 60, 10, 20, 40, 50, 60]
-    assert chosen.piece_length.tolist() == [4, 5, 6, 1, 2, 4, 5, 6]
+    assert chosen.first_segment.tolist() == [0, 3, 5, 8]
+    assert chosen.segment_start.tolist() == [40, 50, 60, 10, 20, 40, 50, 60]
+    assert chosen.segment_length.tolist() == [4, 5, 6, 1, 2, 4, 5, 6]
 
 
 # ---- stored instances
@@ -191,7 +191,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Instances:
     """29 instances; the first token names each."""
     folder = tmp_path_factory.mktemp("stored") / "instances"
     made = [Instance([100 + n, *range(3 + n % 5)], 2, n % 3 == 0, [1], [200 + n]) for n in range(29)]
-    assert write_instances(folder, iter(made), random.Random(0), 60_000) == 29
+    assert len(list(write_instances(folder, iter(made), random.Random(0), 60_000))) == 29
     return Instances(folder, 60_000)
 
 

@@ -32,10 +32,12 @@ def command(rank: int, world: int, port: str, batches: str, arguments: list[str]
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     lines = open(batches, "a", encoding="utf-8")  # noqa: SIM115  the process ends with it
 
-    def step_with_its_batches_written_down(*things: Any, step: int, **named: Any) -> Any:
-        lines.writelines(f"{step} {number} {hash_of(batch)}\n" for number, batch in things[4])
+    def step_with_its_batches_written_down(
+        learner: Any, course: Any, step: int, micro_batches: Any, **named: Any
+    ) -> Any:
+        lines.writelines(f"{step} {number} {hash_of(batch)}\n" for number, batch in micro_batches)
         lines.flush()
-        return real_step(*things, step=step, **named)
+        return real_step(learner, course, step, micro_batches, **named)
 
     loop.optimizer_step = step_with_its_batches_written_down
     sys.argv = ["bertkit", *arguments]

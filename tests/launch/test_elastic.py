@@ -10,15 +10,14 @@ import itertools
 import json
 import os
 import random
-import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import KILL
 
 from bertkit.files import sha256_file
 from bertkit.train.checkpoint import all_checkpoints, read_moments
@@ -33,7 +32,7 @@ SMALL = [
 ]  # fmt: skip
 
 
-def start(data: Path, run_dir: Path, world: int, *more: str) -> subprocess.Popen[str]:
+def start(python: Path, data: Path, run_dir: Path, world: int, *more: str) -> subprocess.Popen[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -41,9 +40,8 @@ def start(data: Path, run_dir: Path, world: int, *more: str) -> subprocess.Popen
     arguments = ["pretrain", f"data_dir={data}", f"output_dir={run_dir}", *SMALL, *more]
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.Popen(
-        [sys.executable, str(WORKER), str(world), str(port), str(batches), *arguments],
+        [str(python), str(WORKER), str(world), str(port), str(batches), *arguments],
         env={**environment, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,  # a group of its own, to be killed as one
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -63,7 +61,7 @@ def kill_after(process: subprocess.Popen[str], run_dir: Path, step: int) -> None
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
+    process.send_signal(KILL)
     process.communicate()
 
 
@@ -92,16 +90,18 @@ def losses_of(run_dir: Path) -> list[dict[str, Any]]:
     return [{key: row[key] for key in keys} for row in read_metrics(run_dir / "metrics.jsonl")]
 
 
-def chain(data: Path, run_dir: Path, worlds: list[int], kills: list[int], *more: str) -> None:
+def chain(python: Path, data: Path, run_dir: Path, worlds: list[int], kills: list[int], *more: str) -> None:
     """Train with each number of processes in turn, killed after these steps; the last one ends the run."""
     for world, step in zip(worlds, kills, strict=False):
-        kill_after(start(data, run_dir, world, *more), run_dir, step)
-    finish(start(data, run_dir, worlds[-1], *more))
+        kill_after(start(python, data, run_dir, world, *more), run_dir, step)
+    finish(start(python, data, run_dir, worlds[-1], *more))
     assert [row["step"] for row in read_metrics(run_dir / "metrics.jsonl")] == list(range(1, STEPS + 1))
 
 
-def check_chain(data: Path, whole: Path, run_dir: Path, worlds: list[int], kills: list[int], mode: str) -> None:
-    chain(data, run_dir, worlds, kills, f"reproducibility={mode}")
+def check_chain(
+    python: Path, data: Path, whole: Path, run_dir: Path, worlds: list[int], kills: list[int], mode: str
+) -> None:
+    chain(python, data, run_dir, worlds, kills, f"reproducibility={mode}")
     assert batches_of(run_dir) == batches_of(whole)
     assert len(batches_of(whole)) == 4 * STEPS
     if mode == "strict":
@@ -125,31 +125,32 @@ def refuses(process: subprocess.Popen[str], run_dir: Path, line: str) -> None:
     assert contents() == before
 
 
-def test_other_processes_after_each_kill(prepared_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_other_processes_after_each_kill(python: Path, prepared_dir: Path, tmp_path: Path) -> None:
     """Strict: one hash."""
-    finish(start(prepared_dir, tmp_path / "whole", 1, "reproducibility=strict"))
+    finish(start(python, prepared_dir, tmp_path / "whole", 1, "reproducibility=strict"))
     strict = "reproducibility=strict"
-    kill_after(start(prepared_dir, tmp_path / "run", 4, strict), tmp_path / "run", 7)
+    kill_after(start(python, prepared_dir, tmp_path / "run", 4, strict), tmp_path / "run", 7)
     line = "3 processes: reproducibility=strict adds the gradients of 4 parts of a batch in one order, for 1, 2 or 4"
-    refuses(start(prepared_dir, tmp_path / "run", 3, strict), tmp_path / "run", line)
-    check_chain(prepared_dir, tmp_path / "whole", tmp_path / "run", [2], [], "strict")
+    refuses(start(python, prepared_dir, tmp_path / "run", 3, strict), tmp_path / "run", line)
+    check_chain(python, prepared_dir, tmp_path / "whole", tmp_path / "run", [2], [], "strict")
 
 
 @pytest.mark.slow
-def test_three_processes_then_one(prepared_dir: Path, tmp_path: Path) -> None:
+def test_three_processes_then_one(python: Path, prepared_dir: Path, tmp_path: Path) -> None:
     """Default: the same micro-batches, and losses that differ by rounding only."""
-    finish(start(prepared_dir, tmp_path / "whole", 1))
-    check_chain(prepared_dir, tmp_path / "whole", tmp_path / "run", [3, 1], [10], "default")
+    finish(start(python, prepared_dir, tmp_path / "whole", 1))
+    check_chain(python, prepared_dir, tmp_path / "whole", tmp_path / "run", [3, 1], [10], "default")
     of_itself = "batch.micro_sequences=auto"  # two for one process; three for three, if they had begun the run
-    kill_after(start(prepared_dir, tmp_path / "begun", 1, of_itself), tmp_path / "begun", 4)
+    kill_after(start(python, prepared_dir, tmp_path / "begun", 1, of_itself), tmp_path / "begun", 4)
     line = "3 processes but 2 micro-batches a step"
-    refuses(start(prepared_dir, tmp_path / "begun", 3, of_itself), tmp_path / "begun", line)
+    refuses(start(python, prepared_dir, tmp_path / "begun", 3, of_itself), tmp_path / "begun", line)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["strict", "default"])
-def test_ten_chains_of_four_kills(prepared_dir: Path, tmp_path: Path, mode: str) -> None:
-    finish(start(prepared_dir, tmp_path / "whole", 1, f"reproducibility={mode}"))
+def test_ten_chains_of_four_kills(python: Path, prepared_dir: Path, tmp_path: Path, mode: str) -> None:
+    finish(start(python, prepared_dir, tmp_path / "whole", 1, f"reproducibility={mode}"))
     for trial in range(10):
         rng = random.Random(trial)
         worlds = [rng.choice((1, 2, 4))]
@@ -157,5 +158,5 @@ def test_ten_chains_of_four_kills(prepared_dir: Path, tmp_path: Path, mode: str)
             worlds.append(rng.choice([world for world in (1, 2, 4) if world != worlds[-1]]))
         kills = sorted(rng.sample(range(2, STEPS), 4))
         assert all(a != b for a, b in itertools.pairwise(worlds))
-        check_chain(prepared_dir, tmp_path / "whole", tmp_path / f"run{trial}", worlds, kills, mode)
+        check_chain(python, prepared_dir, tmp_path / "whole", tmp_path / f"run{trial}", worlds, kills, mode)
         print(f"{mode} chain {trial}: processes {worlds}, killed after steps {kills}: equal")

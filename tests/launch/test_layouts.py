@@ -17,10 +17,10 @@ from bertkit.batch import PretrainBatch, TaskBatch
 from bertkit.data.config import MaskingConfig, SegmentsConfig
 from bertkit.data.prepared import open_prepared
 from bertkit.data.sampling import Sampler
-from bertkit.run.length_phases import Phase
+from bertkit.run.length_phases import LengthPhases, Phase
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
-from bertkit.train import loop
+from bertkit.train import shares
 
 WORLDS = (1, 2, 3, 4, 6, 12)
 BATCH = 12
@@ -47,10 +47,10 @@ def sequences(batch: PretrainBatch | TaskBatch) -> list[bytes]:
     ]
 
 
-def pretraining_phases(prepared_dir: Path, micro_sequences: int) -> list[Phase]:
+def pretraining_phases(prepared_dir: Path, micro_sequences: int) -> list[LengthPhases]:
     """A phase for each seed; the samplers are shared by all layouts, so that epochs are drawn once."""
-    shards = loop.micro_shards(BATCH, micro_sequences)
-    return [Phase(0, 10**6, 40, sampler, None, shards) for sampler in samplers(prepared_dir)]
+    ranges = shares.micro_batch_ranges(BATCH, micro_sequences)
+    return [LengthPhases([Phase(0, 10**6, 40, sampler, None, ranges)]) for sampler in samplers(prepared_dir)]
 
 
 _samplers: dict[Path, list[Sampler]] = {}
@@ -67,15 +67,14 @@ def samplers(prepared_dir: Path) -> list[Sampler]:
 
 
 def pretraining_layout(prepared_dir: Path, seed: int, step: int, world: int, micro: int) -> Counter[bytes]:
-    phase = pretraining_phases(prepared_dir, micro)[seed]
+    phases = pretraining_phases(prepared_dir, micro)[seed]
     found: Counter[bytes] = Counter()
     numbers = []
     for process in range(world):
-        mine = loop.shards_of_process(len(phase.shards), process, world)
-        for number, batch in phase.micro_batches(step, mine):
+        for number, batch in phases.micro_batches(step, process, world):
             numbers.append(number)
             found.update(sequences(batch))
-    assert numbers == list(range(len(phase.shards)))
+    assert numbers == list(range(len(phases.all[0].micro_batches)))
     return found
 
 

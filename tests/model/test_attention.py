@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import small_model
 
+from bertkit.fast import ALL, PLAIN, FastWays
 from bertkit.model.attention import MultiHeadAttention, attend
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -113,3 +114,23 @@ def test_dropped_weights_are_scaled_up() -> None:
     context = attend(zeros, zeros, ones, Layout.from_lengths(torch.full((1000,), 4)), dropout_prob=0.5)
     assert set((context * 2).unique().tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0}
     assert abs(float(context.mean()) - 1) < 0.03
+
+
+@pytest.mark.parametrize("fast", [ALL, PLAIN])
+def test_attention_drops_in_the_mean_nothing(fast: FastWays) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(22, 3, 8) for _ in range(3))
+    layout = Layout.from_lengths(torch.tensor([11, 11]))
+    plain = attend(query, key, value, layout, fast=fast)
+    mean = sum(attend(query, key, value, layout, 0.2, fast) for _ in range(4000)) / 4000
+    assert float((mean - plain).abs().max()) < 0.1
+    assert float((attend(query, key, value, layout, 0.2, fast) - plain).abs().max()) > 0.1
+
+
+def test_nothing_flows_into_slack_or_out_of_it() -> None:
+    values = [torch.randn(15, 3, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    context = attend(*values, Layout.from_lengths(torch.tensor([5, 7]), num_slack=3))
+    alone = attend(*(each[:12] for each in values), Layout.from_lengths(torch.tensor([5, 7])))
+    torch.testing.assert_close(context[:12], alone, rtol=0, atol=1e-12)
+    context[:12].square().sum().backward()
+    assert all(each.grad is not None and not each.grad[12:].any() and each.grad[:12].any() for each in values)

@@ -14,8 +14,9 @@ from bertkit.batch import PretrainBatch
 from bertkit.model import compiled
 from bertkit.model.depth import freeze_below
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import loop
+from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig
+from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 
 
@@ -45,13 +46,12 @@ def train(is_compiled: bool, backend: str = "aot_eager", frozen_depth: int = 0, 
     if is_compiled:
         compiled.compile_layers(model.bert.encoder, backend)
     optimizer = AdamW(parameter_groups(model, 0.01), OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0))
-    accelerator = loop.make_accelerator("cpu", 1)
+    accelerator = processes.make_accelerator("cpu", 1)
     losses = []
     try:
-        for report in loop.train(
-            accelerator, model, optimizer, pretraining_losses, lambda step: [(0, batch_of(step))],
-            first_step=0, steps=20, peak_learning_rate=1e-3, schedule=lambda step: 1.0, max_grad_norm=1.0, seed=3,
-        ):  # fmt: skip
+        learner = Learner(accelerator, model, optimizer, pretraining_losses)
+        course = Course(lambda step: [(0, batch_of(step))], lambda step: 1e-3, 0, 20, max_grad_norm=1.0, seed=3)
+        for report in loop.train(learner, course):
             losses.append(sum(report.losses.values()))
             if report.step % 5 == 0:
                 found = loop.evaluate(accelerator, model, pretraining_losses, iter([batch_of(100 + report.step)]))
@@ -63,7 +63,7 @@ def train(is_compiled: bool, backend: str = "aot_eager", frozen_depth: int = 0, 
     return losses
 
 
-@pytest.mark.parametrize(("frozen_depth", "most_graphs"), [(0, 6), (2, 15)])
+@pytest.mark.parametrize(("frozen_depth", "most_graphs"), [(0, 6), pytest.param(2, 15, marks=pytest.mark.slow)])
 def test_losses_are_those_of_plain_layers_and_all_layers_share_their_graphs(
     frozen_depth: int, most_graphs: int
 ) -> None:
@@ -78,6 +78,7 @@ def test_losses_are_those_of_plain_layers_and_all_layers_share_their_graphs(
     assert 6 <= counters["stats"]["unique_graphs"] <= most_graphs
 
 
+@pytest.mark.slow
 def test_dropout_follows_the_seed() -> None:
     first, second = (train(True, dropout=0.2) for _ in range(2))
     assert first == second

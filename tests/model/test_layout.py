@@ -31,6 +31,15 @@ def test_starts_and_positions() -> None:
     assert layout.slots.tolist() == [0, 1, 2, 3, 6, 7]
 
 
+def test_slack_is_a_run_of_its_own() -> None:
+    layout, without = (Layout.from_lengths(torch.tensor([3, 1, 2]), num_slack=slack) for slack in (2, 0))
+    assert layout.runs == (*without.runs, (6, 2, 1))
+    assert torch.equal(layout.starts, without.starts)
+    assert layout.position_ids.tolist() == [*without.position_ids.tolist(), 0, 0]
+    assert layout.bounds.tolist() == [0, 3, 4, 6, 7, 8]
+    assert layout.slots.tolist() == [*without.slots.tolist(), 9, 12]
+
+
 MASKS = {
     "right padding": [[1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]],
     "left padding": [[0, 0, 1, 1, 1], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]],

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import make_text, write_text
 
-from bertkit.cli import compose, run
+from bertkit.cli import run
 from bertkit.config import build
 from bertkit.data.config import MaskingConfig, SegmentsConfig
 from bertkit.data.prepared import open_prepared
 from bertkit.data.sampling import Sampler
 from bertkit.errors import InputError
-from bertkit.files import sha256_file
+from bertkit.files import read_tensors, sha256_file
 from bertkit.run.length_phases import make_phases, micro_sequences_of
-from bertkit.settings.schemas import PretrainSettings
-from bertkit.train import loop
-from bertkit.train.checkpoint import all_checkpoints, read_tensors
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train import shares
+from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
 
 SMALL = [
@@ -56,14 +55,14 @@ def rows(run_dir: Path) -> list[dict[str, float]]:
 )
 def test_the_border(prepared_dir: Path, tmp_path: Path, steps: int, share: float, border: int) -> None:
     settings = settings_of(f"steps={steps}", f"final_phase.share={share}")
-    first, final = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5, 3])
+    first, final = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5, 3]).all
     assert (first.first_step, first.last_step, final.first_step, final.last_step) == (0, border, border, steps)
-    assert (len(first.shards), len(final.shards)) == (3, 4)
+    assert (len(first.micro_batches), len(final.micro_batches)) == (3, 4)
 
 
 def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: Path) -> None:
     settings = settings_of("final_phase.max_seq_length=null")
-    (only,) = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5])
+    (only,) = make_phases(settings, open_prepared(prepared_dir), tmp_path, [5]).all
     assert (only.first_step, only.last_step, only.sampler.segments.max_seq_length) == (0, 10, 24)
 
 
@@ -86,13 +85,13 @@ def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_pa
     both = make_phases(settings_of(), dataset, tmp_path, [5, 3])
     masking = MaskingConfig(0.15, False, 0.8, 0.1)
     longest = []
-    for phase, length, size in zip(both, (24, 56), (5, 3), strict=True):
+    for phase, length, size in zip(both.all, (24, 56), (5, 3), strict=True):
         segments = SegmentsConfig("pairs", length, 0.1)
         alone = Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
         for step in range(phase.first_step, phase.last_step):
             ranges = [(first, min(first + size, 12)) for first in range(0, 12, size)]
             expected = alone.micro_batches(step - phase.first_step, 12, ranges)
-            found = phase.micro_batches(step, range(len(ranges)))
+            found = both.micro_batches(step, 0, 1)
             assert [number for number, _ in found] == list(range(len(ranges)))
             for (_, batch), other in zip(found, expected, strict=True):
                 for field in dataclasses.fields(batch):
@@ -147,7 +146,7 @@ def test_evaluation_has_the_length_of_the_phase(
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mlm_loss"] == logged[10]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("lamb", marks=pytest.mark.slow)])
 def test_resumed_in_each_phase_and_at_the_border_bit_for_bit(
     prepared_dir: Path, tmp_path: Path, optimizer: str
 ) -> None:
@@ -178,7 +177,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
     for path in all_checkpoints(tmp_path / "run")[:6]:
         shutil.rmtree(path)
     (tmp_path / "run" / "eval.json").unlink()
-    monkeypatch.setitem(loop.TOKENS_AT_ONCE, "cpu", 100)
+    monkeypatch.setitem(shares.TOKENS_AT_ONCE, "cpu", 100)
     assert micro_sequences_of(settings_of(), "cpu", 1) == [4, 1]
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert weights(tmp_path / "run") == whole
@@ -198,15 +197,13 @@ def test_a_final_phase_is_part_of_what_a_run_is(
     assert [row["loss"] for row in first[0]] == [row["loss"] for row in first[1]]  # until the border
 
 
-def test_two_processes_take_the_same_steps(prepared_dir: Path, tmp_path: Path) -> None:
+def test_two_processes_take_the_same_steps(prepared_dir: Path, tmp_path: Path, torchrun: list[str]) -> None:
     more = ["batch.micro_tokens=150", "optimizer=lamb", "optimizer.peak_learning_rate=1e-3"]
     assert pretrain(prepared_dir, tmp_path / "one", *more) == 0
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bertkit",
-        "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'two'}", *SMALL, *more,
+        *torchrun, "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'two'}", *SMALL, *more,
     ]  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(command, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     one, two = (rows(tmp_path / name) for name in ("one", "two"))
     for ours, theirs in zip(one, two, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch.nn.functional as F
 from conftest import small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bertkit.batch import PretrainBatch, TaskBatch
-from bertkit.run.objective import pretraining_losses, task_logits, task_losses
-from bertkit.train import loop
+from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.fast import ALL, ANYWHERE, PLAIN
+from bertkit.run.objective import _Entrance, best_tokens, pretraining_losses, task_logits, task_losses
+from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig
+from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 
 LENGTHS = np.array([3, 5, 7, 2])
@@ -140,12 +143,11 @@ def test_nothing_in_a_step_waits_for_the_device(name: str, num_parts: int | None
     optimizer = AdamW(
         parameter_groups(model.train(), 0.01), OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, True, 1.0)
     )
-    accelerator = loop.make_accelerator("cpu", 1)
+    accelerator = processes.make_accelerator("cpu", 1)
     with Waits() as waits:
-        report = loop.optimizer_step(
-            accelerator, model, optimizer, losses, [(number, batch) for number in range(4)],
-            step=0, learning_rate=1e-3, max_grad_norm=1.0, seed=0, num_parts=num_parts, stop_requested=False,
-        )  # fmt: skip
+        learner = Learner(accelerator, model, optimizer, losses)
+        course = Course(lambda step: [], lambda step: 1e-3, 0, 1, max_grad_norm=1.0, seed=0, num_parts=num_parts)
+        report = loop.optimizer_step(learner, course, 0, [(number, batch) for number in range(4)])
     assert waits.found == []
     assert report.fault is None
 
@@ -156,3 +158,60 @@ def test_waiting_is_noticed() -> None:
         float(values.sum())
         values[values > 0]
     assert waits.found == ["aten::_local_scalar_dense", "aten::index.Tensor with a mask"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "even"),
+    [(0, 0), (1, 1), (31, 31), (63, 63), (65, 66), (127, 128), (2047, 2048), (2049, 2112), (5000, 5120)],
+)
+def test_rows_are_rounded_up_where_onednn_computes(rows: int, even: int) -> None:
+    model = small_model()
+    ids = np.arange(rows)
+    for fast, precision, expected in (
+        (ALL, "fp32", even),
+        (ANYWHERE, "bf16", even),
+        (ANYWHERE, "fp32", rows),
+        (PLAIN, "bf16", rows),
+    ):
+        model.use(fast)
+        found = _Entrance.of(model, precision).rows(ids, IGNORED)
+        assert len(found) == expected
+        assert found[:rows].tolist() == ids.tolist()
+        assert found[rows:].tolist() == [IGNORED] * (expected - rows)
+    model.use(ALL)
+    assert len(_Entrance.of(model.double(), "fp32").rows(ids)) == rows
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_model_with_rounded_rows(precision: str) -> None:
+    """Losses, logits and every gradient are those of the tokens alone."""
+    model, found = small_model().eval(), []
+    ids, lengths = np.random.default_rng(0).integers(5, 131, 129), np.array([30, 39, 30, 30])
+    batch = PretrainBatch(ids, ids % 2, lengths, np.arange(99), ids[:99], np.array([0, 1, 0, 0]))
+    for fast in (ALL, dataclasses.replace(ALL, even_rows=False)):
+        model.use(fast)
+        assert _Entrance.of(model, precision).num_slack(129) == (3 if fast.even_rows else 0)
+        model.zero_grad()
+        terms = pretraining_losses(model, batch, precision)
+        sum(term.sum / term.count for term in terms.values()).backward()
+        best, shares = best_tokens(model, batch, 3, precision)
+        assert best.shape == shares.shape == (99, 3)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        found.append([*(term.sum.detach() for term in terms.values()), torch.from_numpy(shares), *gradients])
+    for ours, plain in zip(*found, strict=True):
+        assert ours.shape == plain.shape
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 if precision == "fp32" else 2e-2)
+
+
+@pytest.mark.parametrize("name", ["token", "span", "sequence"])
+def test_logits_of_rounded_rows_are_those_of_the_tokens(name: str) -> None:
+    lengths = np.array([30, 39, 30, 30])
+    ids = np.random.default_rng(0).integers(5, 131, 129)
+    batch = TaskBatch(name, ids, ids % 2, lengths, None)
+    model = small_model(heads=(name,), with_pooler=name == "sequence").eval()
+    found = []
+    for fast in (ALL, PLAIN):
+        model.use(fast)
+        found.append(task_logits(model, batch)[0])
+    for ours, plain in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, plain, atol=1e-5)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ import yaml
 
 from bertkit.cli import run
 from bertkit.files import sha256_file
-from bertkit.run.state import TrainingRun
+from bertkit.train import checkpoint
 from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
 from bertkit.train.log import read_metrics
 
@@ -175,13 +173,13 @@ def test_saving_in_the_background_changes_nothing(
     prepared_dir: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even when the thread comes to write only after the next step has changed the weights."""
-    before = TrainingRun._write
+    save = checkpoint.save
 
-    def late(self: TrainingRun, *contents: Any) -> None:
+    def late(*contents: Any, **named: Any) -> Path:
         time.sleep(0.2)
-        before(self, *contents)
+        return save(*contents, **named)
 
-    monkeypatch.setattr(TrainingRun, "_write", late)
+    monkeypatch.setattr(checkpoint, "save", late)
     assert pretrain(prepared_dir, tmp_path / "other", "checkpoint.background=true") == 0
     assert names(tmp_path / "other") == names(finished)
     for ours, theirs in zip(all_checkpoints(tmp_path / "other"), all_checkpoints(finished), strict=True):
@@ -223,14 +221,14 @@ def test_a_disk_that_is_too_small(
         assert (run_dir / "model" / "model.safetensors").exists()
 
 
-def test_two_processes_save_and_one_goes_on(prepared_dir: Path, four_steps: Path, tmp_path: Path) -> None:
+def test_two_processes_save_and_one_goes_on(
+    prepared_dir: Path, four_steps: Path, tmp_path: Path, torchrun: list[str]
+) -> None:
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bertkit",
-        "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, "steps=3",
+        *torchrun, "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *SMALL, "steps=3",
         "checkpoint.background=true",
     ]  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(command, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     files = sorted(path.name for path in all_checkpoints(tmp_path / "run")[0].glob("optimizer*"))
     assert files == ["optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from bertkit.cli import compose
 from bertkit.config import build, to_mapping
 from bertkit.errors import InputError
 from bertkit.run import directory as run_dir
 from bertkit.run.rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
+from bertkit.settings.compose import compose
 from bertkit.settings.schemas import SCHEMAS
 
 GIVEN = {
@@ -69,7 +69,7 @@ def changed(mapping: dict[str, Any], key: str) -> tuple[dict[str, Any], Any, Any
 def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
     settings, rules = settings_of(command), RULES[command]
     identity = identity_of(settings, rules) | CONTENT
-    with run_dir.opened(tmp_path, settings, identity, {}, rules, ()) as changes:
+    with run_dir.held(tmp_path, settings, identity, {}, rules, ()) as changes:
         assert changes == []
     keys = leaves(settings)
     count: Counter[str] = Counter()
@@ -141,21 +141,21 @@ def test_allowed_by_name(tmp_path: Path, allow: list[str], outcome: bool | str) 
 def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:
     """The settings are then those of the run; and a run that goes back behind a change has it from there."""
     settings = settings_of("pretrain")
-    with run_dir.opened(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {}, PRETRAIN, ()):
+    with run_dir.held(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {}, PRETRAIN, ()):
         pass
     (tmp_path / "eval.json").write_text("{}")
     longer, old, new = changed(settings, "steps")
     identity = identity_of(longer, PRETRAIN) | CONTENT
-    with run_dir.opened(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
-        lines = run_dir.record(tmp_path, changes, 40, longer, identity)
+    with run_dir.held(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+        lines = run_dir.record_changes(tmp_path, changes, 40, longer, identity)
     assert lines == [f"steps: {old} up to step 40, {new} from here on"]
     assert not (tmp_path / "eval.json").exists()
     manifest = run_dir.read_manifest(tmp_path)
     assert manifest["changes"] == [{"step": 40, "key": "steps", "old": old, "new": new}]
     assert manifest["identity"]["steps"] == yaml.safe_load((tmp_path / "config.yaml").read_text())["steps"] == new
-    with run_dir.opened(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+    with run_dir.held(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
         assert changes == []
-        assert run_dir.record(tmp_path, changes, 30, longer, identity) == []
+        assert run_dir.record_changes(tmp_path, changes, 30, longer, identity) == []
     assert [entry["step"] for entry in run_dir.read_manifest(tmp_path)["changes"]] == [30]
 
 

@@ -12,15 +12,16 @@ import torch
 from conftest import make_text, small_model, write_text
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.cli import compose, run
+from bertkit.cli import run
 from bertkit.config import build
 from bertkit.data.instances import open_instances
 from bertkit.data.prepared import open_prepared
 from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.files import sha256_file
-from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.load import load_directory
 from bertkit.run.length_phases import make_phases
-from bertkit.settings.schemas import PretrainSettings
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.log import read_metrics
 
 
@@ -172,8 +173,8 @@ def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_pat
     tokens = []
     for seed in (0, 3):
         settings = build(PretrainSettings, compose("pretrain", [*given, f"seed={seed}"]))
-        (phase,) = make_phases(settings, dataset, tmp_path, [12])
-        ((_, batch),) = phase.micro_batches(0, range(1))
+        phases = make_phases(settings, dataset, tmp_path, [12])
+        ((_, batch),) = phases.micro_batches(0, 0, 1)
         tokens.append(batch.input_ids.tolist())
     assert tokens[0] != tokens[1]
 
@@ -295,7 +296,7 @@ def test_what_finetuning_says_of_its_dev_split(
     assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
     assert run(["evaluate", *own, "masking.probability=0.2"]) == 2
     assert "masking.probability: has no effect with task=sequence" in capsys.readouterr().err
-    model, _ = huggingface.load(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")
+    model, _ = load_directory(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")
     export_model(model, tokenizer, tmp_path / "turned")
     assert evaluate_task(capsys, f"model_dir={tmp_path / 'turned'}", *task, "split=validation")["f1"] == scores["f1"]
     assert evaluate_task(capsys, f"model_dir={run_dir}", *task, "split=test")["num_examples"] == 7

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from conftest import small_model, strike
+from forks import KILL
 from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.files import sha256_file
+from bertkit.files import read_tensors, sha256_file
 from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
 from bertkit.model.depth import freeze_below
-from bertkit.run.state import TrainingRun
-from bertkit.train import loop
-from bertkit.train.checkpoint import all_checkpoints, read_tensors, step_dir, step_of
+from bertkit.train import checkpoint, loop
+from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics
 
 WORDS = {"good": ("kan", "lon", "min"), "bad": ("kar", "lor", "mir")}  # of two topics of the shared made-up text
@@ -67,38 +70,82 @@ def final_weights(run_dir: Path) -> str:
     return sha256_file(run_dir / "model" / "model.safetensors")
 
 
-def test_a_run_directory(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir = tmp_path / "run"
-    assert finetune(data, start, run_dir) == 0
-    said = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def two_epochs(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished run of 14 steps, and what it said; tests that change it take a copy."""
+    run_dir, said = tmp_path_factory.mktemp("run") / "run", io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert finetune(data, start, run_dir) == 0
+    return run_dir, said.getvalue()
+
+
+@pytest.fixture
+def finished(two_epochs: tuple[Path, str]) -> Path:
+    return two_epochs[0]
+
+
+def result_of(run_dir: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((run_dir / "eval.json").read_text())
+    return result
+
+
+def predictions_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_a_run_says_what_it_reads_and_starts_from(two_epochs: tuple[Path, str]) -> None:
+    said = two_epochs[1]
     assert "train.tsv" in said
     assert "53 rows; " in said
     assert "truncated 0 (0.0%)" in said
     assert "2 newly initialised (sequence)" in said
-    names = {path.name for path in run_dir.iterdir()}
+
+
+def test_the_files_of_a_run(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
     assert names >= {"config.yaml", "manifest.json", "metrics.jsonl", "eval.json", "report.html", "predictions.jsonl",
                      "checkpoints", "model"}  # fmt: skip
     assert "best" not in names
-    rows = read_metrics(run_dir / "metrics.jsonl")
+
+
+def test_every_step_is_logged_and_every_epoch_is_measured(finished: Path) -> None:
+    rows = read_metrics(finished / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 15))
-    assert [row["step"] for row in rows if "eval_accuracy" in row] == [7, 14]
     assert {"loss", "sequence_loss", "sequence_accuracy", "epoch", "learning_rate", "grad_norm"} <= set(rows[0])
-    result = json.loads((run_dir / "eval.json").read_text())
+    for name in ("eval_accuracy", "eval_loss"):
+        assert [row["step"] for row in rows if name in row] == [7, 14]
+
+
+def test_the_result_and_the_predictions_are_those_of_the_best_step(finished: Path) -> None:
+    rows, result, lines = read_metrics(finished / "metrics.jsonl"), result_of(finished), predictions_of(finished)
     assert result["accuracy"] == max(row["eval_accuracy"] for row in rows if "eval_accuracy" in row)
-    lines = [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == [str(number) for number in range(23)]
     assert np.mean([line["label"] == line["reference"] for line in lines]) == pytest.approx(result["accuracy"])
     assert set(lines[0]["probabilities"]) == {"bad", "good"}
     (best,) = (row for row in rows if row["step"] == result["best_step"])
     surprises = [-np.log(line["probabilities"][line["reference"]]) for line in lines]
     assert best["eval_loss"] == pytest.approx(np.mean(surprises), rel=1e-6)
-    assert [row["step"] for row in rows if "eval_loss" in row] == [7, 14]
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(run_dir / "model")
+
+
+def test_transformers_knows_the_labels(finished: Path) -> None:
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(finished / "model")
     assert model.config.id2label == {0: "bad", 1: "good"}
 
-    before = final_weights(run_dir)
-    assert finetune(data, start, run_dir) == 0
+
+def test_a_finished_run_is_done_already(
+    data: Path, start: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = final_weights(finished)
+    assert finetune(data, start, finished) == 0
     assert "done already" in capsys.readouterr().out
+    assert final_weights(finished) == before
+
+
+def test_a_finished_run_is_no_other_run(
+    data: Path, start: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not one from other weights, on fewer rows, or with another seed."""
+    before = final_weights(finished)
     other = shutil.copytree(start, tmp_path / "other model")
     weights = load_file(other / "model.safetensors")
     next(iter(weights.values())).add_(1)
@@ -106,110 +153,120 @@ def test_a_run_directory(data: Path, start: Path, tmp_path: Path, capsys: pytest
     fewer = shutil.copytree(data, tmp_path / "other data")
     (fewer / "train.tsv").write_text("".join((data / "train.tsv").read_text().splitlines(keepends=True)[:-1]))
     for changed in ((data, other), (fewer, start)):
-        assert finetune(*changed, run_dir) == 2
+        assert finetune(*changed, finished) == 2
         assert "holds another run" in capsys.readouterr().err
-    assert finetune(data, start, run_dir, "seed=7") == 2
+    assert finetune(data, start, finished, "seed=7") == 2
     assert "seed: 0 there, 7 here" in capsys.readouterr().err
-    assert final_weights(run_dir) == before
-    assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
+    assert final_weights(finished) == before
+
+
+def test_a_run_is_exported_with_its_task(finished: Path, tmp_path: Path) -> None:
+    assert run(["export", f"checkpoint={finished}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
     assert "BERT for sequence" in (tmp_path / "exported" / "README.md").read_text()
 
 
-def test_it_learns(data: Path, start: Path, tmp_path: Path) -> None:
-    assert finetune(data, start, tmp_path / "run", "num_epochs=12") == 0
-    assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
+PATIENT = ["num_epochs=20", "evaluation.patience=2", "checkpoint.every_steps=5"]
 
 
-def test_the_last_checkpoint_is_not_the_model_when_an_earlier_one_scores_better(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Patient(NamedTuple):
+    """A run that its patience ended: for every save the best step and the checkpoints that were there."""
+
+    run_dir: Path
+    saves: list[tuple[int, list[int]]]
+
+
+@pytest.fixture(scope="module")
+def patient(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Patient:
+    run_dir, saves = tmp_path_factory.mktemp("patient") / "run", []
+    save = checkpoint.save
+
+    def watched(directory: Path, *contents: Any, **named: Any) -> Path:
+        saved = save(directory, *contents, **named)
+        best = read_state(saved)["standing"]["best"] or {"step": step_of(saved)}
+        saves.append((best["step"], [step_of(path) for path in all_checkpoints(run_dir)]))
+        return saved
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", watched)
+        assert finetune(data, start, run_dir, *PATIENT) == 0
+    return Patient(run_dir, saves)
+
+
+@pytest.fixture
+def a_patient_run(patient: Patient, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(patient.run_dir, tmp_path / "run"))
+
+
+def test_it_learns(patient: Patient) -> None:
+    assert result_of(patient.run_dir)["accuracy"] > 0.9
+
+
+def test_the_last_checkpoint_is_not_the_model_when_an_earlier_one_scores_better(patient: Patient) -> None:
     """The score soon stays the same, and the earliest of equal ones is kept; patience ends the run."""
-    assert finetune(data, start, tmp_path / "run", "num_epochs=20", "evaluation.patience=2") == 0
-    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval_accuracy" in row]
+    run_dir = patient.run_dir
+    rows = [row for row in read_metrics(run_dir / "metrics.jsonl") if "eval_accuracy" in row]
     scores = [row["eval_accuracy"] for row in rows]
     best = scores.index(max(scores))
-    result = json.loads((tmp_path / "run" / "eval.json").read_text())
-    assert (result["best_step"], len(scores)) == (rows[best]["step"], best + 3)
+    assert (result_of(run_dir)["best_step"], len(scores)) == (rows[best]["step"], best + 3)
     assert len(scores) < 20
-    newest = all_checkpoints(tmp_path / "run")[0]
-    assert (
-        read_tensors(newest / "model.safetensors")["classifier.weight"]
-        .ne(read_tensors(tmp_path / "run" / "model" / "model.safetensors")["classifier.weight"])
-        .any()
-    )
-    chosen = load_model(tmp_path / "run").state_dict()
-    kept = load_model(tmp_path / "run" / "model").state_dict()
+    last, kept = (read_tensors(path / "model.safetensors") for path in (all_checkpoints(run_dir)[0], run_dir / "model"))
+    assert not torch.equal(last["classifier.weight"], kept["classifier.weight"])
+    chosen, kept = (load_model(path).state_dict() for path in (run_dir, run_dir / "model"))
     assert all(torch.equal(chosen[name], kept[name]) for name in kept)
 
 
-def test_the_best_is_one_of_the_checkpoints_until_the_end(
-    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The state names it, so that no kill can part the two; the finished run keeps it as its model, and goes on with it."""
-    more = ["evaluation.patience=2", "checkpoint.every_steps=5"]
-    kept: list[tuple[int, list[int]]] = []
-    before = TrainingRun.save
-
-    def save(self: TrainingRun, step: int, **others: bool) -> None:
-        before(self, step, **others)
-        kept.append(
-            (
-                (self.standing.best or {"step": step})["step"],
-                [step_of(path) for path in all_checkpoints(tmp_path / "run")],
-            )
-        )
-
-    monkeypatch.setattr(TrainingRun, "save", save)
-    assert finetune(data, start, tmp_path / "run", "num_epochs=20", *more) == 0
-    assert len(kept) > 4
-    for best, steps in kept:
+def test_the_best_is_one_of_the_checkpoints_until_the_end(patient: Patient) -> None:
+    """The state names it, so that no kill can part the two; the finished run keeps it as its model."""
+    assert len(patient.saves) > 4
+    for best, steps in patient.saves:
         assert best in steps
         assert len(steps) == (1 if best == max(steps) else 2)
-    result = json.loads((tmp_path / "run" / "eval.json").read_text())
-    best, (last, *_) = kept[-1]
-    assert result["best_step"] == best < last
-    assert [step_of(path) for path in all_checkpoints(tmp_path / "run")] == [last]
-    weights = final_weights(tmp_path / "run")
-    capsys.readouterr()
-    more += ["num_epochs=21", "resume.allow=[num_epochs]"]
-    assert finetune(data, start, tmp_path / "run", *more) == 0
-    assert f"num_epochs: 20.0 up to step {last}, 21.0 from here on" in capsys.readouterr().out
-    assert json.loads((tmp_path / "run" / "eval.json").read_text())["best_step"] == best
-    assert final_weights(tmp_path / "run") == weights
+    best, (last, *_) = patient.saves[-1]
+    assert result_of(patient.run_dir)["best_step"] == best < last
+    assert [step_of(path) for path in all_checkpoints(patient.run_dir)] == [last]
+
+
+def test_a_run_goes_on_with_the_best_it_had(
+    data: Path, start: Path, a_patient_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (last,), best = all_checkpoints(a_patient_run), result_of(a_patient_run)["best_step"]
+    weights = final_weights(a_patient_run)
+    assert finetune(data, start, a_patient_run, *PATIENT, "num_epochs=21", "resume.allow=[num_epochs]") == 0
+    assert f"num_epochs: 20.0 up to step {step_of(last)}, 21.0 from here on" in capsys.readouterr().out
+    assert result_of(a_patient_run)["best_step"] == best
+    assert final_weights(a_patient_run) == weights
 
 
 def test_a_damaged_best_is_not_taken(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, start: Path, a_patient_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run that is over but for its end: the best checkpoint was damaged; removed, the last one is taken."""
-    more = ["num_epochs=20", "evaluation.patience=2"]
-    assert finetune(data, start, tmp_path / "run", *more, "checkpoint.keep_last=9") == 0
-    best = step_dir(tmp_path / "run", json.loads((tmp_path / "run" / "eval.json").read_text())["best_step"])
-    assert best.is_dir()
-    shutil.rmtree(tmp_path / "run" / "model")
+    best = step_dir(a_patient_run, result_of(a_patient_run)["best_step"])
+    shutil.rmtree(a_patient_run / "model")
+    shutil.copytree(all_checkpoints(a_patient_run)[0], best)
     (best / "model.safetensors").write_bytes(b"?")
-    assert finetune(data, start, tmp_path / "run", *more) == 4
+    assert finetune(data, start, a_patient_run, *PATIENT) == 4
     assert f"{best}, the best checkpoint, is damaged: model.safetensors: size or" in capsys.readouterr().err
     shutil.rmtree(best)
-    assert finetune(data, start, tmp_path / "run", *more) == 0
+    assert finetune(data, start, a_patient_run, *PATIENT) == 0
     assert "the best checkpoint, of step " in capsys.readouterr().out
 
 
-def test_stopped_and_resumed_is_bit_for_bit_the_same(data: Path, start: Path, tmp_path: Path) -> None:
+def test_stopped_and_resumed_is_bit_for_bit_the_same(data: Path, start: Path, tmp_path: Path, python: Path) -> None:
     more = ["num_epochs=6", "checkpoint.every_steps=3", "evaluation.every_steps=5"]
     assert finetune(data, start, tmp_path / "whole", *more) == 0
-    command = [sys.executable, "-m", "bertkit", "finetune", f"data_dir={data}", f"model_dir={start}",
+    command = [python, "-m", "bertkit", "finetune", f"data_dir={data}", f"model_dir={start}",
                f"output_dir={tmp_path / 'stopped'}", *SMALL, *more]  # fmt: skip
     codes = []
-    for number, rows in ((signal.SIGTERM, 4), (signal.SIGKILL, 17)):
+    for number, rows in ((signal.SIGTERM, 4), (KILL, 17)):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while process.poll() is None and len(read_metrics(tmp_path / "stopped" / "metrics.jsonl")) < rows:
-            time.sleep(0.001)
+            time.sleep(0.02)
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)
         assert errors == ""
         codes.append(process.returncode)
-    assert codes == [75, -9]
+    assert codes == [75, -signal.SIGKILL]
     assert finetune(data, start, tmp_path / "stopped", *more) == 0
     assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
     rows_of = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "stopped")]
@@ -240,7 +297,7 @@ def test_frozen_parameters_do_not_change_and_have_no_state(
         assert (before[name].numpy().tobytes() == after[name].numpy().tobytes()) == (name in frozen), name
     held = read_tensors(all_checkpoints(tmp_path / "run")[0] / "optimizer.safetensors")
     model, _ = load_packed(tmp_path / "run")
-    with_state = {huggingface.names.to_hugging_face(name.rpartition(".")[0]) for name in held}
+    with_state = {to_hugging_face(name.rpartition(".")[0]) for name in held}
     assert with_state == set(huggingface.tensors_of(model)) - frozen
 
 
@@ -255,19 +312,18 @@ def test_frozen_parts_have_no_dropout() -> None:
     assert [{p.requires_grad for p in part.parameters()} for part in parts] == [{False}] * 3 + [{True}] * 2
 
 
-def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path) -> None:
+def test_two_processes_train_as_one(data: Path, start: Path, tmp_path: Path, torchrun: list[str]) -> None:
     """The same micro-batches with the same dropout; only the sums are taken in another order."""
-    more = [*SMALL, "num_epochs=1", "batch.sequences=9", f"data_dir={data}", f"model_dir={start}"]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bertkit"]
+    more = ["num_epochs=1", "batch.sequences=9"]
+    assert finetune(data, start, tmp_path / "one", *more) == 0
+    given = [f"data_dir={data}", f"model_dir={start}", f"output_dir={tmp_path / 'two'}"]
+    done = subprocess.run([*torchrun, "finetune", *given, *SMALL, *more], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     losses = []
-    for name, launch in (("one", ["-m", "bertkit"]), ("two", launcher)):
-        command = [sys.executable, *launch, "finetune", *more, f"output_dir={tmp_path / name}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        losses.append([row["loss"] for row in read_metrics(tmp_path / name / "metrics.jsonl")])
-        losses[-1].append(read_metrics(tmp_path / name / "metrics.jsonl")[-1]["eval_loss"])
-        lines = (tmp_path / name / "predictions.jsonl").read_text().splitlines()
-        assert [json.loads(line)["id"] for line in lines] == [str(number) for number in range(23)]
+    for name in ("one", "two"):
+        rows = read_metrics(tmp_path / name / "metrics.jsonl")
+        losses.append([*(row["loss"] for row in rows), rows[-1]["eval_loss"]])
+        assert [line["id"] for line in predictions_of(tmp_path / name)] == [str(number) for number in range(23)]
     assert len(losses[0]) == 7
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
@@ -306,7 +362,7 @@ def test_starting_from_another_task(
     data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The head of the same labels goes on, in the order of the new task; of other labels, a new one is made."""
-    assert finetune(data, start, tmp_path / "first", "num_epochs=8", "task.labels=[good,bad]") == 0
+    assert finetune(data, start, tmp_path / "first", "num_epochs=5", "task.labels=[good,bad]") == 0
     capsys.readouterr()
     more = ["num_epochs=1", "optimizer.peak_learning_rate=1e-9"]
     assert finetune(data, tmp_path / "first", tmp_path / "same", *more) == 0
@@ -323,7 +379,7 @@ def test_starting_from_another_task(
 
 
 def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bertkit.stages.finetune import balanced_weights
+    from bertkit.run.task_data import balanced_weights
 
     assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
     assert balanced_weights(np.array([-100, 1, 1, 0]), 2) == (1.5, 0.75)
@@ -359,7 +415,7 @@ def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.Capt
     task = ["task=sequence", "task.max_seq_length=24", "task.multi_label=true", "task.metrics=[f1_micro,f1_macro,accuracy]",
             "task.best_metric=f1_micro", f"data_dir={tmp_path}", "device=cpu"]  # fmt: skip
     run_dir = tmp_path / "run"
-    assert finetune(tmp_path, start, run_dir, *task[2:-2], "num_epochs=14") == 0
+    assert finetune(tmp_path, start, run_dir, *task[2:-2], "num_epochs=12") == 0
     result = json.loads((run_dir / "eval.json").read_text())
     assert result["f1_micro"] > 0.9
     lines = [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
@@ -412,7 +468,7 @@ def test_tags(start: Path, tmp_path: Path) -> None:
             lines = [f"{rng.choice(WORDS[kind])} {tag}\n" for kind, tag in zip(kinds, tags, strict=True)]
             sentences.append("".join(lines))
         (tmp_path / f"{name}.txt").write_text("\n".join(sentences))
-    more = ["task=tagging", "task.max_seq_length=16", "num_epochs=6", "task.columns.words=0", "task.columns.tags=-1"]
+    more = ["task=tagging", "task.max_seq_length=16", "num_epochs=3", "task.columns.words=0", "task.columns.tags=-1"]
     more += ["task.files.train=train.txt", "task.files.dev=dev.txt"]
     assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["overall_f1"] > 0.9
@@ -443,7 +499,7 @@ def test_spans(start: Path, tmp_path: Path) -> None:
         "task.max_seq_length=24",
         "task.spans.window_step=9",
         "task.spans.max_query_length=6",
-        "num_epochs=12",
+        "num_epochs=7",
     ]
     assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact_match"] > 50
@@ -568,10 +624,10 @@ def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pyte
     assert f"warning: {tmp_path}/dev.tsv (tsv): {unknown}" in capsys.readouterr().err
 
 
-def test_bad_input_through_the_shell(start: Path, tmp_path: Path) -> None:
+def test_bad_input_through_the_shell(start: Path, tmp_path: Path, python: Path) -> None:
     (tmp_path / "train.tsv").write_text(GOOD)
     (tmp_path / "dev.tsv").write_text(GOOD + "kan	lon\n")
-    command = [sys.executable, "-m", "bertkit", "finetune", "task=rte", f"data_dir={tmp_path}", f"model_dir={start}",
+    command = [python, "-m", "bertkit", "finetune", "task=rte", f"data_dir={tmp_path}", f"model_dir={start}",
                f"output_dir={tmp_path / 'run'}", "task.max_seq_length=24"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

@@ -20,8 +20,10 @@ from conftest import small_model
 from bertkit import export_model
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.stages.glue import Run, best_of, summarise, table
+from bertkit.errors import InputError
+from bertkit.stages.glue import ARCHIVE, LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.submission import check_archive
+from bertkit.view.suite import suite_table
 
 WORDS = ("kan", "lon", "min", "kar", "lor", "mir")
 ROWS = {"train": 13, "dev": 7, "test": 5}
@@ -91,14 +93,14 @@ def arguments(glue_dir: Path, start: Path, output: Path, *more: str) -> list[str
     return ["glue", f"model_dir={start}", f"data_dir={glue_dir}", f"output_dir={output}", "seeds=[0,1]", *SMALL, *more]
 
 
-def test_debug_reaches_the_processes_of_its_runs(glue_dir: Path, start: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="device=cuda is refused only where there is none")
+def test_debug_reaches_the_processes_of_its_runs(
+    glue_dir: Path, start: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     more = ["tasks=[rte]", "device=cuda", "launch.num_processes=2", "--debug"]
-    command = arguments(glue_dir, start, tmp_path / "glue", *more)
-    if torch.cuda.is_available():
-        pytest.skip("device=cuda is refused only where there is none")
-    done = subprocess.run([sys.executable, "-m", "bertkit", *command], capture_output=True, text=True)
-    assert done.returncode == 1  # a traceback's
-    assert done.stderr.count("in choose_device") >= 1, done.stderr  # where a worker was
+    with pytest.raises(InputError):
+        run(arguments(glue_dir, start, tmp_path / "glue", *more))
+    assert "in choose_device" in capfd.readouterr().err  # where a worker was
 
 
 def state_of(directory: Path) -> dict[str, tuple[int, int]]:
@@ -170,6 +172,7 @@ def test_two_tasks_killed_half_way(
     assert "num_epochs: 1.0 there, 2.0 here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_run_has_processes_of_its_own(
     glue_dir: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,7 +272,7 @@ def test_the_sums_by_hand() -> None:
     assert (tasks["rte"]["score"], tasks["rte"]["best_seed"]) == (None, 0)
     assert tasks["wnli"]["best_seed"] == 0  # the first of equal ones
     assert summary["average"] == {"score": pytest.approx(0.7), "tasks": ["cola", "mrpc"], "left_out": ["rte", "wnli"]}
-    assert table(summary).split("\n")[2:] == [
+    assert suite_table(summary, LEFT_OUT, ARCHIVE).split("\n")[2:] == [
         "| task | metrics | score | seeds |",
         "|---|---|---|---|",
         "| cola | matthews_correlation 55.00 ± 7.07 | 55.00 ± 7.07 | 2 of 3 |",

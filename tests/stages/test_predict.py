@@ -17,9 +17,10 @@ import yaml
 from conftest import small_model
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.cli import compose, run
+from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.train import loop
+from bertkit.settings.compose import compose
+from bertkit.train import shares
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11", "task.spans.window_step=13"]
@@ -57,8 +58,8 @@ def predict(model: Path, name: Path, content: str, *more: str) -> list[dict[str,
     return read(output)
 
 
-def pipe(model: Path, content: str, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bertkit", "predict", f"model_dir={model}", "input=-", "output=-", "device=cpu"]
+def pipe(python: Path, model: Path, content: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "bertkit", "predict", f"model_dir={model}", "input=-", "output=-", "device=cpu"]
     return subprocess.run([*command, *more], input=content, capture_output=True, text=True)
 
 
@@ -135,18 +136,18 @@ def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
 
 
 def test_words_in_a_sentence_a_line(make: Make, tmp_path: Path) -> None:
-    sentences = [["kan", "lon\u00a0min"], [], ["kar"] * 2000, [], ["\u200b"]]
-    content = "".join(" ".join(words) + "\n" for words in sentences)
+    sentences = [["kan", "lon\u00a0min"], [], ["kar"] * 2000, ["\u200b", "lor"], []]
+    content = "".join((" ".join(words) or "\ufeff\u200b\u00a0") + "\n" for words in sentences)  # such a line is blank
     rows = predict(make("token"), tmp_path / "in.txt", content)
     assert [row["words"] for row in rows] == sentences
-    assert [len(row["tags"]) for row in rows] == [2, 0, 2000, 0, 1]
+    assert [len(row["tags"]) for row in rows] == [2, 0, 2000, 2, 0]
     assert {tag for row in rows for tag in row["tags"]} <= {"O", "B-X", "I-X"}
     conll = (tmp_path / "out.conll").read_text(encoding="utf-8")
     expected = "".join(
         "".join(f"{word}\t{tag}\n" for word, tag in zip(row["words"], row["tags"], strict=True)) + "\n" for row in rows
     )
     assert conll == expected
-    lists = "".join(json.dumps({"tokens": words}) + "\n" for words in sentences)
+    lists = "".join(json.dumps({"tokens": row["words"]}) + "\n" for row in rows)
     assert predict(make("token"), tmp_path / "in.jsonl", lists) == rows
 
 
@@ -198,7 +199,7 @@ def test_choices(make: Make, tmp_path: Path) -> None:
     assert [len(row["probabilities"]) for row in rows] == [4, 4]
     own = '{"id": "x", "context": "kan", "endings": ["lon a", "lon b", "lon c", "lon d"]}\n'
     (general,) = predict(make("choice"), tmp_path / "in.jsonl", own)
-    assert general == {**rows[0], "id": "x"}
+    assert general == {**rows[0], "id": "x", "probabilities": pytest.approx(rows[0]["probabilities"], abs=1e-6)}
     columns = ["task=choice", "task.columns.context=question", "task.columns.endings=[A,B]", "task.max_seq_length=40"]
     (row,) = predict(make("choice"), tmp_path / "own.csv", "question,A,B\nkan,lon a,lon b\n", *columns)
     assert row["probabilities"] == pytest.approx(
@@ -224,18 +225,18 @@ def test_masks(make: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 
 def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) -> None:
-    from bertkit.tasks.fill_mask import make_sequences
-    from bertkit.tasks.task import SequenceExample
+    from bertkit.tasks.fill_mask import make_features
+    from bertkit.tasks.sequence import SequenceExample
 
     facts = tokenizer.facts
     kan, lon = (tokenizer(word)["input_ids"][1] for word in ("kan", "lon"))
     text = "[MASK] " + "kan " * 20 + "[MASK] lon" * 1 + " lon" * 20 + " [MASK]"
-    found = make_sequences([SequenceExample("0", text, None, None)], tokenizer, 9)
+    found = make_features([SequenceExample("0", text, None, None)], tokenizer, 9)
     mask, ends = facts.mask, (facts.cls, facts.sep)
     assert [each.input_ids[1:-1] for each in found] == [
         [mask] + [kan] * 6, [kan] * 3 + [mask] + [lon] * 3, [lon] * 6 + [mask]
     ]  # fmt: skip
-    assert [each.positions for each in found] == [[1], [4], [7]]
+    assert [each.where for each in found] == [[1], [4], [7]]
     assert {(each.input_ids[0], each.input_ids[-1]) for each in found} == {ends}
 
 
@@ -246,8 +247,8 @@ def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.Monke
     content = "".join(" ".join(rng.choice(words, rng.integers(0, 30))) + "\n" for _ in range(53))
     lines = "".join(json.dumps({"text": line}) + "\n" for line in content.split("\n")[:-1])
     whole = predict(make("sequence"), tmp_path / "in.jsonl", lines)
-    monkeypatch.setattr("bertkit.tasks.files.streams.EXAMPLES_AT_ONCE", 7)
-    monkeypatch.setitem(loop.TOKENS_AT_ONCE, "cpu", 50)
+    monkeypatch.setattr("bertkit.tasks.files.readers.EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setitem(shares.TOKENS_AT_ONCE, "cpu", 50)
     for name, text in (("in.jsonl", lines), ("in.txt", content)):
         parts = predict(make("sequence"), tmp_path / name, text)
         assert [row["id"] for row in parts] == [str(number) for number in range(53)]
@@ -258,24 +259,24 @@ def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.Monke
     assert len(json.loads((tmp_path / "nbest_predictions.json").read_text())) == 20
 
 
-def test_pipes(make: Make, tmp_path: Path) -> None:
+def test_pipes(make: Make, tmp_path: Path, python: Path) -> None:
     """Through standard input and output: lines and nothing else, what a file gives too."""
-    done = pipe(make("token"), "kan lon\n\nmin\n")
+    done = pipe(python, make("token"), "kan lon\n\nmin\n")
     assert done.returncode == 0, done.stderr
     assert [len(json.loads(line)["tags"]) for line in done.stdout.splitlines()] == [2, 0, 1]
     assert done.stderr == "- read as words: a sentence of words a line\n"
-    done = pipe(make("span"), squad("kan", CONTEXTS), *SPANS)
+    done = pipe(python, make("span"), squad("kan", CONTEXTS), *SPANS)
     assert done.returncode == 0, done.stderr
     from_file = predict(make("span"), tmp_path / "in.json", squad("kan", CONTEXTS), *SPANS)
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [row["id"] for row in from_file]
-    done = pipe(make("sequence"), "")
+    done = pipe(python, make("sequence"), "")
     warning = "warning: input=- has no examples; there is nothing to predict\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", warning)
 
 
-def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path) -> None:
+def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path, python: Path) -> None:
     (tmp_path / "in.txt").write_text("kan lon\n" * 5000)
-    command = f"'{sys.executable}' -m bertkit predict model_dir={make('sequence')} input=in.txt output=- | head -n 1"
+    command = f"'{python}' -m bertkit predict model_dir={make('sequence')} input=in.txt output=- | head -n 1"
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert json.loads(done.stdout)["id"] == "0"
     assert done.stderr == "in.txt read as text: a text a line\n"
@@ -284,7 +285,7 @@ def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path) -> None:
 def test_a_bad_line_after_good_ones(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bertkit.tasks.files.streams.EXAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr("bertkit.tasks.files.readers.EXAMPLES_AT_ONCE", 3)
     (tmp_path / "in.jsonl").write_text('{"text": "kan"}\n' * 7 + '{"text": 5}\n' + '{"text": "kan"}\n')
     given = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
     assert run([*given, f"output={tmp_path / 'out.jsonl'}"]) == 2
@@ -300,7 +301,7 @@ def test_a_bad_line_after_good_ones(
 REFUSALS = [
     ("sequence", "in.jsonl", '{"text": \n', [], "in.jsonl:1: not JSON"),
     ("sequence", "in.txt", b"kan\nStra\xdfe\n", [], "in.txt:2: not UTF-8 (byte 0xdf at column 5)"),
-    ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte)"),
+    ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte at column 4)"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
     ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another name"),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),

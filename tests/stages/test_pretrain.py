@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -17,6 +19,7 @@ import pytest
 import torch
 import yaml
 from conftest import make_text, strike, write_text
+from forks import KILL
 
 from bertkit import load_model
 from bertkit.cli import run
@@ -42,8 +45,8 @@ def pretrain(data: Path, output: Path, *more: str) -> int:
     return run(["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more])
 
 
-def start(data: Path, output: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bertkit", "pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]
+def start(data: Path, output: Path, *more: str, python: Path = Path(sys.executable)) -> subprocess.Popen[str]:
+    command = [python, "-m", "bertkit", "pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -51,46 +54,91 @@ def final_weights(run_dir: Path) -> str:
     return sha256_file(run_dir / "model" / "model.safetensors")
 
 
-def test_a_run_directory(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir = tmp_path / "run"
-    more = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6"]
-    assert pretrain(prepared_dir, run_dir, *more) == 0
-    said = capsys.readouterr().out
-    assert "unigram entropy" in said
-    assert "NSP accuracy" in said
-    names = {path.name for path in run_dir.iterdir()}
-    files = {"config.yaml", "manifest.json", "metrics.jsonl", "eval.json", "report.html"}
-    assert files | {"checkpoints", "model"} <= names
-    assert yaml.safe_load((run_dir / "config.yaml").read_text())["steps"] == 12
-    manifest = json.loads((run_dir / "manifest.json").read_text())
-    assert {"packages", "git_revision", "data_fingerprint", "tokenizer_sha256", "world_size", "command_line"} <= set(
-        manifest
-    )
-    rows = read_metrics(run_dir / "metrics.jsonl")
+TWELVE = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6"]
+
+
+@pytest.fixture(scope="module")
+def twelve_steps(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished run and what it said; tests that change it take a copy."""
+    run_dir, said = tmp_path_factory.mktemp("run") / "run", io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert pretrain(prepared_dir, run_dir, *TWELVE) == 0
+    return run_dir, said.getvalue()
+
+
+@pytest.fixture
+def finished(twelve_steps: tuple[Path, str]) -> Path:
+    return twelve_steps[0]
+
+
+@pytest.fixture
+def a_finished_run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_a_run_says_whether_it_is_healthy(twelve_steps: tuple[Path, str]) -> None:
+    assert "unigram entropy" in twelve_steps[1]
+    assert "NSP accuracy" in twelve_steps[1]
+
+
+def test_the_files_of_a_run(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert names >= {
+        "config.yaml",
+        "manifest.json",
+        "metrics.jsonl",
+        "eval.json",
+        "report.html",
+        "checkpoints",
+        "model",
+    }
+
+
+def test_the_settings_and_the_manifest_of_a_run(finished: Path) -> None:
+    assert yaml.safe_load((finished / "config.yaml").read_text())["steps"] == 12
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert set(manifest) >= {"packages", "git_revision", "data_fingerprint", "tokenizer_sha256", "world_size",
+                             "command_line"}  # fmt: skip
+
+
+def test_every_step_is_logged(finished: Path) -> None:
+    rows = read_metrics(finished / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 13))
-    assert [row["step"] for row in rows if "eval_mlm_loss" in row] == [6, 12]
-    assert {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate", "grad_norm",
-            "tokens_per_second"} <= set(rows[0])  # fmt: skip
+    assert set(rows[0]) >= {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate",
+                            "grad_norm", "tokens_per_second"}  # fmt: skip
     assert rows[0]["loss"] == pytest.approx(rows[0]["mlm_loss"] + rows[0]["nsp_loss"])
-    assert [path.name for path in all_checkpoints(run_dir)] == ["step-00000012", "step-00000009"]
-    assert json.loads((run_dir / "eval.json").read_text())["mlm_loss"] == rows[-1]["eval_mlm_loss"]
 
-    before = sha256_file(run_dir / "metrics.jsonl"), final_weights(run_dir)
-    assert pretrain(prepared_dir, run_dir, *more) == 0
+
+def test_a_run_is_measured_when_it_is_asked_for_and_at_its_end(finished: Path) -> None:
+    rows = read_metrics(finished / "metrics.jsonl")
+    assert [row["step"] for row in rows if "eval_mlm_loss" in row] == [6, 12]
+    assert json.loads((finished / "eval.json").read_text())["mlm_loss"] == rows[-1]["eval_mlm_loss"]
+
+
+def test_the_last_checkpoints_are_kept(finished: Path) -> None:
+    assert [path.name for path in all_checkpoints(finished)] == ["step-00000012", "step-00000009"]
+
+
+def test_a_finished_run_is_done_already(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sha256_file(finished / "metrics.jsonl"), final_weights(finished)
+    assert pretrain(prepared_dir, finished, *TWELVE) == 0
     assert "done already" in capsys.readouterr().out
-    assert (sha256_file(run_dir / "metrics.jsonl"), final_weights(run_dir)) == before
+    assert (sha256_file(finished / "metrics.jsonl"), final_weights(finished)) == before
 
-    assert pretrain(prepared_dir, run_dir, *more, "seed=7", "masking.probability=0.2") == 2
+
+def test_a_finished_run_is_no_run_with_other_settings(
+    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = final_weights(finished)
+    assert pretrain(prepared_dir, finished, *TWELVE, "seed=7", "masking.probability=0.2") == 2
     said = capsys.readouterr().err
     assert "seed: 0 there, 7 here" in said
     assert "masking.probability: 0.15 there, 0.2 here" in said
-    assert final_weights(run_dir) == before[1]
+    assert final_weights(finished) == before
 
 
-def test_a_checkpoint_the_run_and_the_model_load_alike(prepared_dir: Path, tmp_path: Path) -> None:
-    assert pretrain(prepared_dir, tmp_path / "run", "steps=4") == 0
-    newest = all_checkpoints(tmp_path / "run")[0]
-    models = [load_model(path) for path in (tmp_path / "run", newest, tmp_path / "run" / "model")]
+def test_a_checkpoint_the_run_and_the_model_load_alike(finished: Path) -> None:
+    models = [load_model(path) for path in (finished, all_checkpoints(finished)[0], finished / "model")]
     states = [model.state_dict() for model in models]
     assert all((states[0][name] == other[name]).all() for other in states[1:] for name in states[0])
 
@@ -186,13 +234,9 @@ def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
 
 
 def test_a_finished_run_needs_nothing_to_say_so(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(prepared_dir, tmp_path / "data")
-    assert pretrain(tmp_path / "data", tmp_path / "run", "steps=2") == 0
-    shutil.rmtree(tmp_path / "data")
-    capsys.readouterr()
-    assert pretrain(tmp_path / "data", tmp_path / "run", "steps=2") == 0
+    assert pretrain(tmp_path / "gone", finished, *TWELVE) == 0
     assert capsys.readouterr().out.startswith("done already")
 
 
@@ -234,11 +278,11 @@ def test_files_obey_the_umask(prepared_dir: Path, tmp_path: Path) -> None:
 
 
 def test_it_learns(tmp_path: Path) -> None:
-    """Well below the unigram entropy within 200 steps, on documents that keep to their topic."""
+    """Well below the unigram entropy within 120 steps, on documents that keep to their topic."""
     text = write_text(tmp_path / "text.txt", make_text(200))
     assert run(["prepare", f"corpus.path={text}", f"output_dir={tmp_path / 'data'}", "held_out_prob=0.1"]) == 0
     code = pretrain(
-        tmp_path / "data", tmp_path / "run", "steps=200", "batch.sequences=32", "batch.micro_sequences=16",
+        tmp_path / "data", tmp_path / "run", "steps=120", "batch.sequences=32", "batch.micro_sequences=16",
         "optimizer.peak_learning_rate=3e-3", "schedule.warmup_steps=20", "model.initializer_range=0.1",
     )  # fmt: skip
     result = json.loads((tmp_path / "run" / "eval.json").read_text())
@@ -298,11 +342,10 @@ def test_bfloat16_ends_like_float32(tmp_path: Path) -> None:
     assert metrics[0]["mlm_loss"] < metrics[0]["unigram_entropy"]  # both have learned something
 
 
-def test_a_live_run_is_left_alone(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 0
-    (tmp_path / "run" / "eval.json").unlink()
-    with locked(tmp_path / "run"):
-        assert pretrain(prepared_dir, tmp_path / "run", "steps=2") == 3
+def test_a_live_run_is_left_alone(prepared_dir: Path, a_finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (a_finished_run / "eval.json").unlink()
+    with locked(a_finished_run):
+        assert pretrain(prepared_dir, a_finished_run, *TWELVE) == 3
     assert f"in use by process {os.getpid()}" in capsys.readouterr().err
 
 
@@ -369,25 +412,25 @@ def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: pytest.Captur
 
 def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
     """Stop a run: by a signal after a random number of logged steps, or by SIGKILL in the middle of a save."""
-    metrics, how = run_dir / "metrics.jsonl", rng.choice(["SIGTERM", "SIGINT", "SIGKILL", "save"])
+    metrics, how = run_dir / "metrics.jsonl", rng.choice([signal.SIGTERM, signal.SIGINT, KILL, "save"])
     rows_before = len(read_metrics(metrics))
     wanted = rows_before + rng.randrange(1, 9)
     while process.poll() is None:
         if how == "save":
             if any((run_dir / "checkpoints").glob("*.partial")):
-                process.kill()
+                process.send_signal(KILL)
         elif len(read_metrics(metrics)) >= wanted:
-            process.send_signal(getattr(signal, how))  # once: the second signal would end it without a save
+            process.send_signal(how)  # once: the second signal would end it without a save
             return process.wait()
-        time.sleep(0.001)
+        time.sleep(0.002 if how == "save" else 0.02)
     return process.wait()
 
 
-def stop_and_resume(data: Path, run_dir: Path, stops: int, rng: random.Random, *more: str) -> list[int]:
+def stop_and_resume(python: Path, data: Path, run_dir: Path, stops: int, rng: random.Random, *more: str) -> list[int]:
     """Interrupt a run up to `stops` times, then let it end; give the exit codes."""
     codes: list[int] = []
     while not codes or codes[-1] != 0:
-        process = start(data, run_dir, *more)
+        process = start(data, run_dir, *more, python=python)
         if len(codes) < stops:
             codes.append(interrupt(process, run_dir, rng))
         else:
@@ -414,27 +457,35 @@ def test_layers_cannot_be_compiled_without_a_compiler(
     assert pretrain(prepared_dir, tmp_path / "run", "steps=1", "schedule.warmup_steps=1") == 0
 
 
-def test_stopped_and_resumed_is_bit_for_bit_the_same(prepared_dir: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of many steps that was never stopped."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    assert pretrain(prepared_dir, run_dir, *MANY_STEPS) == 0
+    return run_dir
+
+
+def test_stopped_and_resumed_is_bit_for_bit_the_same(
+    prepared_dir: Path, whole: Path, tmp_path: Path, python: Path
+) -> None:
     """One run, stopped at random moments again and again, against one that was never stopped."""
-    assert start(prepared_dir, tmp_path / "whole", *MANY_STEPS).wait() == 0
-    codes = stop_and_resume(prepared_dir, tmp_path / "stopped", 4, random.Random(3), *MANY_STEPS)
+    codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 4, random.Random(3), *MANY_STEPS)
     assert any(codes), "no stop came in time"
-    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
-    drop = "tokens_per_second"
+    assert final_weights(tmp_path / "stopped") == final_weights(whole)
     rows = [
-        [{**row, drop: 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("whole", "stopped")
+        [{**row, "tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
+        for run_dir in (whole, tmp_path / "stopped")
     ]
     assert rows[0] == rows[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trial", range(10))
-def test_ten_trials_of_stops(prepared_dir: Path, tmp_path: Path, trial: int) -> None:
-    assert start(prepared_dir, tmp_path / "whole", *MANY_STEPS).wait() == 0
-    codes = stop_and_resume(prepared_dir, tmp_path / "stopped", 3, random.Random(100 + trial), *MANY_STEPS)
+def test_ten_trials_of_stops(prepared_dir: Path, whole: Path, tmp_path: Path, python: Path, trial: int) -> None:
+    codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(100 + trial), *MANY_STEPS)
     print(f"trial {trial}: exit codes {codes}")
     assert any(codes), "no stop came in time"
-    assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
+    assert final_weights(tmp_path / "stopped") == final_weights(whole)
 
 
 LONG = [
@@ -477,15 +528,14 @@ def test_twenty_sigkills_of_a_long_run(prepared_dir: Path, tmp_path: Path, seed:
     assert rows[0] == rows[1]
 
 
-def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path) -> None:
-    process = start(prepared_dir, tmp_path / "run", "steps=100000", "checkpoint.every_steps=100000")
+def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
+    process = start(prepared_dir, tmp_path / "run", "steps=100000", "checkpoint.every_steps=100000", python=python)
     while len(read_metrics(tmp_path / "run" / "metrics.jsonl")) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.002)
     process.send_signal(signal.SIGTERM)  # torchrun and Slurm say it more than once
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=120)
     assert process.returncode == 75
     assert errors == ""
     newest = all_checkpoints(tmp_path / "run")[0]
@@ -500,26 +550,36 @@ def is_finishing(process: subprocess.Popen[str], run_dir: Path) -> bool:
     return (run_dir / "model.partial").is_dir()
 
 
-@pytest.mark.parametrize("moment", [is_loading, is_finishing])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        (is_loading, signal.SIGTERM),
+        (is_finishing, signal.SIGUSR1),
+        pytest.param(is_loading, signal.SIGUSR1, marks=pytest.mark.slow),
+        pytest.param(is_finishing, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stop_while_there_is_nothing_to_save(
-    prepared_dir: Path, tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool], number: int
+    prepared_dir: Path,
+    a_finished_run: Path,
+    moment: Callable[[subprocess.Popen[str], Path], bool],
+    number: int,
+    python: Path,
 ) -> None:
     """Before the first step and after the last one: what is saved is said, and the same command ends the run."""
-    run_dir = tmp_path / "run"
-    assert pretrain(prepared_dir, run_dir, "steps=3") == 0
     codes = []
     while 75 not in codes and len(codes) < 5:  # the run may end before the signal comes
-        (run_dir / "eval.json").unlink(missing_ok=True)
-        process = start(prepared_dir, run_dir, "steps=3")
-        while process.poll() is None and not moment(process, run_dir):
+        (a_finished_run / "eval.json").unlink(missing_ok=True)
+        interpreter = Path(sys.executable) if moment is is_loading else python  # a fork has nothing to load
+        process = start(prepared_dir, a_finished_run, *TWELVE, python=interpreter)
+        while process.poll() is None and not moment(process, a_finished_run):
             time.sleep(0.0005)
         process.send_signal(number)
-        said, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=120)
         assert errors == ""
         codes.append(process.returncode)
     assert set(codes) <= {0, 75}
     assert codes[-1] == 75
-    assert said.splitlines()[-1] == "stopped; checkpoint 3 is saved, and the same command resumes"
-    assert pretrain(prepared_dir, run_dir, "steps=3") == 0
-    assert (run_dir / "eval.json").is_file()
+    assert said.splitlines()[-1] == "stopped; checkpoint 12 is saved, and the same command resumes"
+    assert pretrain(prepared_dir, a_finished_run, *TWELVE) == 0
+    assert (a_finished_run / "eval.json").is_file()

@@ -9,8 +9,11 @@ from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.errors import InputError
 from bertkit.tasks import shapes
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.coverage import Survey
-from bertkit.tasks.task import ChoiceExample, SequenceExample, SpanExample, TaggingExample
+from bertkit.tasks.choice import ChoiceExample
+from bertkit.tasks.coverage import Coverage
+from bertkit.tasks.sequence import SequenceExample
+from bertkit.tasks.spans import SpanExample
+from bertkit.tasks.tagging import TaggingExample
 
 TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)
 
@@ -19,7 +22,7 @@ def sequence(number: int, text: str, pair: str | None = None) -> SequenceExample
     return SequenceExample(f"id{number}", text, pair, "x")
 
 
-SURVEYS = [
+COVERED = [
     # task, examples -> features, truncated, pairs, unknown
     ("sequence", [sequence(0, "a ж"), sequence(1, "ж ж"), sequence(2, ""), sequence(3, "a " * 9)], (4, 1, False, [1])),
     ("sequence", [sequence(0, "ж", "a"), sequence(1, "a", "ж"), sequence(2, "a", "")], (3, 0, True, [0, 1])),
@@ -36,16 +39,18 @@ SMALL = {"spans": ["task.spans.max_query_length=1", "task.spans.window_step=4"]}
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4096])
-@pytest.mark.parametrize(("name", "examples", "expected"), SURVEYS)
-def test_a_survey(name: str, examples: list, expected: tuple, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "examples", "expected"), COVERED)
+def test_what_is_covered(
+    name: str, examples: list, expected: tuple, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = task_config(name, "task.max_seq_length=8", *SMALL.get(name, []))
     labels = ("x", "y") if name == "sequence" else ()
     whole = list(shapes.make_features(task, examples, TOKENIZER, labels))
     monkeypatch.setattr(shapes, "EXAMPLES_AT_ONCE", at_once)
-    survey = Survey(TOKENIZER.facts)
-    assert list(survey.passing(shapes.make_features(task, examples, TOKENIZER, labels))) == whole
-    assert (survey.num_features, survey.num_truncated, survey.has_pairs, survey.unknown) == expected
-    (line,) = survey.warnings(examples, "dev.tsv (tsv)")
+    coverage = Coverage(TOKENIZER.facts)
+    assert list(coverage.passing(shapes.make_features(task, examples, TOKENIZER, labels))) == whole
+    assert (coverage.num_features, coverage.num_truncated, coverage.has_pairs, coverage.unknown) == expected
+    (line,) = coverage.warnings(examples, "dev.tsv (tsv)")
     ids = ", ".join(f"id{number}" for number in expected[3])
     assert line.startswith(f"dev.tsv (tsv): {len(expected[3])} examples have a text that is nothing but [UNK] to")
     assert f"the first with the id {ids};" in line
@@ -65,19 +70,19 @@ def test_what_is_cut_is_counted(name: str, examples: list, num_cut: list[int]) -
     pieces = Tokenizer(
         {token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde", *(f"##{c}" for c in "abcde")])}, lowercase=True
     )
-    survey = Survey(pieces.facts)
-    features = list(survey.passing(shapes.make_features(task, examples, pieces, ())))
+    coverage = Coverage(pieces.facts)
+    features = list(coverage.passing(shapes.make_features(task, examples, pieces, ())))
     assert [feature.num_cut for feature in features] == num_cut
-    assert survey.num_truncated == 1
+    assert coverage.num_truncated == 1
 
 
 def test_nothing_to_warn_of() -> None:
-    survey = Survey(TOKENIZER.facts)
+    coverage = Coverage(TOKENIZER.facts)
     task = task_config("sequence")
     batches = FeatureBatches(
-        survey.passing(shapes.make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence"
+        coverage.passing(shapes.make_features(task, [sequence(0, "a")], TOKENIZER, ("x",))), "sequence"
     )
-    assert (len(batches), survey.warnings([], "x")) == (1, [])
+    assert (len(batches), coverage.warnings([], "x")) == (1, [])
 
 
 def test_another_number_of_endings_is_seen_in_any_part(monkeypatch: pytest.MonkeyPatch) -> None:

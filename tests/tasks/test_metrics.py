@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import InputError
-from bertkit.tasks.metrics import METRICS, MULTI_LABEL, gather_in_order, score
+from bertkit.tasks.metrics import METRICS, MULTI_LABEL, score
 from bertkit.tasks.squad_score import normalize_answer
+from bertkit.train.processes import gather_in_order
 
 
 def test_classes_give_the_keys_that_the_table_says() -> None:
@@ -360,6 +361,7 @@ def _gather(process: int, port: int, results: Any) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_with_an_uneven_share_have_the_same_predictions() -> None:
     import socket
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.tasks import choice, sequence
-from bertkit.tasks.sequence import kept_of_pair, make_features
-from bertkit.tasks.task import ChoiceExample, SequenceExample
+from bertkit.tasks.choice import ChoiceExample
+from bertkit.tasks.sequence import SequenceExample, kept_of_pair, make_features
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
@@ -100,7 +100,7 @@ CHOICES = [ChoiceExample("x", "a b", ("c", "d e"), 1), ChoiceExample("y", "b", (
 
 
 def test_each_ending_is_a_feature() -> None:
-    features = choice.make_features(CHOICES, TOKENIZER, 7, 2)
+    features = choice.make_features(CHOICES, TOKENIZER, 7)
     assert [words(feature.input_ids) for feature in features] == [
         "[CLS] a b [SEP] c [SEP]",
         "[CLS] a b [SEP] d e [SEP]",
@@ -111,7 +111,7 @@ def test_each_ending_is_a_feature() -> None:
 
 
 def test_predictions_of_choices() -> None:
-    features = choice.make_features(CHOICES, TOKENIZER, 9, 2)
+    features = choice.make_features(CHOICES, TOKENIZER, 9)
     logits = [np.array([value], np.float32) for value in (np.log(3.0), 0.0, -2.0, -2.0 + np.log(4.0))]
     first, second = choice.predictions(CHOICES, features, logits)
     assert (first.id, first.label) == ("x", 0)
@@ -125,4 +125,4 @@ def test_predictions_of_choices() -> None:
 )
 def test_choices_that_do_not_fit(endings: tuple[str, ...], label: int, line: str) -> None:
     with pytest.raises(InputError, match=line):
-        choice.make_features([CHOICES[0], ChoiceExample("z", "a", endings, label)], TOKENIZER, 9, 2)
+        choice.make_features([CHOICES[0], ChoiceExample("z", "a", endings, label)], TOKENIZER, 9)

@@ -16,13 +16,46 @@ from numpy.typing import NDArray
 
 from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks import spans
-from bertkit.tasks.spans import HIGHEST_ODDS, align_as_google, answers_of, make_features
+from bertkit.tasks import span_search, spans
+from bertkit.tasks.config import SpansConfig
+from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction, align_as_google
+from bertkit.tasks.spans import Answer, SpanExample
 from bertkit.tasks.squad_score import normalize_answer
-from bertkit.tasks.task import Answer, Feature, SpanExample
+from bertkit.tasks.task import Feature
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefgq", *(f"##{letter}" for letter in "abcdefgq"), ".", "?"]
 LETTERS = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+
+
+SETTINGS = SpansConfig(
+    window_step=1,
+    window_overlap=None,
+    max_query_length=64,
+    n_best=20,
+    max_answer_length=30,
+    null_score_diff_threshold=0.0,
+    is_always_answered=False,
+    alignment="offsets",
+)
+
+
+def make_features(
+    examples: list[SpanExample], tokenizer: Tokenizer, max_seq_length: int, **changes: Any
+) -> list[Feature]:
+    settings = dataclasses.replace(SETTINGS, **{"window_step": None, **changes})
+    return spans.make_features(examples, tokenizer, max_seq_length, settings)
+
+
+def answers_of(
+    examples: list[SpanExample],
+    features: list[Feature],
+    logits: Any,
+    with_null: bool,
+    tokenizer: Tokenizer | None = None,
+    **changes: Any,
+) -> list[SpanPrediction]:
+    settings = dataclasses.replace(SETTINGS, is_always_answered=not with_null, **changes)
+    return span_search.answers_of(examples, features, logits, settings, tokenizer)
 
 
 def example(context: str, answer: str | None = None, start: int | None = None, question: str = "q") -> SpanExample:
@@ -42,7 +75,7 @@ def shown(feature: Feature) -> str:
 
 def test_a_feature_by_hand() -> None:
     given = example("A bc,  dé.", "dé")
-    (feature,) = make_features([given], LETTERS, (), 83, window_step=5)
+    (feature,) = make_features([given], LETTERS, 83, window_step=5)
     assert shown(feature) == "[CLS] q [SEP] a b ##c [UNK] d ##e . [SEP]"
     assert feature.token_type_ids == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
     places = [None if place is None else (place.start, place.end) for place in feature.where]
@@ -68,7 +101,7 @@ GOLD = [
 def test_gold_positions(answer: str | None, start: int, expected: list[Any]) -> None:
     given = example("a bcd e f", answer, start)
     for windows in ({"window_step": 2}, {"window_overlap": 1}):
-        features = make_features([given], LETTERS, (), 7, max_query_length=1, **windows)
+        features = make_features([given], LETTERS, 7, max_query_length=1, **windows)
         texts = [shown(feature).removeprefix("[CLS] q [SEP] ") for feature in features]
         assert texts == ["a b ##c [SEP]", "##c ##d e [SEP]", "e f [SEP]"]
         assert [feature.label for feature in features] == expected
@@ -76,7 +109,7 @@ def test_gold_positions(answer: str | None, start: int, expected: list[Any]) -> 
 
 def test_the_piece_with_most_context_by_hand() -> None:
     """Seven pieces, windows abcde, cdefg of 5: c has 2 and 0, d 1 and 1 (the first of equals), e 0 and 2."""
-    features = make_features([example("a b c d e f g")], LETTERS, (), 9, window_step=2, max_query_length=1)
+    features = make_features([example("a b c d e f g")], LETTERS, 9, window_step=2, max_query_length=1)
     marks = [[place.is_max_context for place in feature.where if place] for feature in features]
     assert marks == [[True, True, True, True, False], [False, False, True, True, True]]
     # A piece with 75 and 76 around it: 0.01 * length prefers the longer window, 75 + 3.02 to 76 + 1.60.
@@ -86,18 +119,21 @@ def test_the_piece_with_most_context_by_hand() -> None:
 
 
 def test_a_step_longer_than_a_window_leaves_nothing_out() -> None:
-    features = make_features([example("a b c d e f g")], LETTERS, (), 7, window_step=9, max_query_length=1)
+    features = make_features([example("a b c d e f g")], LETTERS, 7, window_step=9, max_query_length=1)
     assert [shown(feature)[len("[CLS] q [SEP] ") : -len(" [SEP]")] for feature in features] == ["a b c", "d e f", "g"]
 
 
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({}, "window_step=None, window_overlap=None: expected one of the two"),
-        ({"window_step": 3, "window_overlap": 3}, "window_step=3, window_overlap=3: expected one of the two"),
-        ({"window_step": 0}, "window_step=0: expected 1 or more"),
+        ({}, "window_step=None and task.spans.window_overlap=None: expected exactly one of the two"),
+        (
+            {"window_step": 3, "window_overlap": 3},
+            "window_step=3 and task.spans.window_overlap=3: expected exactly one of the two",
+        ),
+        ({"window_step": 0}, "window_step=0: expected at least 1"),
         ({"window_overlap": 3}, "window_overlap=3: expected 0 to 2"),
-        ({"window_overlap": -1}, "window_overlap=-1: expected 0 to 2"),
+        ({"window_overlap": -1}, "window_overlap=-1: expected at least 0"),
         (
             {"window_step": 1, "max_query_length": 9},
             "max_query_length=9: leaves no room .*max_seq_length=12; set 0 to 8",
@@ -106,7 +142,7 @@ def test_a_step_longer_than_a_window_leaves_nothing_out() -> None:
 )
 def test_bad_settings(settings_: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
-        make_features([example("a")], LETTERS, (), 12, **{"max_query_length": 6, **settings_})
+        make_features([example("a")], LETTERS, 12, **{"max_query_length": 6, **settings_})
     assert "\n" not in str(error.value)
 
 
@@ -137,8 +173,8 @@ def test_windows_are_googles_and_hugging_faces() -> None:
     theirs = BertTokenizer(vocab=dict(tokenizer.backend.get_vocab()), do_lower_case=True)
     differ = 0
     for max_seq_length, size in ((384, 128), (128, 32)):
-        by_step = make_features(examples, tokenizer, (), max_seq_length, window_step=size)
-        by_overlap = make_features(examples, tokenizer, (), max_seq_length, window_overlap=size)
+        by_step = make_features(examples, tokenizer, max_seq_length, window_step=size)
+        by_overlap = make_features(examples, tokenizer, max_seq_length, window_overlap=size)
         expected = 0
         for each in examples:
             question, context = tokenizer.encode_document([each.question, each.context])
@@ -175,7 +211,9 @@ def logits_for(feature: Feature, start: int, end: int, height: float = 9.0) -> N
     return logits
 
 
-@pytest.mark.parametrize(("version", "every", "most_lost"), [("1.1", 1, 6), ("2.0", 3, 2)])
+@pytest.mark.parametrize(
+    ("version", "every", "most_lost"), [pytest.param("1.1", 1, 6, marks=pytest.mark.slow), ("2.0", 3, 2)]
+)
 def test_gold_answers_survive_windows_and_back(version: str, every: int, most_lost: int) -> None:
     """Logits that say the gold positions give the gold answers.
 
@@ -183,7 +221,7 @@ def test_gold_answers_survive_windows_and_back(version: str, every: int, most_lo
     European").
     """
     examples, tokenizer = squad(version)[::every], uncased()
-    features = make_features(examples, tokenizer, (), 384, window_step=128)
+    features = make_features(examples, tokenizer, 384, window_step=128)
     logits = [logits_for(feature, *feature.label) for feature in features]
     found = answers_of(examples, features, logits, with_null=version == "2.0", max_answer_length=384)
     lost = []
@@ -198,7 +236,7 @@ def test_gold_answers_survive_windows_and_back(version: str, every: int, most_lo
 
 def test_answers_are_slices_of_the_context() -> None:
     given = example("A  B,\tcd é.")
-    features = make_features([given], LETTERS, (), 83, window_step=9)
+    features = make_features([given], LETTERS, 83, window_step=9)
     rng = np.random.default_rng(0)
     seen = set()
     for _ in range(50):
@@ -213,7 +251,7 @@ def test_answers_are_slices_of_the_context() -> None:
 
 def test_null_odds_and_the_threshold_by_hand() -> None:
     given = example("a b")
-    (feature,) = make_features([given], LETTERS, (), 7, window_step=2, max_query_length=1)
+    (feature,) = make_features([given], LETTERS, 7, window_step=2, max_query_length=1)
     logits = np.full((6, 2), -50.0)  # [CLS] q [SEP] a b [SEP]
     logits[0] = (1.0, 2.0)  # null: 3
     logits[3] = (2.0, -50.0)
@@ -232,9 +270,9 @@ def test_null_odds_and_the_threshold_by_hand() -> None:
     (without,) = answers_of([given], [feature], [logits], with_null=False, null_score_diff_threshold=-9.0)
     assert without.text == "a b"
     assert "" not in [candidate.text for candidate in without.n_best]
-    assert spans.predictions_json([prediction]) == {"1": "a b"}
-    assert spans.null_odds_json([prediction]) == {"1": prediction.null_odds}
-    assert spans.n_best_json([prediction])["1"][0] == {
+    assert SQUAD_FILES["predictions.json"]([prediction]) == {"1": "a b"}
+    assert SQUAD_FILES["null_odds.json"]([prediction]) == {"1": prediction.null_odds}
+    assert SQUAD_FILES["nbest_predictions.json"]([prediction])["1"][0] == {
         "text": "a b",
         "probability": prediction.n_best[0].probability,
         "start_logit": 2.0,
@@ -244,7 +282,7 @@ def test_null_odds_and_the_threshold_by_hand() -> None:
 
 def test_no_answer_scores_the_least_over_the_windows() -> None:
     given = example("a b c d e f g")
-    features = make_features([given], LETTERS, (), 9, window_step=2, max_query_length=1)
+    features = make_features([given], LETTERS, 9, window_step=2, max_query_length=1)
     logits = [np.zeros((9, 2)), np.zeros((9, 2))]
     logits[0][0], logits[1][0] = (7.0, 1.0), (2.0, 2.5)
     (prediction,) = answers_of([given], features, logits, with_null=True)
@@ -254,14 +292,14 @@ def test_no_answer_scores_the_least_over_the_windows() -> None:
 
 
 def test_a_probability_of_no_answer_that_is_next_to_nothing() -> None:
-    (feature,) = make_features([example("a")], LETTERS, (), 9, window_step=5, max_query_length=1)
+    (feature,) = make_features([example("a")], LETTERS, 9, window_step=5, max_query_length=1)
     (prediction,) = answers_of([example("a")], [feature], [logits_for(feature, 3, 3, 1e4)], with_null=True)
     assert (prediction.text, prediction.null_odds, prediction.no_answer_probability) == ("a", -2e4, 0.0)
 
 
 def test_n_best_has_no_text_twice() -> None:
     given = example("a a a a")
-    (feature,) = make_features([given], LETTERS, (), 9, window_step=5, max_query_length=1)
+    (feature,) = make_features([given], LETTERS, 9, window_step=5, max_query_length=1)
     (prediction,) = answers_of([given], [feature], [np.zeros((8, 2))], with_null=False)
     texts = [candidate.text for candidate in prediction.n_best]
     assert sorted(texts) == sorted(["a", "a a", "a a a", "a a a a"])
@@ -317,7 +355,7 @@ def plain_rules(
 )
 def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: int, longest: int, null: bool) -> None:
     given = example(context)
-    features = make_features([given], LETTERS, (), 11, window_step=step, max_query_length=2)
+    features = make_features([given], LETTERS, 11, window_step=step, max_query_length=2)
     rng = np.random.default_rng(seed)
     logits = [rng.integers(-9, 9, (len(feature.input_ids), 2)) / 2 for feature in features]  # with ties
     options = {"with_null": null, "n_best": n_best, "max_answer_length": longest}
@@ -350,7 +388,7 @@ def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: in
     ids=["long question, empty context", "long question", "nothing", "no piece", "windows"],
 )
 def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, alignment: Any, with_null: bool) -> None:
-    features = make_features([given], LETTERS, (), 83, window_overlap=11)
+    features = make_features([given], LETTERS, 83, window_overlap=11)
     assert all(len(feature.input_ids) <= 83 for feature in features)
     logits = [np.full((len(feature.input_ids), 2), fill, np.float32) for feature in features]
     options: Any = {"with_null": with_null, "alignment": alignment, "tokenizer": LETTERS}
@@ -369,7 +407,7 @@ def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, alignm
 
 def test_a_window_whose_best_positions_are_all_special() -> None:
     given = example("a b")
-    features = make_features([given], LETTERS, (), 9, window_step=3, max_query_length=1)
+    features = make_features([given], LETTERS, 9, window_step=3, max_query_length=1)
     logits = [np.array([[9.0, 9.0], [8, 8], [7, 7], [0, 0], [0, 0], [6, 6]])]
     for with_null in (False, True):
         (prediction,) = answers_of([given], features, logits, with_null=with_null, n_best=3)
@@ -404,7 +442,7 @@ def test_google_alignment(pieces: str, words: str, lowercase: bool, expected: st
 
 def test_alignments_differ_where_white_space_is_not_single() -> None:
     given = example("ab  (cd)\te.", "cd)\te")
-    (feature,) = make_features([given], LETTERS, (), 83, window_step=9)
+    (feature,) = make_features([given], LETTERS, 83, window_step=9)
     logits = [logits_for(feature, *feature.label)]
     found = {
         alignment: answers_of([given], [feature], logits, with_null=False, alignment=alignment, tokenizer=LETTERS)[
@@ -414,7 +452,7 @@ def test_alignments_differ_where_white_space_is_not_single() -> None:
     }
     assert found == {"offsets": "cd)\te", "google": "(cd) e."}  # ")" is [UNK] here, so Google's search fails
     letters_only = example("ab  cd\te.", "cd\te")
-    (feature,) = make_features([letters_only], LETTERS, (), 83, window_step=9)
+    (feature,) = make_features([letters_only], LETTERS, 83, window_step=9)
     options: Any = {"with_null": False, "alignment": "google", "tokenizer": LETTERS}
     (prediction,) = answers_of([letters_only], [feature], [logits_for(feature, *feature.label)], **options)
     assert prediction.text == "cd e"

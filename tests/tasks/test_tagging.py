@@ -10,9 +10,10 @@ from task_configs import task_config
 
 from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks import shapes
-from bertkit.tasks.tagging import make_features, tags_of
-from bertkit.tasks.task import Feature, TaggingExample
+from bertkit.tasks import shapes, tagging
+from bertkit.tasks.config import TaggingConfig
+from bertkit.tasks.tagging import TaggingExample, tags_of
+from bertkit.tasks.task import Feature
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefg", *(f"##{letter}" for letter in "abcdefg"), ".", "x", "##x"]
 LABELS = ("O", "B-X", "I-X", "B-Y")
@@ -22,6 +23,18 @@ LABELS = ("O", "B-X", "I-X", "B-Y")
 def letters() -> Tokenizer:
     """Every letter is a piece."""
     return Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+
+
+def make_features(
+    examples: list[TaggingExample],
+    tokenizer: Tokenizer,
+    labels: tuple[str, ...],
+    max_seq_length: int,
+    label_all_pieces: bool = False,
+    window_overlap: int | None = None,
+) -> list[Feature]:
+    chosen = TaggingConfig(label_all_pieces, window_overlap)
+    return tagging.make_features(examples, tokenizer, labels, max_seq_length, chosen)
 
 
 def example(text: str, tags: str | None = None) -> TaggingExample:
@@ -114,7 +127,7 @@ def test_settings_reach_features_and_words_keep_one_tag(
     assert features[0].label == labels
     numbers = tuple(map(str, range(len(windows))))
     logits = [np.tile(np.eye(len(windows))[n], (len(each.input_ids), 1)) for n, each in enumerate(features)]
-    assert shapes.predict(task, given, features, logits, numbers, letters) == [tags.split()]
+    assert shapes.shape_of(task).predictions(task, given, features, logits, numbers, letters) == [tags.split()]
 
 
 @settings(max_examples=60, deadline=None)
@@ -156,15 +169,6 @@ def test_a_text_that_fits_is_one_window(letters: Tokenizer) -> None:
     assert tags_of([given], features, [logits], LABELS) == [[LABELS[best[1]], LABELS[best[3]]]]
 
 
-@pytest.mark.parametrize(
-    ("max_seq_length", "overlap", "tags", "message"),
-    [
-        (2, None, "O", "max_seq_length=2: no room for a word"),
-        (7, 5, "O", r"window_overlap=5: expected 0 to 4"),
-        (7, -1, "O", r"window_overlap=-1: expected 0 to 4"),
-        (7, None, "B-Z", "example 1: tag 'B-Z' is no label; expected one of O, B-X"),
-    ],
-)
-def test_bad_input(letters: Tokenizer, max_seq_length: int, overlap: int | None, tags: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make_features([example("a", tags)], letters, LABELS, max_seq_length, window_overlap=overlap)
+def test_a_tag_that_is_no_label(letters: Tokenizer) -> None:
+    with pytest.raises(InputError, match="example 1: tag 'B-Z' is no label; expected one of O, B-X"):
+        make_features([example("a", "B-Z")], letters, LABELS, 7)

@@ -12,8 +12,9 @@ import torch
 from saver import contents
 
 from bertkit.errors import BertkitError
-from bertkit.train import checkpoint
-from bertkit.train.checkpoint import Ranks, all_checkpoints
+from bertkit.train import checkpoint, processes
+from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.processes import Ranks
 
 
 def error_of(work: Callable[[], object]) -> list[str]:
@@ -55,7 +56,7 @@ def main() -> None:
     found["saved after"] = save(4).name
     found["kept"] = [path.name for path in all_checkpoints(run_dir)]
 
-    checkpoint.SECONDS_TO_SHOW_A_FILE = 0.2
+    processes.SECONDS_TO_SHOW_A_FILE = 0.2
     elsewhere = run_dir if rank == 0 else directory / "elsewhere"
     found["not shared"] = error_of(lambda: ranks.check_shared(elsewhere))
     print(json.dumps(found))

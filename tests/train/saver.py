@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import StorageError
-from bertkit.files import remove_leftovers
+from bertkit.files import read_tensors, remove_leftovers
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
 
@@ -47,7 +47,7 @@ def resume(run_dir: Path) -> int:
     if newest is None:
         return 0
     step = checkpoint.read_state(newest)["step"]
-    tensors = [checkpoint.read_tensors(newest / checkpoint.WEIGHTS), checkpoint.read_moments(newest)]
+    tensors = [read_tensors(newest / checkpoint.WEIGHTS), checkpoint.read_moments(newest)]
     assert {float(tensor[-1]) for group in tensors for tensor in group.values()} == {step}
     return int(step)
 

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 
 from bertkit.batch import PretrainBatch
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import loop
+from bertkit.train import loop, processes, shares
 from bertkit.train.config import OptimizerConfig
+from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import OPTIMIZERS, Optimizer, parameter_groups
 
@@ -97,7 +98,7 @@ class Faults:
 def run(settings: dict[str, Any]) -> dict[str, Any]:
     """Train as the settings say; give the hash of the state, and what every step reported."""
     torch.set_num_threads(1)
-    accelerator = loop.make_accelerator("cpu", settings["world"])
+    accelerator = processes.make_accelerator("cpu", settings["world"])
     rank = accelerator.process_index
     model = small_model(dropout=0.2).train()
     faults = Faults(model, settings["faults"].get(str(rank), {}))
@@ -107,27 +108,23 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
 
     def batches(step: int) -> list[tuple[int, PretrainBatch]]:
         faults.step = step
-        shards = loop.micro_shards(8, settings["micro_sequences"])
-        mine = loop.shards_of_process(len(shards), rank, settings["world"])
+        shards = shares.micro_batch_ranges(8, settings["micro_sequences"])
+        mine = shares.share_of_process(len(shards), rank, settings["world"])
         return [(number, part(step, *shards[number])) for number in mine]
 
     rows, struck = [], []
-    with loop.leaving_together(accelerator):
-        for report in loop.train(
-            accelerator,
-            prepared,
-            optimizer,
-            faults.losses,
-            batches,
+    with processes.leaving_together(accelerator):
+        course = Course(
+            batches=batches,
+            learning_rate=lambda step: 1e-3 / (1 + step),
             first_step=0,
             steps=settings["steps"],
-            peak_learning_rate=1e-3,
-            schedule=lambda step: 1 / (1 + step),
             max_grad_norm=0.5,
             seed=3,
             num_parts=settings["num_parts"],
             skip_steps=settings["skip_steps"],
-        ):
+        )
+        for report in loop.train(Learner(accelerator, prepared, optimizer, faults.losses), course):
             rows.append([report.step, report.losses, report.accuracies, report.grad_norm, report.fault])
             if faults.is_struck:
                 struck.append(report.step)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from bertkit.errors import InputError, NumericsError, StorageError
+from bertkit.files import read_tensors
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint, all_checkpoints, fault_of, newest_valid
 
@@ -44,7 +45,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     (path,) = save(tmp_path, 7)
     assert path == tmp_path / "checkpoints" / "step-00000007"
     assert sorted(file.name for file in path.iterdir()) == sorted([*FILES, "manifest.json"])
-    written, weights = contents(7), checkpoint.read_tensors(path / "model.safetensors")
+    written, weights = contents(7), read_tensors(path / "model.safetensors")
     moments, state = checkpoint.read_moments(path), checkpoint.read_state(path)
     for there, here in ((written.model, weights), (written.optimizer, moments)):
         assert set(there) == set(here)
@@ -190,7 +191,7 @@ def test_damaged_tensors_are_a_storage_error(tmp_path: Path) -> None:
     (path,) = save(tmp_path, 7)
     os.truncate(path / "model.safetensors", 20)
     with pytest.raises(InputError, match=r"model\.safetensors: damaged"):
-        checkpoint.read_tensors(path / "model.safetensors")
+        read_tensors(path / "model.safetensors")
 
 
 def test_what_a_crash_left_is_ignored_and_cleaned(tmp_path: Path) -> None:

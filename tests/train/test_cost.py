@@ -12,14 +12,15 @@ import pytest
 import torch
 
 from bertkit.batch import PretrainBatch
-from bertkit.cli import compose
 from bertkit.config import build
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
-from bertkit.settings.schemas import PretrainSettings
-from bertkit.train import loop
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train import loop, processes
+from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import Numbers, StepReport
 
@@ -57,13 +58,10 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
     micro_batches = [(0, micro_batch(16)), (1, micro_batch(16))]
 
     def step(num_parts: int | None) -> Callable[[], object]:
-        accelerator = loop.make_accelerator("cpu", 1)
-        return lambda: list(
-            loop.train(
-                accelerator, model, optimizer, pretraining_losses, lambda step: micro_batches, first_step=0, steps=1,
-                peak_learning_rate=1e-4, schedule=lambda step: 1.0, max_grad_norm=1e9, seed=0, num_parts=num_parts,
-            )
-        )  # fmt: skip
+        accelerator = processes.make_accelerator("cpu", 1)
+        learner = Learner(accelerator, model, optimizer, pretraining_losses)
+        course = Course(lambda step: micro_batches, lambda step: 1e-4, 0, 1, 1e9, seed=0, num_parts=num_parts)
+        return lambda: list(loop.train(learner, course))
 
     whole = seconds_of(step(None), 3)
     strict = seconds_of(step(4), 3)

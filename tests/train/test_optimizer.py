@@ -10,10 +10,10 @@ import torch
 from conftest import LAYERS, small_model
 from torch import nn
 
-from bertkit.cli import compose
 from bertkit.config import build
 from bertkit.errors import InputError
-from bertkit.settings.schemas import PretrainSettings
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.config import OptimizerConfig
 from bertkit.train.optimizer import OPTIMIZERS, Optimizer, clip_global_norm, parameter_groups
 

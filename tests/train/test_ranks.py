@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from saver import contents
 
+from bertkit.files import read_tensors
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import newest_valid
 
@@ -21,9 +21,9 @@ Found = tuple[Path, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def found(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Found:
     directory = tmp_path_factory.mktemp("ranks")
-    commands = [[sys.executable, str(WORKER), str(directory), str(rank)] for rank in (0, 1)]
+    commands = [[str(python), str(WORKER), str(directory), str(rank)] for rank in (0, 1)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     said = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
@@ -39,7 +39,7 @@ def test_what_two_saved_one_loads(found: Found) -> None:
     files = [path.name for path in checkpoint.moment_files(newest)]
     assert files == ["optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"]
     written = contents(4, torch.randn(90_000, generator=torch.Generator().manual_seed(0)))
-    moments, weights = checkpoint.read_moments(newest), checkpoint.read_tensors(newest / "model.safetensors")
+    moments, weights = checkpoint.read_moments(newest), read_tensors(newest / "model.safetensors")
     for there, here in ((moments, written.optimizer), (weights, written.model)):
         assert set(there) == set(here)
         assert all(torch.equal(there[name], here[name]) for name in here)

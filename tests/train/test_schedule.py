@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from bertkit.cli import compose
 from bertkit.config import build, conf_dir
 from bertkit.errors import InputError
-from bertkit.settings.schemas import PretrainSettings
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.config import ScheduleConfig
 from bertkit.train.schedule import polynomial
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import InputError
-from bertkit.train import loop
-from bertkit.train.summation import TreeSum, check_processes, num_parts_for, shards_of_parts
+from bertkit.train import shares
+from bertkit.train.shares import num_parts_for
+from bertkit.train.summation import TreeSum
 
 
 class Written(torch.Tensor):
@@ -97,9 +98,9 @@ def test_the_micro_batches_of_the_parts(
     num_shards: int, num_parts: int, num_processes: int, expected: list[list[list[int]]]
 ) -> None:
     for process, parts in enumerate(expected):
-        found = [list(part) for part in shards_of_parts(num_shards, num_parts, process, num_processes)]
+        found = [list(part) for part in shares.parts_of_process(num_shards, num_parts, process, num_processes)]
         assert found == parts
-        share = loop.shards_of_process(num_shards, process, num_processes)
+        share = shares.share_of_process(num_shards, process, num_processes)
         assert [number for part in found for number in part] == list(share)
 
 
@@ -109,8 +110,8 @@ def test_the_micro_batches_of_the_parts(
 )
 def test_processes_that_do_not_fit_are_refused(num_parts: int, num_processes: int, is_refused: bool) -> None:
     if not is_refused:
-        check_processes(num_parts, num_processes)
+        shares.check_shares(8, num_parts, num_processes)
         return
     fitting = {4: "1, 2 or 4 processes", 8: "1, 2, 4 or 8 processes"}[num_parts]
     with pytest.raises(InputError, match=f"{num_processes} processes: reproducibility=strict .* for {fitting}; start"):
-        check_processes(num_parts, num_processes)
+        shares.check_shares(8, num_parts, num_processes)

@@ -8,7 +8,7 @@ import re
 import pytest
 from conftest import Page
 
-from bertkit.view.bench_page import bench_page
+from bertkit.view.bench_page import Findings, bench_page
 from bertkit.view.charts import BAR_LEFT, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, BarChart, LineChart
 from bertkit.view.page import Table
 
@@ -79,7 +79,8 @@ def test_the_page_of_a_bench() -> None:
         "command": "bertkit bench a&b",
     }
     charts = [LineChart("lines", [("a", [(1, 1), (2, 3)])]), BarChart("bars", [("x", 1, 1, 1)])]
-    page = Page(bench_page(facts, [Table("Sizes", ("n",), [("one",)])], charts, "rounds: 5\n"))
+    found = Findings("MB", [], [Table("Sizes", ("n",), [("one",)])], charts)
+    page = Page(bench_page(facts, found, "rounds: 5\n"))
     text = "".join(page.text)
     assert page.tags.count("svg") == page.tags.count("figure") == 2
     assert page.tags.count("h1") == 1

@@ -10,9 +10,9 @@ import yaml
 from conftest import small_config, small_model
 from huggingface_hub import ModelCard
 
-from bertkit.cli import compose
 from bertkit.interop.exports.card import CardFacts, model_card, pretraining_facts
 from bertkit.model.heads import BertWithHeads
+from bertkit.settings.compose import compose
 
 ODD = ["no", "a: b", "--- # !x", '"quoted"', "a | b", "[1, {", "é\u2028ü", "first\nsecond", "C:\\path", "&x *y %z @w"]
 

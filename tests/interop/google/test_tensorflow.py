@@ -25,9 +25,10 @@ from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import BertkitError, InputError
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as tensorflow
+from bertkit.interop.google.checkpoint import TENSORFLOW
+from bertkit.interop.google.table import build_table, masked_crc32c, read_table
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.load import resolve_model_dir
-from bertkit.interop.names import TENSORFLOW
+from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.model.heads import BertWithHeads
 
 # Written by TensorFlow 2.21: tf.compat.v1.train.Saver(variables).save(session, "model.ckpt", write_meta_graph=False),
@@ -91,7 +92,7 @@ def google_dir(directory: Path, model: BertWithHeads | None = None, **config: An
     """A model in Google's layout, with the slots of its optimizer, as run_pretraining.py leaves it."""
     directory.mkdir(exist_ok=True)
     model = small_model() if model is None else model
-    tensorflow.google_files(directory, model.config, huggingface.tensors_of(model))
+    tensorflow.write_release(directory, model.config, huggingface.tensors_of(model))
     variables = bundle.read_checkpoint(directory / "bert_model.ckpt")
     slots = {
         f"{name}/{slot}": torch.full_like(v, 5.0) for name, v in variables.items() for slot in ("adam_m", "adam_v")
@@ -139,8 +140,8 @@ def test_the_files_never_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block_bytes", [1, 97, 5000, 10**6])
 def test_a_table_of_several_blocks(block_bytes: int) -> None:
     items = [(f"name_{index:04d}".encode(), bytes([index % 251]) * (index % 7)) for index in range(1009)]
-    table = bundle._table(items, block_bytes)
-    assert list(bundle._read_table(table)) == items
+    table = build_table(items, block_bytes)
+    assert list(read_table(table)) == items
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -148,7 +149,7 @@ def test_weights_of_another_precision(tmp_path: Path, dtype: torch.dtype) -> Non
     def convert(variables: dict[str, Tensor]) -> dict[str, Tensor]:
         return {n: v.to(dtype) if v.is_floating_point() else v for n, v in variables.items()}
 
-    model, _ = huggingface.load(rewritten(google_dir(tmp_path / "model"), convert))
+    model, _ = load_directory(rewritten(google_dir(tmp_path / "model"), convert))
     for name, parameter in small_model().named_parameters():
         assert torch.equal(model.get_parameter(name), parameter.to(dtype).float())
 
@@ -181,7 +182,7 @@ def index(*entries: tuple[str, bytes], header: bytes = b"\x08\x01") -> Callable[
 
     def damage(prefix: Path) -> None:
         items = [(b"", header), *((name.encode(), message) for name, message in entries)]
-        Path(f"{prefix}.index").write_bytes(bundle._table(items))
+        Path(f"{prefix}.index").write_bytes(build_table(items))
 
     return damage
 
@@ -228,7 +229,7 @@ DAMAGES = [
     (index(("w", entry()), ("v", entry())), InputError, "its keys are not in order"),
     (index(("v", entry()), ("v", entry())), InputError, "its keys are not in order"),
     (index(("v" * 2000, entry())), InputError, "has a broken entry"),
-    (lambda prefix: Path(f"{prefix}.index").write_bytes(bundle._table([(b"v", entry())])), InputError, "no header"),
+    (lambda prefix: Path(f"{prefix}.index").write_bytes(build_table([(b"v", entry())])), InputError, "no header"),
 ]  # fmt: skip
 
 
@@ -272,7 +273,7 @@ def test_a_damaged_block_whose_checksum_is_right(tmp_path: Path, at: int, value:
 def with_checksums(data: bytearray) -> bytes:
     """Correct the checksums of the blocks of ONE_FILE_BYTES."""
     for offset, size in BLOCKS:
-        crc32c = bundle._masked_crc32c(bytes(data[offset : offset + size + 1]))
+        crc32c = masked_crc32c(bytes(data[offset : offset + size + 1]))
         data[offset + size + 1 : offset + size + 5] = crc32c.to_bytes(4, "little")
     return bytes(data)
 
@@ -366,7 +367,7 @@ def test_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
     prefix = directory / "bert_model.ckpt"
     assert resolve_model_dir(directory) == resolve_model_dir(prefix) == directory
     assert load_tokenizer(prefix)("kan lor.")["input_ids"] == tokenizer("kan lor.")["input_ids"]
-    assert sorted(huggingface.hashes_of(directory)) == [
+    assert sorted(hashes_of(directory)) == [
         "bert_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index", "vocab.txt"
     ]  # fmt: skip
     other = small_model(tokenizer.vocab_size, seed=1)
@@ -376,7 +377,7 @@ def test_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
     loaded = load_model(str(directory / "other.ckpt")).model.state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in other.state_dict().items())
     assert load_tokenizer(directory / "other.ckpt").vocab_size == tokenizer.vocab_size
-    assert sorted(huggingface.hashes_of(directory / "other.ckpt"))[1] == "other.ckpt.data-00000-of-00001"
+    assert sorted(hashes_of(directory / "other.ckpt"))[1] == "other.ckpt.data-00000-of-00001"
     with pytest.raises(InputError, match=r"holds the checkpoints bert_model\.ckpt, other\.ckpt"):
         resolve_model_dir(directory)
     (directory / "bert_config.json").rename(directory / "config.json")
@@ -429,7 +430,7 @@ def test_loads_like_transformers(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
-    model, report = huggingface.load(google_dir(tmp_path / "model"))
+    model, report = load_directory(google_dir(tmp_path / "model"))
     num_parameters = len(list(model.parameters()))
     assert len(report.loaded) == num_parameters == 5 + 16 * LAYERS + 2 + 5 + 2
     assert report.new == []
@@ -538,7 +539,7 @@ def test_there_and_back(tmp_path: Path, heads: tuple[str, ...], with_pooler: boo
     first, second = tmp_path / "first", tmp_path / "second"
     for directory in (first, second):
         directory.mkdir()
-        tensorflow.google_files(directory, model.config, huggingface.tensors_of(model))
+        tensorflow.write_release(directory, model.config, huggingface.tensors_of(model))
     loaded = load_model(first).model
     assert list(loaded.heads) == list(heads)
     expected = model.state_dict()

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from bertkit.errors import InputError
 from bertkit.interop.hugging_face import directory as huggingface
+from bertkit.interop.hugging_face.config import architecture_of, config_json, read_config
+from bertkit.interop.load import load_directory
 from bertkit.model.heads import BertWithHeads
 
 Tensors = dict[str, Tensor]
@@ -24,7 +26,7 @@ NORM = "bert.embeddings.LayerNorm"
 
 def write(directory: Path, tensors: Tensors, **config: Any) -> Path:
     directory.mkdir(exist_ok=True)
-    content = json.loads(huggingface.config_json(small_config(), "BertForPreTraining"))
+    content = json.loads(config_json(small_config(), "BertForPreTraining"))
     (directory / "config.json").write_text(json.dumps({**content, **config}))
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, directory / "model.safetensors")
     return directory
@@ -71,23 +73,23 @@ def test_spellings(tmp_path: Path, tensors: Tensors, spelling: str) -> None:
     written = SPELLINGS[spelling](tensors)
     assert (spelling == "as today") == (written is tensors)
     assert len(written) >= len(tensors)
-    model, report = huggingface.load(write(tmp_path / "model", written))
+    model, report = load_directory(write(tmp_path / "model", written))
     assert_same_weights(model)
     assert len(report.loaded) == len(tensors)
     assert len(report.skipped) == len(written) - len(tensors) + (spelling == "decoder bias alone")
     assert report.new == []
-    assert huggingface.summary(report).startswith(f"{len(tensors)} tensors loaded")
+    assert str(report).startswith(f"{len(tensors)} tensors loaded")
 
 
 def test_an_encoder_without_prefix(tmp_path: Path, tensors: Tensors) -> None:
     bare = {name.removeprefix("bert."): tensor for name, tensor in tensors.items() if name.startswith("bert.")}
-    model, report = huggingface.load(write(tmp_path / "model", bare))
+    model, report = load_directory(write(tmp_path / "model", bare))
     assert_same_weights(model, encoder_only=True)
     assert (len(report.loaded), report.skipped, report.new) == (len(bare), {}, [])
 
 
 def test_half_precision_files_load_as_float32(tmp_path: Path, tensors: Tensors) -> None:
-    model, _ = huggingface.load(write(tmp_path / "model", {name: t.bfloat16() for name, t in tensors.items()}))
+    model, _ = load_directory(write(tmp_path / "model", {name: t.bfloat16() for name, t in tensors.items()}))
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert torch.equal(model.bert.embeddings.token.weight, tensors[WORDS].bfloat16().float())
 
@@ -113,11 +115,11 @@ def split(directory: Path, index_name: str, save: Callable[[Tensors, Path], obje
 def test_shards(tmp_path: Path, tensors: Tensors, index_name: str, save: Callable[[Tensors, Path], object]) -> None:
     directory = write(tmp_path / "model", tensors)
     split(directory, index_name, save)
-    assert_same_weights(huggingface.load(directory)[0])
+    assert_same_weights(load_directory(directory)[0])
     missing = next(path for path in directory.iterdir() if "-1." in path.name)
     missing.unlink()
     with pytest.raises(InputError, match=rf"{index_name}: {missing.name} missing; copy the whole directory"):
-        huggingface.load(directory)
+        load_directory(directory)
 
 
 @pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/model.safetensors", "sub/model.safetensors"])
@@ -127,7 +129,7 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, tensors: Tens
     index = {"weight_map": dict.fromkeys(tensors, shard)}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(InputError, match="names a file outside of its directory"):
-        huggingface.load(directory)
+        load_directory(directory)
 
 
 def test_shards_that_are_not_what_the_index_says(tmp_path: Path, tensors: Tensors) -> None:
@@ -137,16 +139,16 @@ def test_shards_that_are_not_what_the_index_says(tmp_path: Path, tensors: Tensor
     content = json.loads(index.read_text())
     index.write_text(json.dumps({"weight_map": {**content["weight_map"], "more": "model-0.safetensors"}}))
     with pytest.raises(InputError, match="more is in the index only"):
-        huggingface.load(directory)
+        load_directory(directory)
     index.write_text(json.dumps({"weight_map": {k: v for k, v in content["weight_map"].items() if k != WORDS}}))
     with pytest.raises(InputError, match=f"{WORDS} is in a shard only"):
-        huggingface.load(directory)
+        load_directory(directory)
     index.write_text(json.dumps(content))
     second = load_file(directory / "model-1.safetensors")
     first_name = next(iter(load_file(directory / "model-0.safetensors")))
     save_file({**second, first_name: torch.ones(2)}, directory / "model-1.safetensors")
     with pytest.raises(InputError, match=f"{first_name} stands in another shard too"):
-        huggingface.load(directory)
+        load_directory(directory)
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": []}'])
@@ -155,14 +157,14 @@ def test_an_index_without_a_map_is_refused(tmp_path: Path, tensors: Tensors, con
     (directory / "model.safetensors").rename(directory / "model-1.safetensors")
     (directory / "model.safetensors.index.json").write_text(content)
     with pytest.raises(InputError, match=r"index\.json: no weight_map"):
-        huggingface.load(directory)
+        load_directory(directory)
 
 
 def test_pickled_weights(tmp_path: Path, tensors: Tensors) -> None:
     directory = write(tmp_path / "model", tensors)
     (directory / "model.safetensors").unlink()
     torch.save(old_norms(tensors), directory / "pytorch_model.bin")
-    assert_same_weights(huggingface.load(directory)[0])
+    assert_same_weights(load_directory(directory)[0])
 
 
 class Evil:
@@ -185,7 +187,7 @@ def test_a_damaged_or_hostile_pickle_is_refused(tmp_path: Path, tensors: Tensors
     kept = {"cut short": 1000, "cut late": 20_000, "empty": 0}
     path.write_bytes(path.read_bytes()[: kept.get(content)])
     with pytest.raises(InputError, match=r"pytorch_model\.bin: ") as error:
-        huggingface.load(directory)
+        load_directory(directory)
     assert "weights_only" not in str(error.value)  # torch's own advice is to run the code
     assert ("it asks for exec" in str(error.value)) == (content == "code")
 
@@ -194,7 +196,7 @@ def test_a_damaged_safetensors_file_is_refused(tmp_path: Path, tensors: Tensors)
     path = write(tmp_path / "model", tensors) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(InputError, match=r"model\.safetensors: damaged"):
-        huggingface.load(path.parent)
+        load_directory(path.parent)
 
 
 def without(name: str) -> Callable[[Tensors], Tensors]:
@@ -267,7 +269,7 @@ def test_misfits_are_listed(
     directory = write(tmp_path / "model", change(tensors), **config)
     for message in messages:
         with pytest.raises(InputError, match=message):
-            huggingface.load(directory)
+            load_directory(directory)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +280,7 @@ def test_an_incomplete_directory(tmp_path: Path, tensors: Tensors, removed: str,
     directory = write(tmp_path / "model", tensors)
     (directory / removed).unlink()
     with pytest.raises(InputError, match=message):
-        huggingface.load(directory)
+        load_directory(directory)
 
 
 def test_config_without_optional_keys(tmp_path: Path, tensors: Tensors) -> None:
@@ -287,18 +289,18 @@ def test_config_without_optional_keys(tmp_path: Path, tensors: Tensors) -> None:
     for key in ("model_type", "layer_norm_eps", "type_vocab_size", "hidden_act", "pad_token_id", "initializer_range"):
         del content[key]
     (directory / "config.json").write_text(json.dumps(content))
-    config = huggingface.read_config(directory)
+    config = read_config(directory / "config.json")[0]
     assert (config.layer_norm_eps, config.type_vocab_size, config.pad_token_id) == (1e-12, 2, 0)
     del content["hidden_size"]
     (directory / "config.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"config\.json: no hidden_size"):
-        huggingface.read_config(directory)
+        read_config(directory / "config.json")[0]
 
 
 def test_heads_that_the_file_lacks_are_new_and_seeded(tmp_path: Path, tensors: Tensors) -> None:
     encoder = {name: tensor for name, tensor in tensors.items() if name.startswith("bert.")}
     directory = write(tmp_path / "model", encoder)
-    loads = [huggingface.load(directory, ("masked_lm", "next_sentence"), seed=seed) for seed in (0, 0, 1)]
+    loads = [load_directory(directory, ("masked_lm", "next_sentence"), seed=seed) for seed in (0, 0, 1)]
     models, report = [model for model, _ in loads], loads[0][1]
     assert {name.split(".")[1] for name in report.new} == {"masked_lm", "next_sentence"}
     assert len(report.new) == 7
@@ -307,7 +309,7 @@ def test_heads_that_the_file_lacks_are_new_and_seeded(tmp_path: Path, tensors: T
     assert not torch.equal(weights[0], weights[2])
     assert float(weights[0].detach().std()) > 0
     assert all(torch.isfinite(p).all() for p in models[0].parameters())
-    assert "7 newly initialised (masked_lm, next_sentence)" in huggingface.summary(report)
+    assert "7 newly initialised (masked_lm, next_sentence)" in str(report)
 
 
 def test_written_names_are_those_of_the_class(tensors: Tensors) -> None:
@@ -318,10 +320,10 @@ def test_written_names_are_those_of_the_class(tensors: Tensors) -> None:
         ((), True, "BertModel"),
     ):
         model = BertWithHeads(small_config(), heads, pooler)
-        assert huggingface.architecture_of(model) == architecture
+        assert architecture_of(model) == architecture
         prefix = "" if architecture == "BertModel" else "bert."
         assert f"{prefix}embeddings.word_embeddings.weight" in huggingface.tensors_of(model)
 
 
 def test_config_is_read_back_as_written(tmp_path: Path, tensors: Tensors) -> None:
-    assert huggingface.read_config(write(tmp_path / "model", tensors)) == small_config()
+    assert read_config(write(tmp_path / "model", tensors) / "config.json")[0] == small_config()

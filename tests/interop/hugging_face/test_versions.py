@@ -18,7 +18,7 @@ from conftest import small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.directory import ARCHITECTURES
+from bertkit.interop.hugging_face.config import ARCHITECTURES
 from bertkit.model.config import POOLED_HEADS
 
 # transformers -> the huggingface_hub and tokenizers of its time; the last one is the installed release

@@ -14,7 +14,7 @@ from bertkit import check_certificate, export_model, load_model
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, ParityError
-from bertkit.interop.parity import certificate, reference
+from bertkit.interop.parity import certificate, in_transformers, inputs
 from bertkit.interop.parity import comparison as parity
 
 
@@ -38,7 +38,7 @@ def test_a_random_model_is_within_tolerance(
     directory = exported
     if heads is not None:
         directory = export_model(load_model(exported, heads), tokenizer, exported.with_name("other"))
-    result = parity.certificate(directory)
+    result = parity.certify(directory)
     assert result["architecture"] == architecture
     assert result["within_tolerance"] is True
     rows = result["comparisons"]
@@ -47,14 +47,14 @@ def test_a_random_model_is_within_tolerance(
     assert sum(row["what"].startswith("gradient.") for row in rows) == 6 * gradients
     assert len(rows) == 6 * (values + gradients)
     assert max(row["max_abs"] for row in rows if row["dtype"] == "float64") <= 1e-10
-    assert parity.certificate(directory) == result  # a function of the model and the seed
+    assert parity.certify(directory) == result  # a function of the model and the seed
     assert certificate.in_one_screen(result).endswith("within tolerance")
-    reference.same_ids(directory, parity.TEXTS)
+    in_transformers.same_ids(directory, inputs.TEXTS)
 
 
 def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a reference with one slightly different weight, both the values and the gradients fail."""
-    load = parity.load_reference
+    load = parity.load_in_transformers
 
     def nudged(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool) -> object:
         model = load(directory, architecture, dtype, with_pooler)
@@ -62,8 +62,8 @@ def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -
             model.bert.encoder.layer[1].attention.self.value.bias[3] += 1e-3
         return model
 
-    monkeypatch.setattr(parity, "load_reference", nudged)
-    result = parity.certificate(exported)
+    monkeypatch.setattr(parity, "load_in_transformers", nudged)
+    result = parity.certify(exported)
     assert result["within_tolerance"] is False
     bad = {row["what"] for row in result["comparisons"] if not row["within_tolerance"]}
     assert {"hidden_states.2", "logits.masked_lm", "loss"} <= bad
@@ -78,8 +78,8 @@ def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> 
     tensors = load_file(exported / "model.safetensors")
     save_file({f"module.{name}": t for name, t in tensors.items()}, exported / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=r"transformers does not load it cleanly .*missing"):
-        parity.certificate(exported, rewrite=False)
-    result = parity.certificate(exported)
+        parity.certify(exported, rewrite=False)
+    result = parity.certify(exported)
     assert result["within_tolerance"] is True
     assert "transformers does not load it cleanly" in result["rewritten_because"]
     assert "compared with a copy that bertkit wrote" in certificate.in_one_screen(result)
@@ -185,7 +185,7 @@ def test_a_pooler_beside_a_head_that_does_not_look_at_it(
     tensors = load_file(directory / "model.safetensors")
     pooler = {f"bert.pooler.{name}": tensor for name, tensor in model.bert.pooler.state_dict().items()}
     save_file({**tensors, **pooler}, directory / "model.safetensors", {"format": "pt"})
-    result = parity.certificate(directory)
+    result = parity.certify(directory)
     assert result["within_tolerance"] is True
     assert set(pooler) <= set(result["tensor_sha256"])
 
@@ -219,8 +219,10 @@ def test_gradients_that_are_all_rounding_and_those_that_are_wrong() -> None:
         assert parity._compare_gradients(pair, torch.float32, None)[0]["within_tolerance"] is False
 
 
+@pytest.mark.slow
 def test_a_real_checkpoint_is_within_tolerance() -> None:
-    result = parity.certificate(minilm_dir(), num_sequences=2)
+    """By default an export of it is: tests/stages/test_export.py."""
+    result = parity.certify(minilm_dir(), num_sequences=2)
     assert result["within_tolerance"] is True
     assert result["architecture"] == "BertModel"
     assert len(result["tensor_sha256"]) == 5 + 16 * 6 + 2

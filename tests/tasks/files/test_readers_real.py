@@ -9,8 +9,11 @@ from conftest import real_data
 from task_configs import task_config
 
 from bertkit.errors import InputError
-from bertkit.tasks.files.readers import Source, read_examples
-from bertkit.tasks.task import SequenceExample, SpanExample, TaggingExample
+from bertkit.tasks.files.readers import read_examples
+from bertkit.tasks.files.source import Source
+from bertkit.tasks.sequence import SequenceExample
+from bertkit.tasks.spans import SpanExample
+from bertkit.tasks.tagging import TaggingExample
 
 
 def read(folder: str, task: str, split: str, *overrides: str) -> Source:

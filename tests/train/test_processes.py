@@ -8,19 +8,21 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertkit.errors import InputError
-from bertkit.train import rendezvous
+from bertkit.train.processes import PATIENCE, check_devices
 
 TIMEOUT = 2.0  # seconds
 WORKER = f"""
 import json, os, sys, time
 import torch
 from bertkit import signs
-from bertkit.train import rendezvous
+from bertkit.launch import watch
+from bertkit.train import processes
 
 def end(line):
     print(line, flush=True)
@@ -28,9 +30,9 @@ def end(line):
 
 rank, case = int(os.environ["RANK"]), sys.argv[1]
 torch.set_num_threads(1)
-signs.watch(rank, {TIMEOUT}, end)
-rendezvous.join("cpu")
-group = torch.distributed.new_group(backend="gloo", timeout=rendezvous.patience())
+watch.watch(rank, {TIMEOUT}, end)
+processes.join("cpu")
+group = torch.distributed.new_group(backend="gloo", timeout=processes.patience())
 options = torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options
 print(json.dumps(options._timeout.total_seconds()), flush=True)
 if rank == 0:
@@ -50,7 +52,7 @@ os._exit(0)
 """
 
 
-def meet(case: str) -> tuple[list[subprocess.Popen[str]], list[str]]:
+def meet(python: Path, case: str) -> tuple[list[subprocess.Popen[str]], list[str]]:
     """Start two processes as torchrun does; they have met when they have said how long they wait for each other."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -63,7 +65,7 @@ def meet(case: str) -> tuple[list[subprocess.Popen[str]], list[str]]:
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, case], stdout=subprocess.PIPE, text=True,
+            [python, "-c", WORKER, case], stdout=subprocess.PIPE, text=True,
             env={**os.environ, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in (0, 1)
@@ -71,15 +73,15 @@ def meet(case: str) -> tuple[list[subprocess.Popen[str]], list[str]]:
     return processes, [process.stdout.readline() for process in processes]  # type: ignore[union-attr]
 
 
-def test_long_work_of_one_process_is_waited_for() -> None:
-    processes, timeouts = meet("works")
-    assert [float(timeout) for timeout in timeouts] == [rendezvous.PATIENCE.total_seconds()] * 2
+def test_long_work_of_one_process_is_waited_for(python: Path) -> None:
+    processes, timeouts = meet(python, "works")
+    assert [float(timeout) for timeout in timeouts] == [PATIENCE.total_seconds()] * 2
     assert [process.communicate(timeout=30)[0] for process in processes] == ["done\n"] * 2
     assert [process.returncode for process in processes] == [0, 0]
 
 
-def test_a_process_that_hangs_says_so() -> None:
-    (first, second), _ = meet("hangs")
+def test_a_process_that_hangs_says_so(python: Path) -> None:
+    (first, second), _ = meet(python, "hangs")
     began = time.monotonic()
     said = first.communicate(timeout=30)[0]
     assert time.monotonic() - began < TIMEOUT + 2
@@ -90,7 +92,7 @@ def test_a_process_that_hangs_says_so() -> None:
 
 def test_a_stopped_process_is_not_waited_for() -> None:
     """Although it holds the store over which the others would learn that it is at work."""
-    (first, second), _ = meet("stopped")
+    (first, second), _ = meet(Path(sys.executable), "stopped")
     try:
         os.kill(first.pid, signal.SIGSTOP)
         began = time.monotonic()
@@ -114,7 +116,7 @@ def test_a_stopped_process_is_not_waited_for() -> None:
 )
 def test_a_device_for_each_process(variables: dict[str, str], num_devices: int, line: str | None) -> None:
     def check() -> Any:
-        rendezvous.check_devices(variables, num_devices)
+        check_devices(variables, num_devices)
 
     if line is None:
         check()

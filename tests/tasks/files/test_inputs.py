@@ -7,14 +7,16 @@ import gzip
 import io
 import json
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import pytest
 from task_configs import task_config
 
 from bertkit.errors import InputError
+from bertkit.lines import PEEKED_BYTES
 from bertkit.tasks.config import TaskConfig
-from bertkit.tasks.files.streams import PEEKED, Inputs, open_inputs
+from bertkit.tasks.files.readers import Inputs, open_inputs
+from bertkit.tasks.shapes import shape_of
 
 TAGS = ("O", "B-X", "I-X")
 
@@ -28,8 +30,8 @@ def opened(
     task: TaskConfig, content: str | bytes, name: str = "-", given: str | None = None, labels: tuple[str, ...] = ()
 ) -> Inputs:
     data = content.encode() if isinstance(content, str) else content
-    stream = cast(BinaryIO, io.BufferedReader(io.BytesIO(data), PEEKED))  # type: ignore[arg-type]
-    return open_inputs(task, stream, Path(name), given, labels)
+    file = io.BufferedReader(io.BytesIO(data), PEEKED_BYTES)  # type: ignore[arg-type,type-var]
+    return open_inputs(shape_of(task), task, file, Path(name), given, labels)
 
 
 def rows_of(inputs: Inputs) -> list[tuple[Any, ...]]:
@@ -90,6 +92,21 @@ def test_texts(
     assert rows_of(inputs) == expected
 
 
+@pytest.mark.parametrize("line", ["\ufeff", "\u200b", "\u00a0\u2060"])
+def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
+    content = f"kan\n{line}\nlon\ufeff\n"
+    assert rows_of(opened(task_config("sequence"), content, given="text")) == [
+        ("kan", None),
+        ("", None),
+        ("lon\ufeff", None),
+    ]
+    assert rows_of(opened(task_config("tagging"), content, given="words")) == [(("kan",),), ((),), (("lon\ufeff",),)]
+    records = f'{{"text": "kan"}}\n{line}\n{{"text": "lon"}}\n'
+    assert rows_of(opened(task_config("sequence"), records, "in.jsonl")) == [("kan", None), ("", None), ("lon", None)]
+    table = f"text\ttext_pair\nkan\tlon\n{line}\n"
+    assert rows_of(opened(task_config("sequence"), table, "in.tsv")) == [("kan", "lon"), ("", "")]
+
+
 def test_label_text_that_is_asked_for() -> None:
     task = dataclasses.replace(task_of("sequence"), format="label_text")
     assert rows_of(opened(task, "3 kan lon\n", given="label_text")) == [("kan lon", None)]
@@ -143,7 +160,7 @@ REFUSALS = [
     ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "-: format conll is not for a model of sequence; set format="),
     ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll is not for"),
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
-    ("sequence", "in.csv", "id;text\n1;kan, lon\n", "set task.columns.text=; cells are apart by commas in CSV, tabs in TSV"),
+    ("sequence", "in.csv", "id;text\n1;kan, lon\n", "its cells look parted by ';': write the file with commas; set task.columns.text="),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
     ("mrpc", "-", "kan\n", "-: task=mrpc is of pairs, and a text a line has no second one"),
     ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),

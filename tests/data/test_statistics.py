@@ -1,12 +1,13 @@
-"""The linter: a finding for every fault, and none without."""
+"""What is wrong with a corpus: a finding for every fault, and none without."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from bertkit.data import lint as module
-from bertkit.data.lint import CorpusStatistics, hash_sentence, lint
+from bertkit.data import statistics as module
+from bertkit.data.encoded_documents import EncodedDocuments, hash_sentence
+from bertkit.data.statistics import CorpusStatistics, find_faults
 
 UNK, SIZE = 1, 1_009
 Corpus = list[tuple[list[str], list[list[int]]]]
@@ -17,12 +18,15 @@ def add(statistics: CorpusStatistics, documents: Corpus) -> None:
     hashes = np.frombuffer(
         b"".join(hash_sentence(sentence.encode()) for sentences in kept for sentence in sentences), "<u8"
     )
-    statistics.add(
-        np.array([token for _, ids in documents for sentence in ids for token in sentence], np.int64),
+    encoded = EncodedDocuments(
+        np.array([token for _, ids in documents for sentence in ids for token in sentence], np.int32),
+        np.array([len(sentence) for _, ids in documents for sentence in ids if sentence]),
         np.array([sum(map(bool, ids)) for _, ids in documents]),
-        sum(len(sentence.split(" ")) for sentences in kept for sentence in sentences),
+        np.zeros((len(documents), 32), np.uint8),
+        np.array([sum(len(sentence.split(" ")) for sentences in kept for sentence in sentences)]),
         *np.unique(hashes, return_counts=True),
     )
+    statistics.add(encoded)
 
 
 def gather(documents: Corpus) -> CorpusStatistics:
@@ -32,7 +36,7 @@ def gather(documents: Corpus) -> CorpusStatistics:
 
 
 def names(documents: Corpus, blank_lines_expected: bool = True) -> list[str]:
-    return [finding.name for finding in lint(gather(documents), blank_lines_expected)]
+    return [finding.name for finding in find_faults(gather(documents), blank_lines_expected)]
 
 
 def make(num_documents: int = 13, num_sentences: int = 101, num_tokens: int = 11, *, unknown: float = 0.0, distinct: bool = True) -> Corpus:  # fmt: skip
@@ -73,15 +77,15 @@ def test_a_few_unknown_tokens_are_no_finding(unknown: float) -> None:
 
 
 def test_what_the_findings_say() -> None:
-    texts = {f.name: f.text for f in lint(gather([*make(1, 2_003, unknown=0.05), (["\u200b"], [[]])]), True)}
+    texts = {f.name: f.text for f in find_faults(gather([*make(1, 2_003, unknown=0.05), (["\u200b"], [[]])]), True)}
     assert "there are no blank lines in it: put one between documents" in texts["one document"]
     assert "1 documents have no text" in texts["empty documents"]
     assert "5.0 % of the tokens are [UNK]" in texts["unknown rate"]
-    (finding,) = lint(gather(make(1, 2_003)), False)
+    (finding,) = find_faults(gather(make(1, 2_003)), False)
     assert "add documents, or train with segments=full_sentences" in finding.text
-    (finding,) = lint(gather(make(2, 10_007)), True)
+    (finding,) = find_faults(gather(make(2, 10_007)), True)
     assert "one document has 10,007 sentences" in finding.text
-    assert lint(gather(make(2, 10_007)), False) == []  # records, not blank lines, separate these
+    assert find_faults(gather(make(2, 10_007)), False) == []  # records, not blank lines, separate these
 
 
 def test_counts_by_hand() -> None:

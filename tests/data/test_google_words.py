@@ -11,7 +11,7 @@ from conftest import real_data
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from bertkit.data.words import split_words
+from bertkit.data.google_words import split_words
 
 CJK = (
     range(0x4E00, 0xA000), range(0x3400, 0x4DC0), range(0x20000, 0x2A6E0), range(0x2A700, 0x2B740),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import LAYERS, small_model
 
-from bertkit.interop.names import CLASSIFIERS, HUGGING_FACE, from_hugging_face, to_hugging_face
+from bertkit.interop.hugging_face.names import CLASSIFIERS, HUGGING_FACE, from_hugging_face, to_hugging_face
 from bertkit.model.config import TASK_HEADS
 
 BY_HAND = {

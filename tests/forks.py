@@ -1,0 +1,194 @@
+"""A Python that starts at once: a fork of a process that has imported torch and bertkit already.
+
+Starting an interpreter and importing torch takes some seconds, what a test does in it a fraction of one. `forks()` gives
+the path of a program that is called as `python -m MODULE ...`, `python FILE ...` or `python -c CODE`, with the caller's
+directory, environment and open files. What runs is a process of its own: signals reach it, and it dies with its caller, and all that it started with it.
+Its parent is another one, so tests that look at ids, or at how a process starts, take `sys.executable`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+KILL = signal.SIGUSR2  # handed on as SIGKILL, which nobody can hand on; the program ends once the fork is gone
+
+
+@contextlib.contextmanager
+def forks(folder: Path) -> Iterator[Path]:
+    """Start the process to be forked; give the program that asks it for a fork."""
+    import subprocess
+
+    door, program = folder / "door", folder / "python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} call {door} "$@"\n')
+    program.chmod(0o755)
+    command = [sys.executable, __file__, "serve", str(door)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield program
+        server.communicate()  # the end of its input ends it
+
+
+def call(door: str, arguments: list[str]) -> None:
+    """Have a fork run with these arguments, hand signals on to it, and end as it ends."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        numbers = [number for number in numbers if number != link.fileno() and is_open(number)]
+        link.connect(door)
+        message = json.dumps([arguments, os.getcwd(), dict(os.environ), numbers])
+        socket.send_fds(link, [message.encode()], numbers)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, KILL])
+        pid = int(link.recv(64))
+        for number in FORWARDED:
+            signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.signal(KILL, lambda *_: os.killpg(pid, signal.SIGKILL))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*FORWARDED, KILL])
+        code = int(link.recv(64))
+    if code < 0:
+        with contextlib.suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def serve(door: str) -> None:
+    """Import everything, then answer every call by a fork, until the input ends."""
+    import gc
+    import importlib
+    import pkgutil
+
+    import accelerate  # noqa: F401
+    import torch.distributed.run  # noqa: F401
+    import transformers.models.bert.modeling_bert  # noqa: F401
+
+    import bertkit.cli
+    import bertkit.stages
+
+    for module in pkgutil.iter_modules(bertkit.stages.__path__, "bertkit.stages."):
+        importlib.import_module(module.name)
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(door)
+        listener.listen(64)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while listener in select.select([listener, 0], [], [])[0]:
+            link = listener.accept()[0]
+            if os.fork() == 0:
+                listener.close()
+                answer(link)
+            link.close()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def answer(link: socket.socket) -> None:
+    """Do in a fork what was asked for; tell its process id, and its exit code at the end."""
+    message, files, _, _ = socket.recv_fds(link, 1 << 20, 250)
+    arguments, folder, environment, numbers = json.loads(message)
+    pid = os.fork()
+    if pid == 0:
+        link.close()
+        os.setpgid(0, 0)
+        keep_open(dict(zip(numbers, files, strict=True)))
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        os._exit(exit_code_of(arguments))  # without taking apart all that was imported
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpgid(pid, pid)  # with all that it starts
+    link.send(str(pid).encode())
+    watched = os.pidfd_open(pid)
+    if watched not in select.select([link, watched], [], [])[0]:
+        os.killpg(pid, signal.SIGKILL)  # the caller is gone
+    with contextlib.suppress(BrokenPipeError):
+        link.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+    os._exit(0)
+
+
+def keep_open(files: dict[int, int]) -> None:
+    """Give every file the number that it has with the caller, and close all others."""
+    above = max([*files, *files.values(), 2]) + 1
+    copies = {number: os.dup2(file, above + place) for place, (number, file) in enumerate(files.items())}
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number < above:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    for number, copy in copies.items():
+        os.dup2(copy, number)
+        os.close(copy)
+
+
+def exit_code_of(arguments: list[str]) -> int:
+    """Work, and end, as the interpreter would."""
+    import atexit
+    import threading
+    import traceback
+
+    code: object = 0
+    try:
+        work(arguments)
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    return code if isinstance(code, int) else 1
+
+
+def work(arguments: list[str]) -> None:
+    import runpy
+
+    import bertkit.cli
+
+    if arguments[:2] == ["-m", "bertkit"]:
+        sys.argv = ["bertkit", *arguments[2:]]
+        bertkit.cli.main()
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    else:
+        call(sys.argv[2], sys.argv[3:])

@@ -1,0 +1,146 @@
+"""Who starts processes, with which settings, and how a run of several stops."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from launched import ENDLESS, SMALL, await_end, await_steps, listening, start, workers_of
+
+from bertkit.cli import run
+from bertkit.config import build
+from bertkit.launch import launcher
+from bertkit.launch.config import LaunchConfig
+from bertkit.settings.compose import compose
+from bertkit.settings.schemas import SCHEMAS
+from bertkit.train.checkpoint import all_checkpoints, fault_of
+
+pytestmark = pytest.mark.usefixtures("no_launcher")
+SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+
+
+def settings(**changes: object) -> LaunchConfig:
+    return dataclasses.replace(LaunchConfig(1, 1, 0, None, None, 300), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("variables", "config", "starts"),
+    [
+        ({}, settings(), False),
+        ({}, settings(num_processes=2), True),
+        ({}, settings(num_hosts=2, address="a:1"), True),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, settings(num_processes=2), False),
+        (SRUN, settings(), False),
+        (SRUN, settings(num_processes=2), False),
+        (SRUN, settings(num_processes=4, num_hosts=2, address="a:1"), True),  # srun starts a launcher on each host
+    ],
+)
+def test_who_starts_processes(
+    variables: dict[str, str], config: LaunchConfig, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launcher.starts_workers(config) is starts
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "line"),
+    [
+        ({}, ["launch.num_processes=0"], "launch.num_processes=0: expected at least 1"),
+        ({}, ["launch.num_hosts=2"], "missing value: set launch.address=HOST:PORT of host 0"),
+        ({}, ["launch.address=a:1"], "launch.address=a:1: has no effect with one host; set launch.num_hosts="),
+        ({}, ["launch.host_rank=1"], "launch.host_rank=1: expected 0 to 0, with launch.num_hosts=1"),
+        ({}, ["launch.hang_timeout_seconds=0"], "launch.hang_timeout_seconds=0.0: expected a positive number"),
+        ({}, ["launch.num_hosts=2", "launch.address=a"], "launch.address=a: expected HOST:PORT of host 0"),
+        (
+            {},
+            ["launch.num_hosts=2", "launch.address=192.0.2.1:7"],
+            "launch.address=192.0.2.1:7: Cannot assign requested",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "3"},
+            ["launch.num_processes=2"],
+            "launch.num_processes=2 on launch.num_hosts=1 are 2 processes, torchrun or srun started 3",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "3"},
+            [],
+            "LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set beside RANK and WORLD_SIZE",
+        ),
+        ({"RANK": "x", "WORLD_SIZE": "3"}, [], "this process is rank x of 3 by its environment"),
+        ({"RANK": "3", "WORLD_SIZE": "3"}, [], "this process is rank 3 of 3 by its environment"),
+    ],
+)
+def test_refusals(
+    variables: dict[str, str],
+    arguments: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run(["pretrain", "data_dir=x", f"output_dir={tmp_path / 'run'}", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_settings_survive_the_way_to_a_worker() -> None:
+    given = {
+        "pretrain": ["data_dir=x", "output_dir=y", "optimizer=lamb", "data.skip_steps=[3]", "segments=google"],
+        "finetune": ["task=squad2", "model_dir=x", "output_dir=y"],
+        "evaluate": ["task=conll2003", "model_dir=x"],
+    }
+    for command, arguments in given.items():
+        built = build(SCHEMAS[command], compose(command, arguments))
+        assert build(SCHEMAS[command], json.loads(json.dumps(dataclasses.asdict(built)))) == built
+
+
+def test_a_run_of_two_processes_stops_and_is_left_alone(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It listens on 127.0.0.1 alone; a second command in its directory ends with 3; SIGUSR1 saves and ends with 75."""
+    output = tmp_path / "run"
+    process = start(prepared_dir, output, "launch.num_processes=2", *ENDLESS)
+    await_steps([process], output, 2)
+    pids = list(workers_of(process).values())
+    assert listening([process.pid, *pids]) == {"0100007F"}
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", *SMALL, *ENDLESS]) == 3
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "is in use by process" in errors
+    process.send_signal(signal.SIGUSR1)  # Slurm's own, and what a script passes on, are one request
+    process.send_signal(signal.SIGUSR1)
+    said, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (75, "")
+    newest = all_checkpoints(output)[0]
+    assert said.count(f"stopped at step {int(newest.name[5:])} of 100000; its checkpoint is saved") == 1
+    assert fault_of(newest) is None
+    await_end(pids)
+
+
+def check_reader_leaves(process: subprocess.Popen[str]) -> None:
+    """As `| head -n 1` does."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == 141
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_a_reader_that_leaves_ends_a_run(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
+    check_reader_leaves(start(prepared_dir, tmp_path / "run", *ENDLESS, python=python))
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_ends_a_run_of_two_processes_alike(prepared_dir: Path, tmp_path: Path) -> None:
+    check_reader_leaves(start(prepared_dir, tmp_path / "run", "launch.num_processes=2", *ENDLESS))

@@ -1,0 +1,77 @@
+"""Linear maps and dropout beside the plain way: the same values and gradients, and dropout with exactly its probability."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertkit.fast import ALL, PLAIN, FastWays
+from bertkit.model.linear import dropout, linear
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "outer"), [(0, 7, 13), (1, 7, 13), (17, 64, 31), (131, 96, 257), (5, 7, 9001)]
+)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_linear_and_its_gradients(rows: int, inner: int, outer: int, has_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    values = [torch.randn(*shape, generator=generator) for shape in ((rows, inner), (outer, inner), (outer,))]
+    weights = torch.randn(rows, outer, generator=generator)
+    found = []
+    for fast in (ALL, PLAIN):
+        inputs, weight, bias = (value.clone().requires_grad_() for value in values)
+        output = linear(inputs, weight, bias if has_bias else None, fast)
+        (output * weights).sum().backward()
+        found.append([output.detach(), inputs.grad, weight.grad, *([bias.grad] if has_bias else [])])
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
+
+
+def test_linear_of_parameters_that_are_frozen_and_of_a_gradient_that_is_not_contiguous() -> None:
+    inputs, weight, bias = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3), torch.randn(4)
+    linear(inputs, weight, bias, ALL).t().sum(0).sum().backward()
+    torch.testing.assert_close(inputs.grad, weight.sum(0).expand(5, 3))
+    assert weight.grad is None
+
+
+@pytest.mark.parametrize("prob", [0.1, 0.5, 0.9])
+def test_dropout_has_its_probability(prob: float) -> None:
+    torch.manual_seed(1)
+    dropped = dropout(torch.ones(10_000_001), prob, ALL)
+    share = float((dropped == 0).double().mean())
+    assert abs(share - prob) < 1e-3
+    kept = dropped[dropped != 0]
+    assert kept.min() == kept.max()
+    assert abs(float(kept[0]) * (1 - round(prob * 65536) / 65536) - 1) < 1e-6  # the mean stays exactly
+    neighbours = (dropped[1:] == 0) & (dropped[:-1] == 0)
+    assert abs(float(neighbours.double().mean()) - prob**2) < 1e-3  # no two elements fall together
+
+
+def test_dropout_sends_back_what_it_kept_and_follows_the_seed() -> None:
+    inputs = torch.randn(101, 7, requires_grad=True)
+    outputs = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        outputs.append(dropout(inputs, 0.3, ALL))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+    (gradient,) = torch.autograd.grad(outputs[0].sum(), inputs)
+    scale = 65536 / (65536 - round(0.3 * 65536))
+    assert torch.equal(gradient, torch.where(outputs[0] == 0, 0.0, torch.tensor(scale)))
+    torch.testing.assert_close(outputs[0].detach(), inputs.detach() * gradient)
+
+
+def test_other_types_and_autocast_take_the_plain_way() -> None:
+    inputs, weight = torch.randn(5, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    assert torch.equal(linear(inputs, weight, None, ALL), F.linear(inputs, weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(inputs.float(), weight.float(), None, ALL).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("fast", [PLAIN, FastWays(onednn_linear=True)])
+def test_plain_dropout_is_that_of_torch(fast: FastWays) -> None:
+    torch.manual_seed(5)
+    ours = dropout(torch.ones(100), 0.5, fast)
+    torch.manual_seed(5)
+    assert torch.equal(ours, F.dropout(torch.ones(100), 0.5))

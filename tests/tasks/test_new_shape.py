@@ -1,0 +1,155 @@
+"""A shape of one's own is one file that ends with its SHAPE, and a line: here grades, which are trained as labels and
+predicted as their mean, so that a model may say 2.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import small_model
+from task_configs import task_config
+
+from bertkit import export_model
+from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.errors import InputError
+from bertkit.tasks import metrics
+from bertkit.tasks.config import SHAPES, TaskConfig
+from bertkit.tasks.files.labels import Labels
+from bertkit.tasks.files.readers import read_file
+from bertkit.tasks.files.source import Reading, Wanted, given, text_of
+from bertkit.tasks.files.tables import Table
+from bertkit.tasks.sequence import assemble, pieces, softmax
+from bertkit.tasks.shapes import check_metrics, make_features, shape_of
+from bertkit.tasks.task import TABLES, Beside, Feature, Measured, Shape, json_lines, says_the_same
+
+
+@dataclasses.dataclass(frozen=True)
+class Essay:
+    id: str
+    text: str
+    grade: str | None
+
+
+def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+    reading = Reading(task, table, wanted)
+    text = reading.find(task.columns.text, "text")
+    field, ids = reading.label_field(), reading.ids()
+    reading.labels = labels = Labels(task, field, wanted.labels, table.is_typed)
+
+    def examples() -> Iterator[Essay]:
+        for number, row in reading.rows:
+            where = table.place(number)
+            grade = None if field is None else str(labels.name_of(row[field], where))
+            yield Essay(ids.take(given(row, ids.field), where, number), text_of(row, text, where), grade)
+
+    reading.examples = examples()
+    return reading
+
+
+def features(task: TaskConfig, examples: Sequence[Essay], tokenizer: Tokenizer, labels: Sequence[str]) -> list[Feature]:
+    texts = pieces(tokenizer, [example.text for example in examples])
+    numbers = {None: None, **{name: number for number, name in enumerate(labels)}}
+    return [
+        assemble(tokenizer, place, text, None, numbers[example.grade], task.max_seq_length)
+        for place, (example, text) in enumerate(zip(examples, texts, strict=True))
+    ]
+
+
+def means(examples: Sequence[Essay], logits: Sequence[Any], labels: Sequence[str]) -> list[float]:
+    return [float(softmax(row) @ np.array(labels, float)) for row in logits]
+
+
+def grades(examples: Sequence[Essay]) -> list[float]:
+    return [float(example.grade or "nan") for example in examples]
+
+
+SHAPE = Shape(
+    kind="grades",
+    head="sequence",
+    unit="essays",
+    formats=("text", *TABLES),
+    plain="text",
+    has_names=True,
+    read=read,
+    content=lambda example: example.text,
+    labels_of=lambda example: [example.grade],
+    is_labelled=lambda example: example.grade is not None,
+    features=features,
+    predictions=lambda task, examples, features, logits, labels, _: means(examples, logits, labels),
+    measured=lambda *_: Measured("grades", ("pearson", "spearmanr")),
+    score=lambda task, examples, predictions, _: metrics.score(task.metrics, predictions, grades(examples)),
+    is_degenerate=lambda _, examples, predictions: says_the_same(predictions, grades(examples)),
+    files=lambda examples, predictions: {"predictions.jsonl": json_lines({"grade": grade} for grade in predictions)},
+    row=lambda example, grade: {"id": example.id, "grade": grade},
+    beside=(Beside(".grades", lambda examples, predictions: "".join(f"{grade:.3f}\n" for grade in predictions)),),
+)
+
+
+GIVEN = ("kind=grades", "metrics=[pearson]", "best_metric=pearson")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SHAPES, "grades", __name__)  # the line
+
+
+def write(folder: Path) -> None:
+    for name in ("train", "dev"):
+        rows = [f"{'kan' if n % 3 == 1 else 'lon min'}\t{n % 3 + 1}\n" for n in range(11)]
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows))
+
+
+def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    write(tmp_path)
+    task = task_config("sequence", *(f"task.{setting}" for setting in GIVEN))
+    source = read_file(task, tmp_path / "dev.tsv", True)
+    assert source.examples[1] == Essay("1", "kan", "2")
+    assert source.describe().endswith("dev.tsv (tsv): 11 essays; 1 4 (36.4%), 2 4 (36.4%), 3 3 (27.3%)")
+    assert [len(part.examples) > 0 for part in source.hold_out(0.8)] == [True, True]
+    found = list(make_features(task, source.examples, tokenizer, source.labels))
+    assert [feature.label for feature in found[:3]] == [0, 1, 2]
+    logits = [np.eye(3)[feature.label] * 50 for feature in found]
+    said = shape_of(task).predictions(task, source.examples, found, logits, source.labels, tokenizer)
+    assert said == pytest.approx(grades(source.examples))
+    assert shape_of(task).score(task, source.examples, said, source.labels)["pearson"] == pytest.approx(1)
+    check_metrics(task, source.labels)
+    with pytest.raises(InputError, match=r"task\.metrics: accuracy cannot measure grades; expected some of pearson"):
+        check_metrics(dataclasses.replace(task, metrics=("accuracy",)), source.labels)
+
+
+def test_it_is_finetuned_evaluated_and_predicted(
+    tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the commands, as any other."""
+    write(tmp_path)
+    model = export_model(small_model(tokenizer.vocab_size, heads=("masked_lm",)), tokenizer, tmp_path / "model")
+    task = ["task=sequence", "task.max_seq_length=9", *(f"task.{setting}" for setting in GIVEN)]
+    given = [f"data_dir={tmp_path}", "device=cpu"]
+    sizes = ["num_epochs=1", "batch.sequences=5", "schedule.warmup_steps=0"]
+    output = f"output_dir={tmp_path / 'run'}"
+    assert run(["finetune", *task, *given, *sizes, f"model_dir={model}", output]) == 0
+    assert "11 essays" in capsys.readouterr().out
+    assert "pearson" in json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}", "split=dev"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_examples"] == 11
+    (tmp_path / "in.txt").write_text("kan\n\nlon\n")
+    places = [f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out.jsonl'}"]
+    assert run(["predict", f"model_dir={tmp_path / 'run'}", *places, "device=cpu"]) == 0
+    said = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in said] == ["0", "1", "2"]
+    assert all(1 < row["grade"] < 3 for row in said)
+    assert (tmp_path / "out.grades").read_text().splitlines() == [f"{row['grade']:.3f}" for row in said]
+
+
+def test_a_kind_that_there_is_not() -> None:
+    with pytest.raises(
+        InputError, match=r"task\.kind='grade': expected sequence or tagging or spans or choice or grades"
+    ):
+        task_config("sequence", "task.kind=grade")
