@@ -1,12 +1,12 @@
-"""`bertkit <command> [group=option] [key=value] ...`: compose, build the settings, call the stage.
+"""`bertkit <command> [group=option] [key=value] ...`: arguments, help, signals and exit codes.
 
-torch is imported only by the stages, after every key and type has been checked.
+What a command does is in `commands.py`, for Python and the command line alike.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import json
 import os
 import signal
 import socket
@@ -15,17 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import signs
+from bertkit import commands, signs
 from bertkit.errors import BertkitError, InputError, PeerError, StoppedError, StorageError
-from bertkit.launch import launcher, watch, world
+from bertkit.launch import launcher, world
 from bertkit.settings.help import COMMANDS, command_help, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
-TRAINING_COMMANDS = ("pretrain", "finetune")
-PARALLEL_COMMANDS = (*TRAINING_COMMANDS, "evaluate")
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 OPTIONS = ("--help", "-h", "-m", "--debug", "--version")
 
@@ -66,14 +64,14 @@ def run(arguments: list[str]) -> int:
             return 0 if {"--help", "-h", "--version"} & given.options or not arguments else 2
         if "-m" in given.options:
             return _sweep(given)
-        composed = _composed(given)
+        composed = commands.composed(given.command, given.words[1:], given.config_dir)
         if "--cfg" in given.options:
             return _print(composed)
-        settings = _built(given.command, composed)
-        if _runs_elsewhere(given.command, settings):
+        settings = commands.built(given.command, composed)
+        if commands.runs_elsewhere(given.command, settings):
             return 0
-        with _loaded(given.command, settings) as stage:
-            return int(stage(settings) or 0)
+        with _loaded(given.command, settings) as page:
+            return _ended(given.command, page(settings))
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
@@ -86,9 +84,9 @@ def _work() -> int:
     """Do, as one of several processes, what the launcher says; tell it how that ended."""
     job = launcher.take_job()
     try:
-        settings = _built(job["command"], job["settings"])
-        with _loaded(job["command"], settings) as stage:
-            code = int(stage(settings) or 0)
+        settings = commands.built(job["command"], job["settings"])
+        with _loaded(job["command"], settings) as page:
+            code = _ended(job["command"], page(settings))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -146,12 +144,6 @@ def _answer(given: _Given) -> str | None:
     return command_help(given.command) if asks_for_help else None
 
 
-def _composed(given: _Given) -> dict[str, Any]:
-    from bertkit.settings.compose import compose
-
-    return compose(given.command, given.words[1:], given.config_dir)
-
-
 def _print(composed: dict[str, Any]) -> int:
     """Print a configuration, without what is said about it."""
     import yaml
@@ -163,48 +155,26 @@ def _print(composed: dict[str, Any]) -> int:
     return 0
 
 
-def _built(command: str, mapping: dict[str, Any]) -> Any:
-    """Check a configuration, or what the launcher hands on; give the settings of the command."""
-    from bertkit.config import build
-    from bertkit.settings.schemas import SCHEMAS
-
-    return build(SCHEMAS[command], mapping)
-
-
-def _runs_elsewhere(command: str, settings: Any) -> bool:
-    """Run a command in processes of its own, to their end; or say that another process is enough; or enter a world."""
-    if command not in PARALLEL_COMMANDS:
-        return not world.world_from_environment().is_main
-    if _launched(command, settings):
-        return True
-    watch.enter(settings.launch)
-    return False
-
-
-def _launched(command: str, settings: Any) -> bool:
-    """Run a command in processes of its own where its settings ask for several; False where they do not."""
-    if not launcher.starts_workers(settings.launch):
-        return False
-    launcher.start(command, settings)
-    return True
-
-
 @contextlib.contextmanager
-def _loaded(command: str, settings: Any) -> Iterator[Callable[[Any], int | None]]:
-    """Import a stage and give its `run`; a signal meanwhile ends the command with what can still be said of its work."""
-    import importlib
-
-    _quieten_libraries()
-    numbers = world.STOP_SIGNALS if command in (*TRAINING_COMMANDS, "glue") else (signal.SIGINT,)
+def _loaded(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
+    """Import a command's page; a signal meanwhile ends the command with what can still be said of its work."""
+    numbers = world.STOP_SIGNALS if command in (*commands.TRAINING, "glue") else (signal.SIGINT,)
     # raised inside an import, an interrupt leaves a library half loaded
     with _handling(numbers, lambda *_: os._exit(_report(_stop_of(command, settings)))):
-        stage = importlib.import_module("bertkit.bench.run" if command == "bench" else f"bertkit.stages.{command}")
+        page = commands.page_of(command)
     signs.beat()
     try:
         with _handling(numbers, signal.default_int_handler):  # between steps, training saves first
-            yield functools.partial(stage.run, launched=_launched) if command == "glue" else stage.run
+            yield page
     except KeyboardInterrupt:
         raise _stop_of(command, settings) from None
+
+
+def _ended(command: str, found: Any) -> int:
+    """Print what a command found, unless its page did; give the exit code."""
+    if command == "evaluate" and found is not None:
+        print(json.dumps(found, indent=2))
+    return 1 if command == "verify" and not found["within_tolerance"] else 0
 
 
 @contextlib.contextmanager
@@ -219,7 +189,7 @@ def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None],
 
 def _stop_of(command: str, settings: Any) -> BaseException:
     """Give the end of a command that was stopped while it loaded or finished: a checkpoint is saved, or nothing was."""
-    step = world.newest_checkpoint(settings.output_dir) if command in TRAINING_COMMANDS else None
+    step = world.newest_checkpoint(settings.output_dir) if command in commands.TRAINING else None
     if step is not None:
         return StoppedError(world.stopped_line(step))
     if command == "glue" and any(Path(settings.output_dir).glob("*/seed-*/manifest.json")):
@@ -231,11 +201,11 @@ def _sweep(given: _Given) -> int:
     """Run every combination of comma-separated values, each in a process and a directory of its own."""
     import subprocess
 
-    from bertkit.settings.compose import combinations, compose
+    from bertkit.settings.compose import combinations
 
     runs = combinations(given.command, given.words[1:])
     for _, overrides in runs:  # refuse before the first one runs
-        _built(given.command, compose(given.command, overrides, given.config_dir))
+        commands.built(given.command, commands.composed(given.command, overrides, given.config_dir))
     options = ["--config-dir", given.config_dir] if given.config_dir else []
     options += ["--debug"] if launcher.shows_tracebacks else []
     for name, overrides in runs:
@@ -244,17 +214,6 @@ def _sweep(given: _Given) -> int:
         if code:
             return code
     return 0
-
-
-def _quieten_libraries() -> None:
-    """Keep third-party notices off the terminal; bertkit's own lines say what matters."""
-    import warnings
-
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")
 
 
 def _report(error: BaseException) -> int:

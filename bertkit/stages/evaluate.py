@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.instances import has_instances, open_instances
@@ -27,16 +27,15 @@ from bertkit.train import shares
 from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
 
 
-def run(settings: EvaluateSettings) -> None:
-    """Evaluate and print the metrics as JSON.
+def run(settings: EvaluateSettings) -> dict[str, Any] | None:
+    """Evaluate; give the metrics, in the first process.
 
     Raises:
         InputError: the model has no masked LM head, or its vocabulary is not the dataset's; it is not of the task, or the
             split has no labels.
     """
     if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
-        _evaluate_task(settings)
-        return
+        return _evaluate_task(settings)
     settings.check_for_prepared()
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
@@ -50,12 +49,12 @@ def run(settings: EvaluateSettings) -> None:
     check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size)
     with leaving_together(accelerator):
-        _measure_and_print(settings, dataset, model, accelerator)
+        return _measure(settings, dataset, model, accelerator)
 
 
-def _measure_and_print(
+def _measure(
     settings: EvaluateSettings, dataset: PreparedDataset, model: BertWithHeads, accelerator: Accelerator
-) -> None:
+) -> dict[str, Any] | None:
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
     chosen = _split_for(settings, dataset)
     names = SPLITS if chosen == "all" else (chosen,)
@@ -80,14 +79,15 @@ def _measure_and_print(
             f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare with a larger "
             "held_out_prob, or set split=all, which is text that the model may have seen"
         )
-    if world_from_environment().is_main:
-        metrics = {key: totals[key] / counts[key] for key in totals}
-        if not all(map(math.isfinite, metrics.values())):
-            raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights are beyond use")
-        print(json.dumps({**metrics, "split": "+".join(names)}, indent=2))
+    if not world_from_environment().is_main:
+        return None
+    metrics = {key: totals[key] / counts[key] for key in totals}
+    if not all(map(math.isfinite, metrics.values())):
+        raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights are beyond use")
+    return {**metrics, "split": "+".join(names)}
 
 
-def _evaluate_task(settings: EvaluateSettings) -> None:
+def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     """Score a labelled split as fine-tuning scores its dev split."""
 
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
@@ -113,12 +113,13 @@ def _evaluate_task(settings: EvaluateSettings) -> None:
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, micro_tokens, model)
         predictions = answer(accelerator, predictor, examples, features)
-        if world_from_environment().is_main:
-            for line in (source.describe(), *(f"warning: {text}" for text in warnings)):
-                print(line, file=sys.stderr)
-            # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
-            metrics = opened.shape.score(task, examples, predictions, task.label_names or opened.labels)
-            print(json.dumps({**metrics, "num_examples": len(examples), "split": split}, indent=2))
+        if not world_from_environment().is_main:
+            return None
+        for line in (source.describe(), *(f"warning: {text}" for text in warnings)):
+            print(line, file=sys.stderr)
+        # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
+        metrics = opened.shape.score(task, examples, predictions, task.label_names or opened.labels)
+        return {**metrics, "num_examples": len(examples), "split": split}
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:

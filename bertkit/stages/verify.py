@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from bertkit.errors import InputError
 from bertkit.files import to_json, write_durably
@@ -13,8 +14,8 @@ from bertkit.interop.parity.comparison import certify
 from bertkit.settings.export import VerifySettings
 
 
-def run(settings: VerifySettings) -> int:
-    """Write the certificate; give 0 when everything is within tolerance, else 1.
+def run(settings: VerifySettings) -> dict[str, Any]:
+    """Write the certificate, and give it.
 
     A certificate that stands in the directory, or at `output=`, is checked too: the hashes of its tensors and
     files must still be right.
@@ -40,4 +41,4 @@ def run(settings: VerifySettings) -> int:
             Path(settings.output).parent.mkdir(parents=True, exist_ok=True)
             write_durably(Path(settings.output), to_json(result))
         print(summary)
-    return 0 if result["within_tolerance"] else 1
+    return result
