@@ -1,21 +1,37 @@
 """bertkit: pretrain and fine-tune BERT.
 
-`load_model`, `load_tokenizer`, `export_model` and `check_certificate` are imported on first use, so that `import bertkit`
-costs milliseconds.
+`prepare`, `pretrain`, `finetune`, `evaluate` and `export` are the commands; `load_model`, `load_tokenizer` and
+`load_predictor` open what they made, or any other BERT. All are imported on first use: `import bertkit` costs milliseconds.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bertkit.commands import Run, evaluate, export, finetune, prepare, pretrain
     from bertkit.interop.hugging_face.directory import export_model
     from bertkit.interop.load import load_model, load_tokenizer
     from bertkit.interop.parity.certificate import check_certificate
+    from bertkit.run.predictor import load_predictor
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "check_certificate", "export_model", "load_model", "load_tokenizer"]
+__all__ = [
+    "Run",
+    "__version__",
+    "check_certificate",
+    "evaluate",
+    "export",
+    "export_model",
+    "finetune",
+    "load_model",
+    "load_predictor",
+    "load_tokenizer",
+    "prepare",
+    "pretrain",
+]
 _HOMES = {
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
+    "load_predictor": "bertkit.run.predictor",
     "load_model": "bertkit.interop.load",
     "load_tokenizer": "bertkit.interop.load",
 }
@@ -24,6 +40,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_HOMES.get(name, "bertkit.commands")), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

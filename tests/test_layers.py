@@ -21,7 +21,7 @@ CORE = ("data", "model", "train", *GROUND)
 # a room -> the rooms that it may import
 RULE = {
     "cli": ("commands", "settings", "launch", *GROUND),
-    "commands": ("settings", "stages", "bench", "launch", *GROUND),
+    "commands": ("settings", "stages", "bench", "launch", "tasks", *GROUND),
     "stages": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
     "bench": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
     "run": ("settings", "launch", "tasks", "interop", "view", *CORE),

@@ -15,6 +15,7 @@ Doors:
     objective      what is minimised, of a packed batch
     measure        losses on prepared text, and whether things fit together
     task_model     a model with its task
+    predictor      what Python predicts with
     answers        its predictions, in order, by any number of processes
     memory         what a step needs, and what is there
 """

@@ -87,6 +87,18 @@ def answer_here(
     losses: list[LossTerm] | None = None,
 ) -> list[Any]:
     """Predict examples in this process, with a model in evaluation mode; arguments as of `answer`."""
+    logits = logits_here(predictor, examples, features, losses)
+    task, labels, tokenizer = predictor.task, predictor.labels, predictor.tokenizer
+    return predictor.shape.predictions(task, examples, features, logits, labels, tokenizer)
+
+
+def logits_here(
+    predictor: Predictor,
+    examples: Sequence[Any],
+    features: Sequence[Feature],
+    losses: list[LossTerm] | None = None,
+) -> list[Any]:
+    """Give the logits of each feature, of masked LM the most probable tokens; arguments as of `answer`."""
     shape = predictor.shape
     given = features if losses is not None else [dataclasses.replace(feature, label=None) for feature in features]
     num_choices = shape.num_choices(examples)
@@ -103,7 +115,7 @@ def answer_here(
                 losses.append(loss)
         for place, row in zip(places, rows, strict=True):
             logits[place] = row
-    return shape.predictions(predictor.task, examples, features, logits, predictor.labels, predictor.tokenizer)
+    return logits
 
 
 def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[list[tuple[list[int], list[float]]]]:

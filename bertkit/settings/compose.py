@@ -6,6 +6,7 @@ Every key and option that does not exist is refused, with the nearest name, befo
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,34 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     if command == "glue":
         return _compose_suite(overrides, config_dir)
     return _compose_one(command, overrides, config_dir)
+
+
+def spelled(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Write settings given as values, nested or by dotted names, as the command line writes them."""
+    words = []
+    groups = option_names([conf_dir()])
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            words += spelled(value, f"{prefix}{key}.")
+        elif isinstance(value, str) and not prefix and key in groups and re.fullmatch(r"[\w./-]+", value):
+            words.append(f"{key}={value}")  # an option of a group
+        else:
+            words.append(f"{prefix}{key}={_spelled_value(value)}")
+    return words
+
+
+def _spelled_value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_spelled_value, value))}]"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    # quotes are escaped, and the backslashes before them; an interpolation is only a text
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    text = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), str(value))
+    return "'" + text.replace("${", "\\${") + "'"
 
 
 def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, Any]:

@@ -15,18 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from bertkit import fast
 from bertkit.errors import InputError
 from bertkit.files import PARTIAL, writing
 from bertkit.lines import PEEKED_BYTES
 from bertkit.run.answers import answer_here
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
-from bertkit.run.task_model import check_labels, open_task_model
+from bertkit.run.predictor import open_predictor
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.files.readers import open_inputs
 from bertkit.tasks.shapes import make_features
 from bertkit.tasks.task import Beside, Shape
-from bertkit.train import processes, shares
 from bertkit.view.progress import Progress
 
 
@@ -37,24 +35,18 @@ def run(settings: PredictSettings) -> None:
         InputError: the model has no head to predict with, or an input is not what it should be; the lines written
             before are whole, and stay under the partial name of an output file.
     """
-    device = processes.choose_device(settings.device)
-    opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
-    if opened.task.labels != "auto":
-        check_labels(settings.model_dir, opened)
-    opened.model.use(fast.choose(settings.kernels))
-    task, shape = opened.task, opened.shape
-    micro_tokens = shares.TOKENS_AT_ONCE[device.type]
-    predictor = opened.predictor(settings.precision, micro_tokens, opened.model.to(device), settings.top_k)
+    predictor = open_predictor(settings)
+    task, shape, labels = predictor.task, predictor.shape, tuple(predictor.labels)
     with _input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:
         output = _Output(settings, shape, stack)
         to_file = settings.output != "-"
         progress = stack.enter_context(Progress("predicting", num_bytes, silent=not to_file, file=sys.stderr))
         try:
-            inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, opened.labels)
+            inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels)
             for examples in inputs.chunks:
                 if not output.num_lines:
                     progress.line(inputs.description)
-                features = list(make_features(task, examples, opened.tokenizer, opened.labels, shape))
+                features = list(make_features(task, examples, predictor.tokenizer, labels, shape))
                 output.write(examples, answer_here(predictor, examples, features))
                 progress.advance(stream.tell() if num_bytes else output.num_lines)
             output.finish()

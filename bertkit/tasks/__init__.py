@@ -8,6 +8,7 @@ The facts of each benchmark stand in `conf/task/`. A shape more is a file that e
     sequence        texts or pairs with a label or a number
     fill_mask       texts with [MASK]
     files.readers   files, the hub or an input -> examples
+    files.rows      rows in memory as the lines of a file
     files.source    the examples of a split
     coverage        what share of the examples the model sees
     batching        features -> packed micro-batches

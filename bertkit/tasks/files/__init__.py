@@ -1,6 +1,7 @@
 """The one road from files to examples, for training and prediction alike: numbered lines -> rows -> examples, as they come.
 
 readers   files, the hub or an input -> examples
+rows      rows in memory as the lines of a file
 source    the examples of a split, and what looks wrong in them
 tables    rows by column, for the shapes
 conll     sentences of words and tags, for the shapes
