@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import bertkit
 from bertkit import commands
 from bertkit.cli import run as command_line
 from bertkit.errors import InputError
+from bertkit.run.directory import stop_on_signal
 from bertkit.settings.compose import compose, spelled
 
 
@@ -135,3 +137,14 @@ def test_it_lists_its_names() -> None:
     assert len(bertkit.__all__) >= 12
     for name in bertkit.__all__:
         assert getattr(bertkit, name) is not None
+
+
+def test_another_thread_than_the_main_one_may_train() -> None:
+    """Only the main thread may handle signals."""
+
+    def ask() -> bool:
+        with stop_on_signal() as is_requested:
+            return is_requested()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(ask).result() is False

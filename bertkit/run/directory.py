@@ -15,6 +15,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -210,9 +211,12 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     torchrun and Slurm send their signal more than once, and to all processes: those that follow at once mean the same.
     Under a launcher a second one is the launcher's to judge, which passes its own on.
 
-    Gives a function that tells whether a stop was requested.
+    Gives a function that tells whether a stop was requested. Only the main thread hears signals; in another one nothing is.
     """
     received: list[float] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def remember(number: int, _: FrameType | None) -> None:

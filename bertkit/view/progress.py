@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar with the time left on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TextIO
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 SECONDS_BETWEEN_LINES = 15.0
 
@@ -14,7 +14,7 @@ SECONDS_BETWEEN_LINES = 15.0
 class Progress:
     """Count towards a known (or unknown) total and show the time left.
 
-    On a terminal this is one bar at the bottom; `line` prints above it. Elsewhere `advance` prints a plain line
+    On a terminal and in a notebook this is one bar; `line` prints above it. Elsewhere `advance` prints a plain line
     now and then, unless `silent`, when the caller writes lines of its own.
     """
 
@@ -26,7 +26,8 @@ class Progress:
         self.started_at = self.last_line_at = time.monotonic()
         self.done_at_start = done
         self.bar = None
-        if total and self.file.isatty() and not silent:
+        is_notebook = type(self.file).__module__.startswith("ipykernel")
+        if total and (is_notebook or self.file.isatty()) and not silent:
             bar_format = "{desc} {percentage:3.0f}% |{bar}| {elapsed} elapsed, {remaining} left"
             self.bar = tqdm(
                 total=total, initial=done, desc=label, file=self.file, leave=False, dynamic_ncols=True,
