@@ -198,22 +198,24 @@ def _stop_of(command: str, settings: Any) -> BaseException:
 
 
 def _sweep(given: _Given) -> int:
-    """Run every combination of comma-separated values, each in a process and a directory of its own."""
-    import subprocess
-
+    """Run every combination of several values, each in a process and a directory of its own; or print them."""
+    from bertkit.launch.sweep import SweptRun, run_each
     from bertkit.settings.compose import combinations
 
-    runs = combinations(given.command, given.words[1:])
-    for _, overrides in runs:  # refuse before the first one runs
-        commands.built(given.command, commands.composed(given.command, overrides, given.config_dir))
-    options = ["--config-dir", given.config_dir] if given.config_dir else []
-    options += ["--debug"] if launcher.shows_tracebacks else []
-    for name, overrides in runs:
-        print(f"-- {name}", flush=True)
-        code = subprocess.run([sys.executable, "-m", "bertkit", given.command, *options, *overrides]).returncode
-        if code:
-            return code
-    return 0
+    runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
+    options += ["--config-dir", given.config_dir] if given.config_dir else []
+    for name, overrides in combinations(given.command, given.words[1:], given.config_dir):
+        composed = commands.composed(given.command, overrides, given.config_dir)
+        if "--cfg" in given.options:
+            print(f"# {name}")
+            _print(composed)
+            continue
+        output_dir = getattr(
+            commands.built(given.command, composed), "output_dir", None
+        )  # refused before the first one runs
+        directory = None if output_dir is None else Path(output_dir)
+        runs.append(SweptRun(name, [given.command, *options, *overrides], directory))
+    return run_each(runs) if runs else 0
 
 
 def _report(error: BaseException) -> int:

@@ -6,4 +6,5 @@ Doors:
     world      which of a run's processes this is
     watch      who listens to this process
     launcher   starts the processes of a host and watches them; the command line's alone
+    sweep      runs the combinations of a sweep one after another
 """

@@ -17,6 +17,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -222,18 +223,21 @@ def _dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
     return keys
 
 
-def combinations(command: str, overrides: list[str]) -> list[tuple[str, list[str]]]:
+def combinations(command: str, overrides: list[str], config_dir: str | None = None) -> list[tuple[str, list[str]]]:
     """Give every combination of overrides with several values: its name, and its overrides with a directory of its own.
+
+    Several values are `a,b`, `choice(a,b)`, `range(1,4)`, or `glob(*)` of the options of a group.
 
     Raises:
         InputError: an override is malformed, or there is no `output_dir` to make directories in.
     """
     try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
+        parsed = [OverridesParser.create().parse_override(text) for text in overrides]
     except HydraException as error:
         raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None
+    groups = option_names([conf_dir(), *([] if config_dir is None else [Path(config_dir)])])
     choices = [
-        [f"{item.key_or_group}={value}" for value in item.sweep_string_iterator()]
+        [f"{item.key_or_group}={value}" for value in _swept(item, groups)]
         if item.is_sweep_override()
         else [str(item.input_line)]
         for item in parsed
@@ -250,3 +254,16 @@ def combinations(command: str, overrides: list[str]) -> list[tuple[str, list[str
             arguments[output] = f"output_dir='{output_dir}/{name.replace('/', '-').replace('=', '-')}'"
         found.append((name, arguments))
     return found
+
+
+def _swept(item: Override, groups: Mapping[str, list[str]]) -> list[str]:
+    """Give the values of a sweep."""
+    value = item.value()
+    if isinstance(value, Glob):
+        names = value.filter(groups.get(item.key_or_group, []))
+        if not names:
+            raise InputError(f"'{item.input_line}': glob chooses among the options of a group, and none fits")
+        return names
+    if isinstance(value, IntervalSweep):
+        raise InputError(f"'{item.input_line}': an interval has no end of values; give choice(...) or range(...)")
+    return list(item.sweep_string_iterator())

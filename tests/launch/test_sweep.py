@@ -1,0 +1,83 @@
+"""Sweeps: `bertkit -m`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import make_text, write_text
+
+from bertkit.cli import run
+from bertkit.errors import InputError
+from bertkit.settings.compose import combinations
+
+TINY = ["model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=16"]
+
+
+@pytest.fixture
+def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a sweep, which are processes of their own, start at once."""
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_fails_does_not_end_the_others(
+    prepared_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = f"data_dir={tmp_path / 'none'},{prepared_dir}"
+    common = ["steps=2", "schedule.warmup_steps=1", f"output_dir={tmp_path / 'sweep'}", *TINY]
+    assert run(["pretrain", "-m", data, *common]) == 2
+    *_, names, failed, done = capfd.readouterr().out.splitlines()
+    assert names.split()[:2] == ["run", "mlm_loss"]
+    assert failed.split(maxsplit=1) == [f"data_dir={tmp_path / 'none'}", "failed (exit 2)"]
+    (scores,) = [json.loads(path.read_text()) for path in tmp_path.glob("sweep/*/eval.json")]
+    assert done.split()[:2] == [f"data_dir={prepared_dir}", f"{scores['mlm_loss']:.4g}"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_run_and_ends_the_sweep(
+    number: signal.Signals, prepared_dir: Path, tmp_path: Path, python: Path
+) -> None:
+    common = ["steps=100000", "checkpoint.every_steps=100000", "schedule.warmup_steps=1", f"data_dir={prepared_dir}"]
+    script = f"import sys; sys.executable = {str(python)!r}; from bertkit.cli import main; main()"
+    command = [str(python), "-c", script, "-m", "pretrain", "seed=1,2", *common, f"output_dir={tmp_path}/sweep", *TINY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sweep:
+        assert sweep.stdout is not None
+        for line in sweep.stdout:
+            if line.startswith("step 10/"):
+                sweep.send_signal(number)
+                break
+        rest = sweep.stdout.read()
+    assert sweep.returncode == 75
+    assert "its checkpoint is saved" in rest
+    assert [line.split() for line in rest.splitlines()[-2:]] == [["seed=1", "stopped"], ["seed=2", "not", "run"]]
+    assert list(tmp_path.glob("sweep/seed-1/checkpoints/step-*"))
+    assert not (tmp_path / "sweep" / "seed-2").exists()
+
+
+def test_the_ways_to_name_several_values() -> None:
+    def names(*overrides: str) -> list[str]:
+        return [name for name, _ in combinations("glue", [*overrides, "output_dir=x"])]
+
+    assert names("seed=choice(1,2)", "a=b") == ["seed=1", "seed=2"]
+    assert names("seed=range(1,4)") == ["seed=1", "seed=2", "seed=3"]
+    assert names("model=glob([t*,m*],exclude=medium)") == ["model=mini", "model=tiny"]
+    with pytest.raises(InputError, match=r"an interval has no end of values; give choice\(...\) or range"):
+        names("seed=interval(0,1)")
+    with pytest.raises(InputError, match="glob chooses among the options of a group"):
+        names("seed=glob(*)")
+
+
+def test_cfg_prints_each_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = write_text(tmp_path / "text.txt", make_text(5))
+    arguments = ["prepare", "-m", "--cfg", "job", f"corpus.path={text}", "shard_tokens=1000,2000"]
+    assert run([*arguments, f"output_dir={tmp_path / 'sweep'}"]) == 0
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line.startswith(("#", "shard_tokens"))] == [
+        "# shard_tokens=1000", "shard_tokens: 1000", "# shard_tokens=2000", "shard_tokens: 2000",
+    ]  # fmt: skip
+    assert not (tmp_path / "sweep").exists()
