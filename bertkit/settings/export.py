@@ -17,7 +17,7 @@ class ExportSettings:
     output_dir: str
     head: Literal["pretraining", "masked_lm", "encoder", "task"] | None
     google: bool
-    onnx: bool
+    onnx: bool | Literal["int8"]
     sentence_transformers: bool | Literal["mean", "cls"]
     license: str | None
     language: str | None

@@ -20,6 +20,7 @@ from bertkit.model.config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.settings.export import ExportSettings
+from bertkit.tasks.metrics import keys_of
 
 # head= -> the heads to load, and whether the pooler comes along (None: if there is one); task: whichever is there
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
@@ -60,11 +61,15 @@ def run(settings: ExportSettings) -> None:
         if settings.google:
             write_release(partial, model.config, tensors_of(model))
         if settings.onnx:
-            result["onnx"] = onnx.write_onnx(partial, result["architecture"], model.bert.pooler is not None)
+            with_pooler, with_int8 = model.bert.pooler is not None, settings.onnx == "int8"
+            result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
     print(in_one_screen(result))
     print(f"exported {result['architecture']} to {final}")
+    if settings.onnx == "int8":
+        print(onnx.loss_by_int8(result["onnx"]))
+    print(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
         print(
             "it has no pooler, which was not trained: load it with AutoModel.from_pretrained(..., add_pooling_layer=False)"
@@ -126,7 +131,7 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
         identity = manifest["identity"]
         results = read_json(run_dir / "eval.json") if (run_dir / "eval.json").is_file() else {}
         if "task" in identity:
-            facts = card.finetuning_facts(identity, results)
+            facts = card.finetuning_facts(read_settings(run_dir), results, keys_of(identity["task"]["metrics"]))
         else:
             steps = step = identity["steps"]
             if (source / "state.json").is_file():
@@ -138,7 +143,10 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
             facts = card.pretraining_facts(
                 {**read_settings(run_dir), "steps": steps}, text, results, start, facts.title
             )
-    return dataclasses.replace(facts, license=settings.license, language=settings.language)
+    is_of_sentences = settings.sentence_transformers is not False
+    return dataclasses.replace(
+        facts, license=settings.license, language=settings.language, is_of_sentences=is_of_sentences
+    )
 
 
 def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class _Finetuning:
             print(
                 "warning: the model says the same of every example; train longer, or with another seed or learning rate"
             )
-        facts = finetuning_facts(to_mapping(self.settings), result)
+        facts = finetuning_facts(to_mapping(self.settings), result, metrics)
         line = f"dev: {console.scores_line(metrics)} (step {best_step}, the best by {task.best_metric})"
         publish(self.state, self.steps, facts, result, files=shape.files(examples, predictions), line=line)
 

@@ -41,6 +41,11 @@ METRICS: dict[str, tuple[str, ...]] = {
 MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # that measure several labels at once
 
 
+def keys_of(names: Iterable[str]) -> list[str]:
+    """Give the keys of the scores of some metrics."""
+    return [key for name in names for key in METRICS[name]]
+
+
 def score(
     names: Iterable[str], predictions: Any, references: Any, no_answer_probs: Mapping[str, float] | None = None
 ) -> dict[str, float]:

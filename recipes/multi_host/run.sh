@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
 run_dir=${RUN_DIR:-runs/multi_host} rank=${HOST_RANK:-0} bertkit=.venv/bin/bertkit job=''
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" HF_HUB_OFFLINE=1  # nothing outside of the checkout
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
 # A signal goes on to the command, whose exit code is the script's; a command in the foreground would be waited for first.
 pass_on() { [ -n "$job" ] || exit 143; kill -s "$1" "$job" 2> /dev/null || :; }
 trap 'pass_on TERM' TERM; trap 'pass_on INT' INT; trap 'pass_on USR1' USR1

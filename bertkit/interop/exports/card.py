@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,59 @@ from bertkit.interop.hugging_face import hub
 from bertkit.interop.hugging_face.config import architecture_of
 from bertkit.model.heads import BertWithHeads
 
-# class of transformers -> the hub's task; a reader loads it with the Auto class of the same name
-_TASKS = {
-    "BertForPreTraining": "fill-mask",
-    "BertForMaskedLM": "fill-mask",
-    "BertForNextSentencePrediction": "text-classification",
-    "BertForSequenceClassification": "text-classification",
-    "BertForTokenClassification": "token-classification",
-    "BertForQuestionAnswering": "question-answering",
-    "BertForMultipleChoice": "multiple-choice",
-    "BertModel": "feature-extraction",
+_TEXT = 'inputs = tokenizer("A text to read.", return_tensors="pt")'
+_MASKS = [
+    'inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")',
+    'at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id',
+]
+# class of transformers -> the hub's task, and how to predict and print; a reader loads it with the Auto class of the same name
+_TASKS: dict[str, tuple[str, list[str]]] = {
+    "BertForPreTraining": (
+        "fill-mask",
+        [*_MASKS, "print(tokenizer.decode(model(**inputs).prediction_logits[0, at_mask].argmax(-1)))"],
+    ),
+    "BertForMaskedLM": (
+        "fill-mask",
+        [*_MASKS, "print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))"],
+    ),
+    "BertForNextSentencePrediction": (
+        "text-classification",
+        [
+            'inputs = tokenizer("A sentence.", "The next one, or not.", return_tensors="pt")',
+            "print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is not",
+        ],
+    ),
+    "BertForSequenceClassification": (
+        "text-classification",
+        [_TEXT, "print(model.config.id2label[int(model(**inputs).logits.argmax())])"],
+    ),
+    "BertForTokenClassification": (
+        "token-classification",
+        [
+            _TEXT,
+            "for token, number in zip(inputs.tokens(), model(**inputs).logits[0].argmax(-1)):",
+            "    print(token, model.config.id2label[int(number)])",
+        ],
+    ),
+    "BertForQuestionAnswering": (
+        "question-answering",
+        [
+            'inputs = tokenizer("Who wrote it?", "It was written by Ada.", return_tensors="pt")',
+            "out = model(**inputs)",
+            "start, end = int(out.start_logits.argmax()), int(out.end_logits.argmax())",
+            'print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))',
+        ],
+    ),
+    "BertForMultipleChoice": (
+        "multiple-choice",
+        [
+            'inputs = tokenizer(["It rains."] * 2, ["I take a coat.", "I take a nap."], padding=True, return_tensors="pt")',
+            "print(int(model(**{name: value[None] for name, value in inputs.items()}).logits.argmax()))",
+        ],
+    ),
+    "BertModel": ("feature-extraction", [_TEXT, "print(model(**inputs).last_hidden_state.shape)"]),
 }
+_OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +74,10 @@ class CardFacts:
     title: str
     settings: dict[str, Any] = field(default_factory=dict)  # how the model was made
     results: dict[str, Any] = field(default_factory=dict)  # what was measured, by metric
+    metrics: tuple[str, ...] = ()  # those of the results that measure the model
     measured_on: str = "held-out documents"
+    dataset: tuple[str, str | None] | None = None  # of the hub, and its part, such as glue and mrpc
+    is_of_sentences: bool = False  # with the files of sentence-transformers
     license: str | None = None
     language: str | None = None  # such as "en"
     base_model: str | None = None  # that training started from
@@ -44,6 +90,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters())
+    snippet = _numbers(config.problem_type) if "sequence" in model.heads else None
     lines = [
         f"# {facts.title}",
         "",
@@ -51,12 +98,23 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
         "",
         "```python",
-        f"from transformers import AutoTokenizer, {auto_class}",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")',
-        f'model = {auto_class}.from_pretrained("DIRECTORY"{more})',
-        "```",
     ]
+    if facts.is_of_sentences:
+        lines += [
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            'model = SentenceTransformer("DIRECTORY")',
+            'print(model.encode(["A text to read.", "Another one."]).shape)',
+        ]
+    else:
+        lines += [
+            f"from transformers import AutoTokenizer, {auto_class}",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")',
+            f'model = {auto_class}.from_pretrained("DIRECTORY"{more})',
+            *(snippet or _TASKS[architecture][1]),
+        ]
+    lines.append("```")
     for heading, rows in (("Settings", facts.settings), ("Results", facts.results)):
         if any(value is not None for value in rows.values()):
             lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
@@ -68,30 +126,42 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
     """The head of the card, as the hub's own library writes it."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    task = _TASKS[architecture]
+    task = _TASKS[architecture][0]
+    hub_path, hub_part = facts.dataset or ("text", None)
     results = [
         EvalResult(
             task_type=task,
-            dataset_type="text",
+            dataset_type=hub_path,
+            dataset_config=hub_part,
             dataset_name=facts.measured_on,
-            metric_type=name.rpartition("_")[2],
+            metric_type=name.rpartition("_")[2] if name.endswith(("_loss", "_accuracy")) else name,
             metric_name=name,
-            metric_value=value,
+            metric_value=facts.results[name],
         )
-        for name, value in facts.results.items()
-        if isinstance(value, float) and name.endswith(("_loss", "_accuracy")) and architecture != "BertModel"
+        for name in facts.metrics
+        if isinstance(facts.results.get(name), (int, float)) and architecture != "BertModel"
     ]
     data = ModelCardData(
-        library_name="transformers",
-        pipeline_tag=task,
-        tags=["bert", "bertkit"],
+        library_name="sentence-transformers" if facts.is_of_sentences else "transformers",
+        pipeline_tag="sentence-similarity" if facts.is_of_sentences else task,
+        tags=[*(_OF_SENTENCES if facts.is_of_sentences else ()), "bert", "bertkit"],
         license=facts.license,
         language=facts.language,
         base_model=facts.base_model,
+        datasets=None if facts.dataset is None else [facts.dataset[0]],
         model_name=facts.title if results else None,
         eval_results=results or None,
     )
     return str(data.to_yaml())
+
+
+def _numbers(problem_type: str | None) -> list[str] | None:
+    """How to print what is no single label; None for a label."""
+    if problem_type == "regression":
+        return [_TEXT, "print(float(model(**inputs).logits[0, 0]))"]
+    if problem_type == "multi_label_classification":
+        return [_TEXT, "print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label"]
+    return None
 
 
 def pretraining_facts(
@@ -105,7 +175,7 @@ def pretraining_facts(
 
     What the run started from is named only if it is a hub id, for paths say nothing elsewhere.
     """
-    base_model = init_from if init_from is not None and hub.is_id(init_from) and not Path(init_from).exists() else None
+    base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
     length = settings["segments"]["max_seq_length"]
     shown = {
@@ -117,11 +187,12 @@ def pretraining_facts(
         "examples": settings["segments"]["kind"],
         **{name: settings[name] for name in ("masking", "optimizer", "schedule", "precision", "seed")},
     }
-    return CardFacts(title, shown, results, base_model=base_model)
+    measured = tuple(name for name in results if name.endswith(("_loss", "_accuracy")))
+    return CardFacts(title, shown, results, measured, base_model=base_model)
 
 
-def finetuning_facts(settings: dict[str, Any], results: dict[str, Any]) -> CardFacts:
-    """What the card of a fine-tuned model says, from the run's settings."""
+def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics: Iterable[str]) -> CardFacts:
+    """What the card of a fine-tuned model says, from the run's settings; `metrics` are those of its results that score it."""
     task = settings["task"]
     shown = {
         "task": task["name"],
@@ -130,7 +201,20 @@ def finetuning_facts(settings: dict[str, Any], results: dict[str, Any]) -> CardF
         "frozen": settings["freeze"],
         **{name: settings[name] for name in ("optimizer", "schedule", "precision", "seed")},
     }
-    return CardFacts(f"BERT for {task['name']}", shown, results, f"the dev split of {task['name']}")
+    return CardFacts(
+        f"BERT for {task['name']}",
+        shown,
+        results,
+        tuple(metrics),
+        f"the dev split of {task['name']}",
+        None if task["hub"]["path"] is None else (task["hub"]["path"], task["hub"]["name"]),
+        base_model=_hub_id(settings["model_dir"]),
+    )
+
+
+def _hub_id(model_dir: str | None) -> str | None:
+    """Give the name of a model on the hub; None for a path, which says nothing elsewhere."""
+    return model_dir if model_dir is not None and hub.is_id(model_dir) and not Path(model_dir).exists() else None
 
 
 def _cell(value: Any) -> str:

@@ -37,8 +37,13 @@ def read_pooling(directory: Path) -> Pooling | None:
     path = directory / Path(str(modules[1].get("path"))).name / "config.json"
     content = read_json(path)
     given = content if isinstance(content, dict) else {}
+    named = given.get("pooling_mode")  # since version 6
+    if named is not None:
+        given = {_MODES.get(mode, mode): True for mode in (named if isinstance(named, list) else [str(named)])}
     chosen = [mode for mode, key in _MODES.items() if given.get(key)]
-    others = [key for key in _OTHER_MODES if given.get(key)]
+    others = [
+        key for key in given if given[key] is True and (key in _OTHER_MODES or (named and key not in _MODES.values()))
+    ]
     if len(chosen) != 1 or others:
         raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit writes mean or cls")
     path = directory / "sentence_bert_config.json"

@@ -67,6 +67,8 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
         content["label2id"] = {label: number for number, label in enumerate(labels)}
         if problem_type is not None:
             content["problem_type"] = problem_type
+        if problem_type == "regression":  # else cross-encoders of sentence-transformers put a sigmoid on the number
+            content["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return to_json(dict(sorted(content.items())))
 
 

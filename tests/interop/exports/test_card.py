@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from conftest import small_config, small_model
 from huggingface_hub import ModelCard
 
-from bertkit.interop.exports.card import CardFacts, model_card, pretraining_facts
+from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings.compose import compose
 
@@ -60,7 +61,8 @@ def test_what_is_not_known_is_left_out() -> None:
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_characters(odd: str) -> None:
     """In the metadata they come back as they were; in the table they stay in their cell."""
-    facts = CardFacts(odd, {"text": odd, "nested": {"a": odd}}, {"x_loss": 1.23456789}, odd, odd, odd, odd)
+    facts = CardFacts(odd, {"text": odd, "nested": {"a": odd}}, {"x_loss": 1.23456789}, ("x_loss",), odd)
+    facts = dataclasses.replace(facts, license=odd, language=odd, base_model=odd)
     card = model_card(small_model(), facts)
     found = metadata(card)
     assert (found["license"], found["language"], found["base_model"]) == (odd, odd, odd)
@@ -97,9 +99,8 @@ def test_an_encoder_without_pooler_says_how_to_load_it() -> None:
 
 
 def test_the_hub_reads_the_results(tmp_path: Path) -> None:
-    facts = CardFacts(
-        "Mine", results={"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77}, measured_on="held-out books"
-    )
+    results = {"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77}
+    facts = CardFacts("Mine", {}, results, ("mlm_loss", "mlm_accuracy"), measured_on="held-out books")
     (tmp_path / "README.md").write_text(model_card(small_model(), facts))
     data = ModelCard.load(tmp_path / "README.md").data
     assert data.model_name == "Mine"
@@ -109,3 +110,15 @@ def test_the_hub_reads_the_results(tmp_path: Path) -> None:
         ("fill-mask", "held-out books", "loss", "mlm_loss", 2.5),
     ]
     assert data.library_name == "transformers"
+
+
+def test_a_fine_tuned_model_names_its_scores_data_and_start(tmp_path: Path) -> None:
+    places = ["model_dir=some/bert", "data_dir=x", "output_dir=x"]
+    settings = compose("finetune", ["task=mrpc", *places])
+    results = {"accuracy": 0.8, "f1": 0.875, "best_epoch": 2.0, "num_examples": 408}
+    facts = finetuning_facts(settings, results, ["accuracy", "f1"])
+    (tmp_path / "README.md").write_text(model_card(small_model(heads=("sequence",)), facts))
+    data = ModelCard.load(tmp_path / "README.md").data
+    found = [(r.dataset_type, r.dataset_config, r.metric_type, r.metric_value) for r in data.eval_results]
+    assert sorted(found) == [("nyu-mll/glue", "mrpc", "accuracy", 0.8), ("nyu-mll/glue", "mrpc", "f1", 0.875)]
+    assert (data.datasets, data.base_model) == (["nyu-mll/glue"], "some/bert")
