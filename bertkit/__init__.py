@@ -1,7 +1,7 @@
 """bertkit: pretrain and fine-tune BERT.
 
-`prepare`, `pretrain`, `finetune`, `evaluate` and `export` are the commands; `load_model`, `load_tokenizer` and
-`load_predictor` open what they made, or any other BERT. All are imported on first use: `import bertkit` costs milliseconds.
+`prepare`, `pretrain`, `finetune`, `evaluate` and `export` are the commands; `load_model`, `load_tokenizer`,
+`load_predictor` and `load_embedder` open what they made, or any other BERT. All are imported on first use: `import bertkit` costs milliseconds.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bertkit.interop.hugging_face.directory import export_model
     from bertkit.interop.load import load_model, load_tokenizer
     from bertkit.interop.parity.certificate import check_certificate
+    from bertkit.run.embedding import load_embedder
     from bertkit.run.predictor import load_predictor
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __all__ = [
     "export",
     "export_model",
     "finetune",
+    "load_embedder",
     "load_model",
     "load_predictor",
     "load_tokenizer",
@@ -31,6 +33,7 @@ __all__ = [
 _HOMES = {
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
+    "load_embedder": "bertkit.run.embedding",
     "load_predictor": "bertkit.run.predictor",
     "load_model": "bertkit.interop.load",
     "load_tokenizer": "bertkit.interop.load",

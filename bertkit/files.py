@@ -20,7 +20,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from bertkit import signs
 from bertkit.errors import InputError, LockedError, StorageError
@@ -115,10 +115,10 @@ def write_durably(path: Path, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[TextIO]:
-    """Give a text file to write bit by bit; it stands under its name at the end; after an error, what there is, as `.partial`."""
+def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
+    """Give a file to write bit by bit, text in UTF-8 unless `is_binary`; it stands under its name at the end; after an error, what there is, as `.partial`."""
     partial = path.with_name(path.name + PARTIAL)
-    with partial.open("w", encoding="utf-8", newline="\n") as file:
+    with partial.open("wb") if is_binary else partial.open("w", encoding="utf-8", newline="\n") as file:
         try:
             yield file
         except BaseException:

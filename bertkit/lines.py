@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,27 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path}: no such file") from None
     with file:
         yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path)
+
+
+@contextlib.contextmanager
+def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
+    """Open what `input=` names, `-` for standard input; give also its size in bytes where that is known.
+
+    Raises:
+        InputError: there is no such file, or it is a folder.
+    """
+    if name == "-":
+        yield cast(io.BufferedReader, sys.stdin.buffer), None
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise InputError(f"input={name} is a folder; give one of its files")
+    try:
+        file = path.open("rb", buffering=PEEKED_BYTES)
+    except FileNotFoundError:
+        raise InputError(f"input={name}: no such file") from None
+    with file:
+        yield cast(io.BufferedReader, file), path.stat().st_size if path.is_file() else None
 
 
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertkit.fast import ANYWHERE, FastWays
 from bertkit.model import varlen
 from bertkit.model.config import BertConfig
-from bertkit.model.layout import Layout
+from bertkit.model.layout import Layout, pad
 from bertkit.model.linear import Linear, dropout, is_on_cpu
 
 
@@ -64,6 +64,27 @@ def attend(
     return torch.cat(contexts)
 
 
+def attention_weights(query: Tensor, key: Tensor, layout: Layout) -> Tensor:
+    """Give the softmax of query . key / sqrt(H) itself, which no fast way keeps: for views, and as a reference.
+
+    Args:
+        query: (S, N, H), as `key`.
+        key: what the queries are compared with.
+        layout: where the sequences lie; T is its longest.
+
+    Returns:
+        (B, N, T, T): for each query its shares of the keys; zeros in the rows and columns of padding.
+    """
+    num_sequences, longest = len(layout.bounds) - 1, layout.longest
+    q, k = (
+        pad(packed, layout.slots, num_sequences, longest).transpose(1, 2) for packed in (query, key)
+    )  # (B, N, T, H)
+    columns = torch.arange(longest, device=query.device)
+    is_token = (columns < layout.bounds.diff()[:, None])[:, None, None]  # (B, 1, 1, T)
+    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~is_token, -torch.inf)
+    return torch.softmax(scores, -1) * is_token.transpose(-1, -2)
+
+
 class MultiHeadAttention(nn.Module):
     """N attention heads side by side, and the projection of their contexts.
 
@@ -84,10 +105,14 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         """Mix the tokens of each sequence: (S, D) -> (S, D)."""
-        query, key, value = (
-            projection(hidden).unflatten(1, (self.num_heads, -1))  # (S, N, H)
-            for projection in (self.query, self.key, self.value)
-        )
+        query, key, value = (self._by_head(projection(hidden)) for projection in (self.query, self.key, self.value))
         dropout_prob = self.dropout_prob if self.training else 0.0
         context = self.attend(query, key, value, layout, dropout_prob, self.fast)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]
+
+    def weights(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """Give what `forward` weighs the values with, without dropout: (S, D) -> (B, N, T, T)."""
+        return attention_weights(self._by_head(self.query(hidden)), self._by_head(self.key(hidden)), layout)
+
+    def _by_head(self, projected: Tensor) -> Tensor:
+        return projected.view(len(projected), self.num_heads, -1)  # (S, N, H)

@@ -5,6 +5,8 @@ Axes: B sequences, S packed tokens, D hidden_size, F intermediate_size, L layers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -119,6 +121,11 @@ class Bert(nn.Module):
         hidden_states = self.encoder(embedded, layout, output_hidden_states)
         pooled = self.pooler(hidden_states[-1][layout.starts]) if self.pooler is not None else None
         return hidden_states, pooled
+
+    def attentions(self, hidden_states: Sequence[Tensor], layout: Layout) -> list[Tensor]:
+        """Give the attention weights of every layer, L of (B, N, T, T), from its input: from all L + 1 hidden states."""
+        inputs = zip(self.encoder.layers, hidden_states, strict=False)  # the last output goes into no layer
+        return [layer.attention.weights(hidden, layout) for layer, hidden in inputs]  # type: ignore[operator, union-attr]
 
 
 def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertkit.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.model.bert import Bert
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig
-from bertkit.model.layout import Layout, pad, unpad
+from bertkit.model.layout import Layout, pad, pad_both, unpad
 from bertkit.model.linear import ACTIVATIONS, Dropout, Linear, linear
 
 
@@ -83,12 +83,15 @@ class BertOutput:
         logits: by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
             (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices).
         hidden_states: L + 1 of (S, D), or (B, T, D); None unless asked for.
+        attentions: L of (B, N, T, T), the share of each key (last axis) for each query; zeros in the rows and columns of
+            padding; None unless asked for.
     """
 
     last_hidden_state: Tensor
     pooled_output: Tensor | None
     logits: dict[str, Tensor]
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class BertWithHeads(nn.Module):
@@ -160,6 +163,7 @@ class PaddedBert(nn.Module):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> BertOutput:
         """Encode a padded batch.
 
@@ -170,11 +174,42 @@ class PaddedBert(nn.Module):
             attention_mask: 1 for tokens, 0 for padding, (B, T); None when all are tokens.
             token_type_ids: (B, T); None when all are 0.
             output_hidden_states: give the output of every layer.
+            output_attentions: give the attention weights of every layer. They are computed beside the forward pass, from
+                the input of each layer, since the fast kernels do not keep them; without dropout, so in eval mode only.
 
         Raises:
-            ValueError: the sequences are longer than the model's positions, one has no token, or the inputs have other
-                shapes.
+            ValueError: the sequences are longer than the model's positions, one has no token, the inputs have other
+                shapes, or attention weights are asked for in training mode.
         """
+        ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
+        if output_attentions and self.training:
+            raise ValueError("output_attentions=True: weights are given without dropout; call model.eval() first")
+        num_sequences, num_columns = ids.shape
+        indices, layout = unpad(mask)
+        out = self.model(
+            ids.reshape(-1)[indices],
+            types.reshape(-1)[indices],
+            layout,
+            output_hidden_states=output_hidden_states or output_attentions,
+        )
+
+        def padded(packed: Tensor) -> Tensor:
+            return pad(packed, indices, num_sequences, num_columns)
+
+        logits = {name: value if name in POOLED_HEADS else padded(value) for name, value in out.logits.items()}
+        if "choice" in logits:
+            logits["choice"] = logits["choice"].view(len(input_ids), -1)
+        hidden_states = tuple(map(padded, out.hidden_states)) if output_hidden_states else None
+        attentions = None
+        if output_attentions:
+            weights = self.model.bert.attentions(out.hidden_states, layout)
+            attentions = tuple(pad_both(each, layout, indices, num_columns) for each in weights)
+        return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
+
+    def _checked(
+        self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the ids, the mask and the segments as (B, T); ValueError as of `forward`."""
         axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
         if input_ids.dim() != len(axes):
             raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
@@ -184,25 +219,9 @@ class PaddedBert(nn.Module):
         ids = input_ids.flatten(0, -2)  # (B, T)
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
-        num_sequences, num_columns = ids.shape
         limit = self.config.max_position_embeddings
-        if num_columns > limit:
+        if ids.shape[1] > limit:
             raise ValueError(
-                f"input_ids: {num_columns} tokens a sequence exceed max_position_embeddings={limit}; truncate them"
+                f"input_ids: {ids.shape[1]} tokens a sequence exceed max_position_embeddings={limit}; truncate them"
             )
-        indices, layout = unpad(mask)
-        out = self.model(
-            ids.reshape(-1)[indices],
-            types.reshape(-1)[indices],
-            layout,
-            output_hidden_states=output_hidden_states,
-        )
-
-        def padded(packed: Tensor) -> Tensor:
-            return pad(packed, indices, num_sequences, num_columns)
-
-        logits = {name: value if name in POOLED_HEADS else padded(value) for name, value in out.logits.items()}
-        if "choice" in logits:
-            logits["choice"] = logits["choice"].view(len(input_ids), -1)
-        hidden_states = tuple(map(padded, out.hidden_states)) if out.hidden_states is not None else None
-        return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states)
+        return ids, mask, types

@@ -100,3 +100,17 @@ def pad(packed: Tensor, indices: Tensor, num_sequences: int, num_columns: int) -
     """Put packed values (S, ...) at `indices` of a padded batch (B, T, ...), with zeros elsewhere."""
     padded = packed.new_zeros(num_sequences * num_columns, *packed.shape[1:])
     return padded.index_copy(0, indices, packed).view(num_sequences, num_columns, *packed.shape[1:])
+
+
+def pad_both(packed: Tensor, layout: Layout, indices: Tensor, num_columns: int) -> Tensor:
+    """Put weights between the tokens of each sequence, (B, N, longest, longest), at their columns: (B, N, T, T), else zeros."""
+    num_sequences, num_heads = packed.shape[:2]
+    columns = indices.new_full(
+        (num_sequences * layout.longest,), num_columns
+    )  # padding goes to a column that is cut off
+    columns[layout.slots] = indices.remainder(num_columns)
+    columns = columns.view(num_sequences, layout.longest)
+    padded = packed.new_zeros(num_sequences, num_columns + 1, num_columns + 1, num_heads)
+    rows = torch.arange(num_sequences, device=indices.device)[:, None, None]
+    places = (rows, columns[:, :, None], columns[:, None, :])
+    return padded.index_put(places, packed.permute(0, 2, 3, 1))[:, :-1, :-1].permute(0, 3, 1, 2)

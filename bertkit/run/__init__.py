@@ -17,5 +17,6 @@ Doors:
     task_model     a model with its task
     predictor      what Python predicts with
     answers        its predictions, in order, by any number of processes
+    embedding      texts to vectors
     memory         what a step needs, and what is there
 """

@@ -144,6 +144,28 @@ def task_logits(
     return list(logits.numpy()), loss
 
 
+@torch.no_grad()
+def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: str = "fp32") -> NDArray[np.float32]:
+    """Run the encoder over a packed batch; pool the tokens of each sequence into one vector: (B, D).
+
+    Args:
+        model: the encoder, with any heads.
+        batch: of single texts.
+        pooling: "mean" or "max" over the tokens, or "cls", the first of them.
+        precision: of the matrix products.
+    """
+    signs.beat()
+    entrance = _Entrance.of(model, precision)
+    with entrance.autocast():
+        hidden = model(*entrance.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)
+    lengths = _tensor(batch.sequence_lengths, entrance.device)
+    if pooling == "cls":
+        vectors = hidden[lengths.cumsum(0) - lengths]
+    else:
+        vectors = torch.segment_reduce(hidden, pooling, lengths=lengths)
+    return vectors.cpu().numpy()  # type: ignore[no-any-return]
+
+
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
     signs.beat()  # a step, or an evaluation, may be many forward passes long
     entrance = _Entrance.of(model, precision)

@@ -151,6 +151,13 @@ def _task_for(
     return task
 
 
+def task_of_texts(column: str | int | None) -> TaskConfig:
+    """Say how single texts are read, without a second one; None for a column of the usual names."""
+    task = _changed(_general("sequence"), {})
+    text = task.columns.text if column is None else column
+    return dataclasses.replace(task, columns=dataclasses.replace(task.columns, text=text, text_pair=None))
+
+
 def _general(kind: str) -> dict[str, Any]:
     """The general task of a shape, which has its name: a file without defaults, plain YAML."""
     settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@
     finetune   a fine-tuning run
     glue       fine-tuning runs of several tasks and seeds
     predict    a model and its inputs
+    embed      an encoder and texts
     evaluate   a model and a split
     export     a model and a directory to make; also those of verify
     bench      a comparison

@@ -12,6 +12,7 @@ COMMANDS = {
     "finetune": "any model and a task's files -> a model of the task, and its scores",
     "glue": "any model and GLUE's files -> a model of every task and seed, a table, and the archive for the server",
     "predict": "model and inputs -> predictions, a line each",
+    "embed": "encoder and texts -> a vector for each text",
     "evaluate": "model and a task's labelled split, or a prepared dataset -> metrics",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",

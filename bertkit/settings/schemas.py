@@ -1,6 +1,7 @@
 """The settings of each command, by its name."""
 
 from bertkit.settings.bench import BenchSettings
+from bertkit.settings.embed import EmbedSettings
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.export import ExportSettings, VerifySettings
 from bertkit.settings.finetune import FinetuneSettings
@@ -15,6 +16,7 @@ SCHEMAS = {
     "finetune": FinetuneSettings,
     "predict": PredictSettings,
     "glue": GlueSettings,
+    "embed": EmbedSettings,
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "verify": VerifySettings,

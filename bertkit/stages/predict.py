@@ -7,17 +7,15 @@ chunk, batches are of about as many tokens each, the shortest examples first.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 from bertkit.errors import InputError
 from bertkit.files import PARTIAL, writing
-from bertkit.lines import PEEKED_BYTES
+from bertkit.lines import opened_input
 from bertkit.run.answers import answer_here
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 from bertkit.run.predictor import open_predictor
@@ -37,7 +35,7 @@ def run(settings: PredictSettings) -> None:
     """
     predictor = open_predictor(settings)
     task, shape, labels = predictor.task, predictor.shape, tuple(predictor.labels)
-    with _input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:
+    with opened_input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:
         output = _Output(settings, shape, stack)
         to_file = settings.output != "-"
         progress = stack.enter_context(Progress("predicting", num_bytes, silent=not to_file, file=sys.stderr))
@@ -69,23 +67,6 @@ def run(settings: PredictSettings) -> None:
         )
     if to_file:
         print(f"{output.num_lines:,} predictions in {settings.output}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
-    """Open the input; its size in bytes where that is known."""
-    if name == "-":
-        yield cast(io.BufferedReader, sys.stdin.buffer), None
-        return
-    path = Path(name)
-    if path.is_dir():
-        raise InputError(f"input={name} is a folder; give one of its files")
-    try:
-        file = path.open("rb", buffering=PEEKED_BYTES)
-    except FileNotFoundError:
-        raise InputError(f"input={name}: no such file") from None
-    with file:
-        yield cast(io.BufferedReader, file), path.stat().st_size if path.is_file() else None
 
 
 class _Output:

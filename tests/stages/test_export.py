@@ -335,7 +335,7 @@ def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: 
         ("modules.json", "{}", "modules.json"),
         ("modules.json", "[{}]", "modules.json"),
         ("1_Pooling/config.json", "[]", "pools by"),
-        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pools by"),
+        ("1_Pooling/config.json", '{"pooling_mode_mean_sqrt_len_tokens": true}', "pools by"),
         ("sentence_bert_config.json", "[]", "max_seq_length=0"),
         ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length='x'"),
     ],

@@ -1,6 +1,7 @@
 """The layout of sentence-transformers around an encoder: how the token vectors become one, in files of its old style.
 
 The old style (`sentence_transformers.models.*`) loads in every version since 3; what version 6 writes does not load in 5.
+Both are read.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ from pathlib import Path
 from bertkit.errors import InputError
 from bertkit.files import read_json, to_json
 
-_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
-_OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
+_MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
+_OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)
 
 
 @dataclass(frozen=True)
 class Pooling:
     """How the vectors of a text's tokens become one."""
 
-    mode: str = "mean"  # of all tokens; or "cls", the first
+    mode: str = "mean"  # of all tokens; or "cls", the first; or "max", of each element
     normalize: bool = False  # to length 1
     max_length: int | None = None  # tokens of a text that count; None for all that the model takes
 
 
 def read_pooling(directory: Path) -> Pooling | None:
-    """Read what a sentence-transformers directory says of its pooling; None when it is no such directory."""
+    """Read what a sentence-transformers directory says of its pooling; None when it is no such directory.
+
+    Raises:
+        InputError: it has other modules, pools in another way, or puts a prompt before every text.
+    """
     path = directory / "modules.json"
     if not path.is_file():
         return None
@@ -37,21 +42,34 @@ def read_pooling(directory: Path) -> Pooling | None:
     path = directory / Path(str(modules[1].get("path"))).name / "config.json"
     content = read_json(path)
     given = content if isinstance(content, dict) else {}
-    named = given.get("pooling_mode")  # since version 6
-    if named is not None:
-        given = {_MODES.get(mode, mode): True for mode in (named if isinstance(named, list) else [str(named)])}
+    named = given.get("pooling_mode", [])  # as version 6 says it
     chosen = [mode for mode, key in _MODES.items() if given.get(key)]
-    others = [
-        key for key in given if given[key] is True and (key in _OTHER_MODES or (named and key not in _MODES.values()))
-    ]
-    if len(chosen) != 1 or others:
-        raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit writes mean or cls")
-    path = directory / "sentence_bert_config.json"
-    settings = read_json(path) if path.is_file() else {}
-    max_length = settings.get("max_seq_length") if isinstance(settings, dict) else 0
-    if max_length is not None and (type(max_length) is not int or max_length < 1):
-        raise InputError(f"{path}: max_seq_length={max_length!r}: expected a whole number")
-    return Pooling(chosen[0], kinds[-1] == "Normalize", max_length)
+    chosen += named if isinstance(named, list) else [named]
+    others = [key for key in _OTHER_MODES if given.get(key)]
+    if len(chosen) != 1 or chosen[0] not in _MODES or others:
+        raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit knows {', '.join(_MODES)}, one of them")
+    path = directory / "config_sentence_transformers.json"
+    config = read_json(path) if path.is_file() else {}
+    if isinstance(config, dict) and config.get("default_prompt_name"):
+        raise InputError(
+            f"{path}: default_prompt_name={config['default_prompt_name']!r}; bertkit puts no prompt before a text: set it to "
+            "null, and write the prompt before your texts"
+        )
+    return Pooling(chosen[0], kinds[-1] == "Normalize", max_length_of(directory))
+
+
+def max_length_of(directory: Path) -> int | None:
+    """Read how many tokens of a text sentence-transformers would take; None for all that the model takes."""
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        path = directory / name
+        settings = read_json(path) if path.is_file() else {}
+        max_length = settings.get(key) if isinstance(settings, dict) else 0
+        if max_length is None:
+            continue
+        if not isinstance(max_length, (int, float)) or isinstance(max_length, bool) or max_length < 1:
+            raise InputError(f"{path}: {key}={max_length!r}: expected a whole number")
+        return int(max_length)  # transformers writes 1e30 for no limit
+    return None
 
 
 def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:
