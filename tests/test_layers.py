@@ -40,6 +40,7 @@ THIRD_PARTY = {
     "omegaconf": ("settings",),
     "accelerate": ("train", "run"),
     "transformers": ("interop", "bench"),
+    "sentence_transformers": ("bench",),
     "huggingface_hub": ("interop",),
     "google_crc32c": ("interop",),
     "tokenizers": ("data",),

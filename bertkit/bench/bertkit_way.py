@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import fast
-from bertkit.bench.workload import Batches, Ready, System, Workload
+from bertkit.bench.workload import Batches, Ready, System, Workload, embedding
 from bertkit.fast import FastWays
 from bertkit.files import read_json
 from bertkit.interop.load import load_packed
 from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.answers import answer_here
+from bertkit.run.embedding import load_embedder
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.run.task_model import open_task_model
 from bertkit.tasks.sequence import SequenceExample
@@ -82,6 +83,14 @@ def predict(workload: Workload, system: System) -> Ready:
         return [each.probabilities for each in predictions], sum(len(each.input_ids) for each in features)
 
     return Ready(lambda: answer()[0], lambda number: answer()[1])
+
+
+def embed(workload: Workload, system: System) -> Ready:
+    """Turn texts into vectors, as the command does it."""
+    named: Any = {"max_seq_length": workload.max_seq_length, "device": workload.device, "precision": system.precision}
+    embedder = load_embedder(workload.model_dir, "mean", True, **named)
+    _take_fast_ways(embedder.model, system)
+    return embedding(workload, system, lambda texts: embedder.embed(texts)[0])
 
 
 def prepare(workload: Workload, system: System) -> Ready:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bertkit.bench.bertkit_way import fast_ways
@@ -45,6 +46,8 @@ def systems_of(settings: BenchSettings) -> list[System]:
     if what in WITHOUT_A_MODEL:
         theirs, ours = WITHOUT_A_MODEL[what]
         return [System(theirs, HUGGING_FACE), System(ours, BERTKIT)]
+    if what == "embed":
+        return _systems_that_embed(settings, fast_ways(device))
     default, found = "one at a time" if what == "predict" else "padded to max_seq_length", []
     for each in dict.fromkeys(("fp32", precision)):
         found.append(System(f"Hugging Face {each}, {default}", HUGGING_FACE, each))
@@ -52,11 +55,25 @@ def systems_of(settings: BenchSettings) -> list[System]:
     if device == "cuda" and what != "predict":
         found.append(System(f"Hugging Face {precision}, compiled", HUGGING_FACE, precision, is_compiled=True))
     found.append(System(f"bertkit {precision}", BERTKIT, precision))
-    if settings.tricks:
-        names = fast_ways(device)
-        for label, without in [*((f"without {name}", (name,)) for name in names), ("plain", tuple(names))]:
-            found.append(System(f"bertkit {precision}, {label}", BERTKIT, precision, without=without))
-    return found
+    return found + (_without_each(found[-1], fast_ways(device)) if settings.tricks else [])
+
+
+def _without_each(system: System, names: Sequence[str]) -> list[System]:
+    """Give a system without each of its fast ways, one at a time, and without all of them."""
+    left_out = [*((f"without {name}", (name,)) for name in names), ("plain", tuple(names))]
+    return [replace(system, name=f"{system.name}, {label}", without=without) for label, without in left_out]
+
+
+def _systems_that_embed(settings: BenchSettings, fast: Sequence[str]) -> list[System]:
+    calls, precision = {f"{settings.batch_sequences} texts a call": False, "one call": True}, settings.precision
+    found = [
+        System(f"{name} {each}, {label}", library, each, is_grouped)
+        for library, name in ((HUGGING_FACE, "sentence-transformers"), (BERTKIT, "bertkit"))
+        for each in dict.fromkeys(("fp32", precision))
+        for label, is_grouped in calls.items()
+        if library == HUGGING_FACE or each == precision
+    ]
+    return found + (_without_each(found[-1], fast) if settings.tricks else [])
 
 
 def results_of(rates: Mapping[str, Sequence[float]], peaks: Sequence[float], best: str) -> list[Result]:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
-from bertkit.bench.workload import Batches, Ready, System, Workload, unmasked
+from bertkit.bench.workload import Batches, Ready, System, Workload, embedding, unmasked
 from bertkit.data.tokenizer import load_tokenizer
+from bertkit.errors import InputError
 
 WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
 Inputs = dict[str, Tensor]
@@ -80,6 +81,22 @@ def predict(workload: Workload, system: System) -> Ready:
         return [{row["label"]: row["score"] for row in answers[place]} for place in range(len(texts))]
 
     return Ready(answer, lambda number: len(answer()) and num_tokens)
+
+
+def embed(workload: Workload, system: System) -> Ready:
+    """Turn texts into vectors by sentence-transformers' encode, in batches of 32, its default."""
+    import sentence_transformers
+
+    dtype = torch.bfloat16 if system.precision == "bf16" else torch.float32
+    path, shared = str(workload.model_dir), {"device": workload.device, "model_kwargs": {"dtype": dtype}}
+    _transformers()
+    model = sentence_transformers.SentenceTransformer(path, **shared)
+    if len(model) < 2 or model[1].get_config_dict().get("pooling_mode", "mean") != "mean":
+        raise InputError(
+            f"model_dir={path}: bench compares encoders that take the mean of all tokens; give another one"
+        )
+    model.max_seq_length = workload.max_seq_length
+    return embedding(workload, system, lambda texts: model.encode(texts, normalize_embeddings=True))
 
 
 def prepare(workload: Workload, system: System) -> Ready:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bertkit.bench import bertkit_way, hugging_face
@@ -24,6 +25,7 @@ from bertkit.view.progress import Progress
 
 SAME_LOSS = 1e-4  # relative; of the first batch, without dropout, in float32
 NEAR_LOSS = 2e-2  # the same in bfloat16
+SAME_VECTOR = {"fp32": 1e-5, "bf16": 1e-2}  # of length 1
 SAME_PROBABILITY = {"fp32": 1e-6, "bf16": 1e-2}
 
 
@@ -61,6 +63,8 @@ def check_same(what: str, systems: Sequence[System], firsts: Sequence[Any]) -> N
             rows = zip(firsts[0], first, strict=True)
             difference = max(abs(ours[label] - theirs[label]) for ours, theirs in rows for label in ours)
             limit = SAME_PROBABILITY[system.precision]
+        elif what == "embed":
+            difference, limit = float(np.abs(first - firsts[0]).max()), SAME_VECTOR[system.precision]
         else:  # numbers of tokens
             difference, limit = abs(first / firsts[0] - 1), 0.0
         if not difference <= limit:

@@ -19,9 +19,10 @@ from bertkit.data.config import CorpusConfig, MaskingConfig, SegmentsConfig
 from bertkit.data.corpus import Corpus
 from bertkit.data.prepared import PreparedDataset, Split, open_prepared
 from bertkit.data.sampling import Sampler
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.tokenizer import Tokenizer, load_tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.hugging_face.directory import write_model
+from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -38,7 +39,9 @@ class System:
     name: str
     library: str
     precision: str = "fp32"
-    is_grouped: bool = False  # Hugging Face at its best: by length, with little padding
+    is_grouped: bool = (
+        False  # Hugging Face at its best: by length, with little padding; of embed: all texts in one call
+    )
     is_compiled: bool = False  # Hugging Face's model, by `torch.compile`; bertkit's layers are compiled on CUDA
     without: tuple[str, ...] = ()  # fast ways that bertkit leaves out
 
@@ -47,7 +50,7 @@ class System:
 class Workload:
     """What all systems do."""
 
-    what: str  # "pretrain", "finetune", "predict", "prepare" or "batches"
+    what: str  # "pretrain", "finetune", "predict", "embed", "prepare" or "batches"
     data_dir: Path
     model_dir: Path  # where all models start
     config: BertConfig  # of that model
@@ -56,7 +59,7 @@ class Workload:
     batch_sequences: int
     steps_per_round: int
     num_threads: int
-    texts: tuple[str, ...] = ()  # of predict
+    texts: tuple[str, ...] = ()  # of predict and embed
     text_file: Path | None = None  # of prepare
     is_full: bool = False  # sequences of exactly `max_seq_length` tokens, cut from the text wherever they end
 
@@ -68,9 +71,22 @@ class Workload:
 class Ready(NamedTuple):
     """A system that has loaded what it needs."""
 
-    # the losses of the first batch without dropout, in float32 and in its precision; probabilities; or a number of tokens
+    # the losses of the first batch without dropout, in float32 and in its precision; probabilities; vectors; or a number of
+    # tokens
     first_result: Callable[[], Any]
     work: Callable[[int], int]  # does the round of a number; gives its number of tokens
+
+
+def embedding(workload: Workload, system: System, embed: Callable[[list[str]], NDArray[np.float32]]) -> Ready:
+    """Embed all texts, in one call where a system is grouped, else `batch_sequences` of them a call, as they come."""
+    texts, size = list(workload.texts), len(workload.texts) if system.is_grouped else workload.batch_sequences
+    ids = load_tokenizer(workload.model_dir)(texts)["input_ids"]
+    num_tokens = sum(min(len(each), workload.max_seq_length) for each in ids)
+
+    def answer() -> NDArray[np.float32]:
+        return np.concatenate([embed(texts[start : start + size]) for start in range(0, len(texts), size)])
+
+    return Ready(answer, lambda number: len(answer()) and num_tokens)
 
 
 class Batches:
@@ -117,20 +133,36 @@ def make_workload(settings: BenchSettings, what: str, scratch: Path, longest: in
     """Make in `scratch` what the user does not give: prepared text, texts, and a new model for up to `longest` tokens."""
     data_dir = _prepared_text(settings, scratch)
     dataset, model_dir = open_prepared(data_dir), scratch / f"model-{what}"
-    is_task = what in ("finetune", "predict")
-    shape: dict[str, Any] = asdict(settings.model)
-    shape["max_position_embeddings"] = max(shape["max_position_embeddings"], settings.max_seq_length, longest)
-    shape |= {"labels": ("follows", "random")} if is_task else {}
-    vocab_size, pad = max(settings.vocab_size, dataset.tokenizer.vocab_size), dataset.tokenizer.facts.pad
-    config = BertConfig(**shape, vocab_size=vocab_size, pad_token_id=pad)
-    _write_model(BertWithHeads(config, ("sequence",) if is_task else PRETRAINING_HEADS), dataset.tokenizer, model_dir)
+    if settings.model_dir is not None:
+        model_dir = resolve_model_dir(settings.model_dir)
+        config = load_packed(model_dir)[0].config
+    else:
+        config = _new_model(settings, what, dataset, longest, model_dir)
+    texts: tuple[str, ...] = ()
+    if what == "predict":
+        texts = _sentences(dataset, settings.num_texts)
+    elif what == "embed":
+        texts = _of_mixed_lengths(dataset, settings.num_texts, settings.max_seq_length)
     return Workload(
         what=what, data_dir=data_dir, model_dir=model_dir, config=config, device=choose_device(settings.device).type,
         max_seq_length=settings.max_seq_length, batch_sequences=settings.batch_sequences,
-        steps_per_round=settings.steps_per_round, num_threads=settings.num_threads,
-        texts=_sentences(dataset, settings.num_texts) if what == "predict" else (),
+        steps_per_round=settings.steps_per_round, num_threads=settings.num_threads, texts=texts,
         text_file=write_text(settings, settings.text_megabytes, scratch) if what == "prepare" else None,
     )  # fmt: skip
+
+
+def _new_model(
+    settings: BenchSettings, what: str, dataset: PreparedDataset, longest: int, model_dir: Path
+) -> BertConfig:
+    """Write a new model for some work, with the tokenizer of the text."""
+    heads = {"finetune": ("sequence",), "predict": ("sequence",), "embed": ()}.get(what, PRETRAINING_HEADS)
+    shape: dict[str, Any] = asdict(settings.model)
+    shape["max_position_embeddings"] = max(shape["max_position_embeddings"], settings.max_seq_length, longest)
+    shape |= {"labels": ("follows", "random")} if "sequence" in heads else {}
+    vocab_size, pad = max(settings.vocab_size, dataset.tokenizer.vocab_size), dataset.tokenizer.facts.pad
+    config = BertConfig(**shape, vocab_size=vocab_size, pad_token_id=pad)
+    _write_model(BertWithHeads(config, heads, with_pooler=what != "embed"), dataset.tokenizer, model_dir)
+    return config
 
 
 def _prepared_text(settings: BenchSettings, scratch: Path) -> Path:
@@ -159,6 +191,14 @@ def _sentences(dataset: PreparedDataset, count: int) -> tuple[str, ...]:
     places = torch.linspace(0, len(starts) - 2, min(count, len(starts) - 1)).long().tolist()
     tokens = [split.tokens(int(starts[place]), int(starts[place + 1] - starts[place])) for place in places]
     return tuple(dataset.tokenizer.decode(each.tolist()) for each in tokens)
+
+
+def _of_mixed_lengths(dataset: PreparedDataset, count: int, longest: int) -> tuple[str, ...]:
+    """Texts of 4 to `longest` tokens with [CLS] and [SEP], as many of each order of length, in a mixed order."""
+    shares = np.random.default_rng(0).permutation(count) / max(1, count - 1)
+    lengths = np.rint(4 * (longest / 4) ** shares).astype(np.int64) - 2
+    ids = _running_text(dataset.splits["train"], int(lengths.sum()))
+    return tuple(dataset.tokenizer.decode(each.tolist()) for each in np.split(ids, lengths.cumsum()[:-1]))
 
 
 def texts_of_length(data_dir: Path, length: int, count: int) -> tuple[str, ...]:

@@ -13,9 +13,10 @@ from bertkit.model.config import BertShape
 class BenchSettings:
     """`bertkit bench`."""
 
-    what: Literal["pretrain", "finetune", "predict", "prepare", "batches", "startup", "memory", "scaling"]
+    what: Literal["pretrain", "finetune", "predict", "embed", "prepare", "batches", "startup", "memory", "scaling"]
     model: BertShape
     data_dir: str | None
+    model_dir: str | None
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal["fp32", "bf16"]
     vocab_size: int
@@ -49,12 +50,13 @@ class BenchSettings:
             problems.append(f"lengths={list(self.lengths)}: expected 4 tokens or more, for [CLS] and [SEP] and text")
         if self.memory_gigabytes is not None and not self.memory_gigabytes > 0:
             problems.append(f"memory_gigabytes={self.memory_gigabytes}: expected a positive number")
-        if self.tricks and self.what not in ("pretrain", "finetune", "predict"):
+        if self.tricks and self.what not in ("pretrain", "finetune", "predict", "embed"):
             problems.append(f"tricks=true: has no effect with what={self.what}; leave it out")
         has_no_model = self.what in ("prepare", "batches", "startup")
         for name, has_effect, default in (
             ("precision", not has_no_model, "fp32"),
             ("num_threads", self.what != "startup", 1),
+            ("model_dir", self.what == "embed", None),
             ("text", self.what in ("prepare", "scaling"), None),
         ):
             if getattr(self, name) != default and not has_effect:
