@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Page
+from conftest import Page, minilm_dir
 
 from bertkit.bench import bertkit_way, hugging_face
+from bertkit.bench.compare import systems_of
 from bertkit.bench.rounds import check_same, held, measure, one_round, started
 from bertkit.bench.scaling import curves_of, exponent, plan
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, Ready, System, Workload, make_workload
@@ -56,6 +57,33 @@ def test_first_losses_and_answers_agree(what: str, way: str, prepared_dir: Path,
         firsts[2][0] *= 1 + 2e-4
     with pytest.raises(ParityError, match="bertkit and Hugging Face did not do the same work"):
         check_same(what, systems, firsts)
+
+
+def test_vectors_agree_or_are_not_compared(prepared_dir: Path, tmp_path: Path) -> None:
+    workload = small_workload("embed", prepared_dir, tmp_path)
+    systems = systems_of(settings_of("what=embed", *SMALL))
+    assert [(each.library, each.is_grouped) for each in systems] == [
+        (HUGGING_FACE, False), (HUGGING_FACE, True), (BERTKIT, False), (BERTKIT, True)
+    ]  # fmt: skip
+    ready = [(bertkit_way if each.library == BERTKIT else hugging_face).embed(workload, each) for each in systems]
+    firsts = [each.first_result() for each in ready]
+    assert {first.shape for first in firsts} == {(5, 128)}
+    check_same("embed", systems, firsts)
+    assert len({each.work(0) for each in ready}) == 1  # the same tokens
+    firsts[3][4, 7] += 2e-5
+    with pytest.raises(ParityError, match=r"one call and sentence-transformers .* did not do the same work"):
+        check_same("embed", systems, firsts)
+    for arguments in (["what=predict", "model_dir=x"], ["what=pretrain", "model_dir=x"]):
+        with pytest.raises(InputError, match="model_dir=x: has no effect with what=p"):
+            settings_of(*arguments)
+
+
+@pytest.mark.slow
+def test_embedding_as_a_service_does_it_is_twice_as_fast(tmp_path: Path) -> None:
+    arguments = ["what=embed", f"model_dir={minilm_dir()}", "num_texts=64", "rounds=3", "device=cpu"]
+    results = {each["name"]: each for each in bench(tmp_path / "bench.json", *arguments)}
+    assert results["bertkit fp32, 16 texts a call"]["ratio"] >= 2
+    assert results["bertkit fp32, one call"]["ratio_to_best"] > 1
 
 
 def test_grouped_batches_are_the_same_sequences_with_less_padding(prepared_dir: Path, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LAYERS, POSITIONS, small_model
+from conftest import HEADS, LAYERS, POSITIONS, minilm_dir, small_model
 
-from bertkit import export_model
+from bertkit import export_model, load_model
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.model.heads import BertOutput, PaddedBert
 
@@ -69,8 +69,56 @@ def test_equal_to_transformers(models: tuple[PaddedBert, Any], name: str, segmen
     assert rows.any()
     nsp = (out.logits["next_sentence"] - reference.seq_relationship_logits)[rows].abs().max()
     assert float(nsp) <= 1e-10
+    assert out.attentions is None
     assert not out.last_hidden_state[~is_token].any()
     assert not out.logits["masked_lm"][~is_token].any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MASKS)
+def test_attentions_equal_to_transformers(models: tuple[PaddedBert, Any], name: str) -> None:
+    """On the queries that are tokens; those of padding are zeros here, and of no use there."""
+    ours, theirs = models
+    theirs.set_attn_implementation("eager")
+    ids, mask = torch.randint(1, 50, (B, T), generator=torch.Generator().manual_seed(1)), MASKS[name]
+    out, plain = ours(ids, mask, output_attentions=True), ours(ids, mask)
+    reference = theirs(input_ids=ids, attention_mask=mask, output_attentions=True).attentions
+    theirs.set_attn_implementation("sdpa")
+    is_token = torch.ones(B, T).bool() if mask is None else mask.bool()
+    assert len(out.attentions) == len(reference) == LAYERS
+    for weights, expected in zip(out.attentions, reference, strict=True):
+        assert weights.shape == (B, HEADS, T, T)
+        rows = weights.transpose(1, 2)[is_token]
+        assert float((rows - expected.transpose(1, 2)[is_token]).abs().max()) <= 1e-10
+        assert float((rows.sum(-1) - 1).abs().max()) <= 1e-10
+        assert not weights.transpose(1, 2)[~is_token].any()
+        assert not weights.movedim(3, 1)[~is_token].any()
+    assert torch.equal(out.last_hidden_state, plain.last_hidden_state)
+    assert out.hidden_states is None
+
+
+@torch.no_grad()
+def test_attentions_of_a_real_model() -> None:
+    from transformers import AutoModel
+
+    theirs = AutoModel.from_pretrained(minilm_dir(), attn_implementation="eager").eval()
+    ids = torch.randint(1000, 20000, (3, 29), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(29) < torch.tensor([29, 7, 18])[:, None]).long()
+    expected = theirs(ids, mask, output_attentions=True).attentions
+    found = load_model(minilm_dir())(ids, mask, output_attentions=True).attentions
+    assert len(found) == len(expected) == 6
+    rows = mask.bool()
+    differences = [float((a - b).transpose(1, 2)[rows].abs().max()) for a, b in zip(found, expected, strict=True)]
+    assert max(differences) <= 1e-6, differences
+
+
+def test_attentions_carry_gradients_and_want_no_dropout() -> None:
+    model = PaddedBert(small_model()).eval()
+    ids = torch.randint(1, 100, (2, 5))
+    model(ids, output_attentions=True).attentions[-1][0, 1, 2, 3].backward()
+    assert model.model.bert.embeddings.token.weight.grad.abs().max() > 0
+    with pytest.raises(ValueError, match=r"weights are given without dropout; call model.eval\(\) first"):
+        model.train()(ids, output_attentions=True)
 
 
 @torch.no_grad()
