@@ -64,25 +64,27 @@ def attend(
     return torch.cat(contexts)
 
 
-def attention_weights(query: Tensor, key: Tensor, layout: Layout) -> Tensor:
-    """Give the softmax of query . key / sqrt(H) itself, which no fast way keeps: for views, and as a reference.
+def attend_keeping(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """`attend` as two matrix products over a padded batch, which give the weights too: for views, and as a reference.
 
     Args:
-        query: (S, N, H), as `key`.
+        query: (S, N, H), as `key` and `value`.
         key: what the queries are compared with.
+        value: what is taken.
         layout: where the sequences lie; T is its longest.
 
     Returns:
-        (B, N, T, T): for each query its shares of the keys; zeros in the rows and columns of padding.
+        The context, (S, N, H); and for each query its shares of the keys, (B, N, T, T), with zeros in the rows and columns of
+        padding.
     """
     num_sequences, longest = len(layout.bounds) - 1, layout.longest
-    q, k = (
-        pad(packed, layout.slots, num_sequences, longest).transpose(1, 2) for packed in (query, key)
-    )  # (B, N, T, H)
+    q, k, v = (pad(packed, layout.slots, num_sequences, longest).transpose(1, 2) for packed in (query, key, value))
     columns = torch.arange(longest, device=query.device)
     is_token = (columns < layout.bounds.diff()[:, None])[:, None, None]  # (B, 1, 1, T)
-    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~is_token, -torch.inf)
-    return torch.softmax(scores, -1) * is_token.transpose(-1, -2)
+    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~is_token, -torch.inf)  # (B, N, T, T)
+    weights = torch.softmax(scores, -1) * is_token.transpose(-1, -2)
+    context = (weights @ v).transpose(1, 2).flatten(0, 1)  # (B * T, N, H)
+    return context.index_select(0, layout.slots), weights
 
 
 class MultiHeadAttention(nn.Module):
@@ -103,16 +105,19 @@ class MultiHeadAttention(nn.Module):
         self.dropout_prob = config.attention_probs_dropout_prob
         self.attend = attend  # replaced by `compile_layers`
 
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """Mix the tokens of each sequence: (S, D) -> (S, D)."""
-        query, key, value = (self._by_head(projection(hidden)) for projection in (self.query, self.key, self.value))
-        dropout_prob = self.dropout_prob if self.training else 0.0
-        context = self.attend(query, key, value, layout, dropout_prob, self.fast)
+    def forward(self, hidden: Tensor, layout: Layout, kept: list[Tensor] | None = None) -> Tensor:
+        """Mix the tokens of each sequence: (S, D) -> (S, D).
+
+        `kept` takes the weights, (B, N, T, T), where they are asked for: without dropout, and not in the fastest way.
+        """
+        query, key, value = (
+            projection(hidden).unflatten(1, (self.num_heads, -1))  # (S, N, H)
+            for projection in (self.query, self.key, self.value)
+        )
+        if kept is None:
+            dropout_prob = self.dropout_prob if self.training else 0.0
+            context = self.attend(query, key, value, layout, dropout_prob, self.fast)
+        else:
+            context, weights = attend_keeping(query, key, value, layout)
+            kept.append(weights)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]
-
-    def weights(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """Give what `forward` weighs the values with, without dropout: (S, D) -> (B, N, T, T)."""
-        return attention_weights(self._by_head(self.query(hidden)), self._by_head(self.key(hidden)), layout)
-
-    def _by_head(self, projected: Tensor) -> Tensor:
-        return projected.view(len(projected), self.num_heads, -1)  # (S, N, H)

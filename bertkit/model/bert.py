@@ -5,8 +5,6 @@ Axes: B sequences, S packed tokens, D hidden_size, F intermediate_size, L layers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -58,9 +56,9 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """(S, D) -> (S, D)."""
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, layout)))
+    def forward(self, hidden: Tensor, layout: Layout, kept: list[Tensor] | None = None) -> Tensor:
+        """(S, D) -> (S, D); `kept` takes the attention weights where they are asked for."""
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, layout, kept)))
         hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return hidden
 
@@ -72,11 +70,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
 
-    def forward(self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False) -> list[Tensor]:
+    def forward(
+        self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, kept: list[Tensor] | None = None
+    ) -> list[Tensor]:
         """Give the last output, (S, D), or the input and the output of every layer, L + 1 times (S, D)."""
         hidden_states = [hidden]
         for layer in self.layers:
-            output = layer(hidden_states[-1], layout)
+            output = layer(hidden_states[-1], layout, kept)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         return hidden_states
 
@@ -104,7 +104,12 @@ class Bert(nn.Module):
         self.pooler = Pooler(config) if with_pooler else None
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout, output_hidden_states: bool = False
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        layout: Layout,
+        output_hidden_states: bool = False,
+        kept: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Encode packed tokens.
 
@@ -113,19 +118,15 @@ class Bert(nn.Module):
             token_type_ids: 0 for the first segment, 1 for the second, (S,).
             layout: where the sequences lie.
             output_hidden_states: give the output of every layer.
+            kept: takes the attention weights of every layer, L of (B, N, T, T), T the longest; None where nobody asks.
 
         Returns:
             The last hidden state, (S, D), or all L + 1 of them; and the pooled output (B, D), None without a pooler.
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout)
-        hidden_states = self.encoder(embedded, layout, output_hidden_states)
+        hidden_states = self.encoder(embedded, layout, output_hidden_states, kept)
         pooled = self.pooler(hidden_states[-1][layout.starts]) if self.pooler is not None else None
         return hidden_states, pooled
-
-    def attentions(self, hidden_states: Sequence[Tensor], layout: Layout) -> list[Tensor]:
-        """Give the attention weights of every layer, L of (B, N, T, T), from its input: from all L + 1 hidden states."""
-        inputs = zip(self.encoder.layers, hidden_states, strict=False)  # the last output goes into no layer
-        return [layer.attention.weights(hidden, layout) for layer, hidden in inputs]  # type: ignore[operator, union-attr]
 
 
 def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> None:

@@ -123,6 +123,7 @@ class BertWithHeads(nn.Module):
         layout: Layout,
         masked_positions: Tensor | None = None,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> BertOutput:
         """Encode packed tokens and apply every head.
 
@@ -132,8 +133,15 @@ class BertWithHeads(nn.Module):
             layout: where the sequences lie.
             masked_positions: indices into S that the masked LM head looks at, (M,); None for all of them.
             output_hidden_states: give the output of every layer.
+            output_attentions: give the attention weights of every layer, T the longest sequence's tokens.
+
+        Raises:
+            ValueError: attention weights are asked for in training mode.
         """
-        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states)
+        if output_attentions and self.training:
+            raise ValueError("output_attentions=True: weights are given without dropout; call model.eval() first")
+        kept: list[Tensor] | None = [] if output_attentions else None
+        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states, kept)
         last = hidden_states[-1]
         logits: dict[str, Tensor] = {}
         for name, head in self.heads.items():
@@ -142,7 +150,8 @@ class BertWithHeads(nn.Module):
                 logits[name] = head(looked_at, self.bert.embeddings.token.weight)
             else:
                 logits[name] = head(pooled if name in POOLED_HEADS else last)
-        return BertOutput(last, pooled, logits, tuple(hidden_states) if output_hidden_states else None)
+        kept_states = tuple(hidden_states) if output_hidden_states else None
+        return BertOutput(last, pooled, logits, kept_states, None if kept is None else tuple(kept))
 
 
 class PaddedBert(nn.Module):
@@ -174,23 +183,22 @@ class PaddedBert(nn.Module):
             attention_mask: 1 for tokens, 0 for padding, (B, T); None when all are tokens.
             token_type_ids: (B, T); None when all are 0.
             output_hidden_states: give the output of every layer.
-            output_attentions: give the attention weights of every layer. They are computed beside the forward pass, from
-                the input of each layer, since the fast kernels do not keep them; without dropout, so in eval mode only.
+            output_attentions: give the attention weights of every layer; in evaluation mode only, without dropout. The
+                fast kernels do not keep them, so attention is then computed in the plain way.
 
         Raises:
             ValueError: the sequences are longer than the model's positions, one has no token, the inputs have other
                 shapes, or attention weights are asked for in training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
-        if output_attentions and self.training:
-            raise ValueError("output_attentions=True: weights are given without dropout; call model.eval() first")
         num_sequences, num_columns = ids.shape
         indices, layout = unpad(mask)
         out = self.model(
             ids.reshape(-1)[indices],
             types.reshape(-1)[indices],
             layout,
-            output_hidden_states=output_hidden_states or output_attentions,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
         )
 
         def padded(packed: Tensor) -> Tensor:
@@ -199,11 +207,10 @@ class PaddedBert(nn.Module):
         logits = {name: value if name in POOLED_HEADS else padded(value) for name, value in out.logits.items()}
         if "choice" in logits:
             logits["choice"] = logits["choice"].view(len(input_ids), -1)
-        hidden_states = tuple(map(padded, out.hidden_states)) if output_hidden_states else None
+        hidden_states = tuple(map(padded, out.hidden_states)) if out.hidden_states is not None else None
         attentions = None
-        if output_attentions:
-            weights = self.model.bert.attentions(out.hidden_states, layout)
-            attentions = tuple(pad_both(each, layout, indices, num_columns) for each in weights)
+        if out.attentions is not None:
+            attentions = tuple(pad_both(each, layout, indices, num_columns) for each in out.attentions)
         return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
 
     def _checked(

@@ -10,10 +10,10 @@ import torch
 from conftest import small_model
 
 from bertkit.fast import ALL, PLAIN, FastWays
-from bertkit.model.attention import MultiHeadAttention, attend, attention_weights
+from bertkit.model.attention import MultiHeadAttention, attend, attend_keeping
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout, pad
+from bertkit.model.layout import Layout
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
 
@@ -47,16 +47,16 @@ def test_attend_is_the_equation() -> None:
     np.testing.assert_allclose(context.numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_the_weights_are_those_of_the_equation() -> None:
-    """Times the values they are the context, of whatever kernel."""
+def test_keeping_the_weights_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(sum(LENGTHS), 3, 13, generator=generator).double() for _ in range(3))
     layout = Layout.from_lengths(torch.tensor(LENGTHS))
-    weights = attention_weights(query, key, layout)
-    values = pad(value, layout.slots, len(LENGTHS), max(LENGTHS)).transpose(1, 2)
-    context = (weights @ values).transpose(1, 2).flatten(0, 1)[layout.slots]
-    assert weights.shape == (len(LENGTHS), 3, 11, 11)
+    context, weights = attend_keeping(query, key, value, layout)
     assert float((context - attend(query, key, value, layout)).abs().max()) <= 1e-12
+    assert weights.shape == (len(LENGTHS), 3, 11, 11)
+    for row, length in zip(weights, LENGTHS, strict=True):
+        assert float((row[:, :length, :length].sum(-1) - 1).abs().max()) <= 1e-12
+        assert float(row.sum()) == pytest.approx(3 * length)  # nothing elsewhere
 
 
 def batch(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

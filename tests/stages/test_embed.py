@@ -19,7 +19,7 @@ from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.tasks.files import readers
 
-TEXTS = ["kan lon", "", "mir " * 30, "kar, lor", "Ünï \u2028 日本"]
+TEXTS = ["kan lon", "", "mir " * 60, "kar, lor", "Ünï \u2028 日本"]
 
 
 @pytest.fixture(scope="module")
