@@ -1,7 +1,8 @@
 """bertkit: pretrain and fine-tune BERT.
 
 `prepare`, `pretrain`, `finetune`, `evaluate` and `export` are the commands; `load_model`, `load_tokenizer`,
-`load_predictor` and `load_embedder` open what they made, or any other BERT. All are imported on first use: `import bertkit` costs milliseconds.
+`load_predictor` and `load_embedder` open what they made, or any other BERT. All are imported on first use: `import bertkit`
+costs milliseconds.
 """
 
 from typing import TYPE_CHECKING, Any

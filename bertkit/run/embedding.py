@@ -144,10 +144,7 @@ def load_embedder(
     Raises:
         InputError: the directory cannot be loaded, or a value is not one of those above.
     """
-    if pooling not in ("mean", "cls", "max", None):
-        raise InputError(f"pooling={pooling!r}: expected mean, cls or max")
-    if precision not in ("fp32", "bf16") or device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"precision={precision!r}, device={device!r}: expected fp32 or bf16, and auto, cpu or cuda")
+    _check(pooling=pooling, device=device, precision=precision)
     for name, value, least in (("max_seq_length", max_seq_length, 3), ("batch_tokens", batch_tokens, 1)):
         if value is not None and value < least:
             raise InputError(f"{name}={value}: expected at least {least}")
@@ -170,3 +167,15 @@ def load_embedder(
     model.use(fast.choose("auto"))
     num_tokens = batch_tokens or shares.TOKENS_AT_ONCE[chosen.type]
     return Embedder(model.eval().to(chosen), tokenizer, said, precision, num_tokens)
+
+
+def _check(**given: object) -> None:
+    """Refuse what the annotations of `load_embedder` do not allow, which a caller need not have checked."""
+    allowed = {
+        "pooling": ("mean", "cls", "max", None),
+        "device": ("auto", "cpu", "cuda"),
+        "precision": ("fp32", "bf16"),
+    }
+    for name, value in given.items():
+        if value not in allowed[name]:
+            raise InputError(f"{name}={value!r}: expected {' or '.join(str(each) for each in allowed[name])}")

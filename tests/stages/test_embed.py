@@ -29,7 +29,7 @@ def model_dir(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def expected(model_dir: Path) -> np.ndarray:
-    return load_embedder(model_dir, device="cpu")(TEXTS)
+    return load_embedder(model_dir, device="cpu").embed(TEXTS)[0]
 
 
 @pytest.fixture(autouse=True)
