@@ -17,7 +17,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -108,9 +108,15 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
                 changes = [text for text in overrides if text.startswith("task.")]
                 known |= {"task": _keys_of_tasks()} if changes else {}
             given = _check_overrides(overrides, known, groups)
-            none = {(group, "null") for group in groups}
+            none = {(group, "null") for group in groups}  # which Hydra does not have
             kept = [text for text in overrides if text not in changes and text.partition("=")[::2] not in none]
-            composed = hydra_compose(command, overrides=[*kept, *searchpath])  # Hydra has no null for a group
+            values = OverridesParser.create().parse_overrides([text for text in kept if text not in choices])
+            if all(one.type is OverrideType.CHANGE and one.key_or_group not in groups for one in values):
+                composed = with_choices  # composing again would give the same, for twice the time
+                for one in values:
+                    OmegaConf.update(composed, one.key_or_group, one.value(), merge=True)
+            else:
+                composed = hydra_compose(command, overrides=[*kept, *searchpath])
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
