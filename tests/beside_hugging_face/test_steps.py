@@ -87,7 +87,7 @@ def text(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("made up", 50),
+        ("made up", 30),
         pytest.param("made up", 200, marks=pytest.mark.slow),
         pytest.param("books", 200, marks=pytest.mark.slow),
     ],

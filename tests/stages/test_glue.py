@@ -6,7 +6,6 @@ import json
 import signal
 import statistics
 import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_model
+from forks import KILL
 
 from bertkit import export_model
 from bertkit.cli import run
@@ -109,14 +109,14 @@ def state_of(directory: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
 
 
-def kill_half_way(command: list[str], half_way: Path) -> None:
+def kill_half_way(command: list[str | Path], half_way: Path) -> None:
     """Start the command, and kill it when a file of the second half of its work appears."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not half_way.exists():
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
+    process.send_signal(KILL)
     process.communicate(timeout=60)
-    assert process.returncode == -9
+    assert process.returncode == -signal.SIGKILL
 
 
 def check_resumed(command: list[str], output: Path, done: list[Path]) -> None:
@@ -139,12 +139,12 @@ def check_resumed(command: list[str], output: Path, done: list[Path]) -> None:
 
 
 def test_two_tasks_killed_half_way(
-    glue_dir: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    glue_dir: Path, start: Path, tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "glue"
     command = arguments(glue_dir, start, output, "tasks=[rte,mnli,ax]")
     mnli = output / "mnli" / "seed-0"
-    kill_half_way([sys.executable, "-m", "bertkit", *command], mnli / "metrics.jsonl")
+    kill_half_way([python, "-m", "bertkit", *command], mnli / "metrics.jsonl")
     assert not (mnli / "eval.json").exists()
     check_resumed(command, output, [output / "rte" / "seed-0", output / "rte" / "seed-1"])
     capsys.readouterr()
@@ -221,11 +221,13 @@ def test_a_missing_task_is_refused_before_anything_is_trained(
 
 
 @pytest.mark.slow
-def test_all_of_glue_killed_half_way(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_of_glue_killed_half_way(
+    start: Path, tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     glue_dir = write_glue(tmp_path / "data")
     output = tmp_path / "glue"
     command = arguments(glue_dir, start, output)
-    kill_half_way([sys.executable, "-m", "bertkit", *command], output / "mnli" / "seed-1" / "metrics.jsonl")
+    kill_half_way([python, "-m", "bertkit", *command], output / "mnli" / "seed-1" / "metrics.jsonl")
     first_half = [f"{task}/seed-{seed}" for task in ("cola", "sst2", "mrpc", "stsb", "qqp") for seed in (0, 1)]
     check_resumed(command, output, [output / name for name in first_half])
     counts = check_archive(output / "submission.zip")
