@@ -470,7 +470,7 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(
     prepared_dir: Path, whole: Path, tmp_path: Path, python: Path
 ) -> None:
     """One run, stopped at random moments again and again, against one that was never stopped."""
-    codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 4, random.Random(3), *MANY_STEPS)
+    codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(3), *MANY_STEPS)
     assert any(codes), "no stop came in time"
     assert final_weights(tmp_path / "stopped") == final_weights(whole)
     rows = [

@@ -166,10 +166,10 @@ def uncased() -> Tokenizer:
 
 
 def test_windows_are_googles_and_hugging_faces() -> None:
-    """Every seventh question: run_squad.py's loop, and the fast tokenizer's own overflowing tokens."""
+    """Every 23rd question: run_squad.py's loop, and the fast tokenizer's own overflowing tokens."""
     from transformers import BertTokenizer
 
-    examples, tokenizer = squad("1.1")[::7], uncased()
+    examples, tokenizer = squad("1.1")[::23], uncased()
     theirs = BertTokenizer(vocab=dict(tokenizer.backend.get_vocab()), do_lower_case=True)
     differ = 0
     for max_seq_length, size in ((384, 128), (128, 32)):
