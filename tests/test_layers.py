@@ -119,8 +119,8 @@ def test_every_room_has_a_rule_and_every_command_a_page() -> None:
 FORBIDDEN = [
     ("bertkit.stages.pretrain", "bertkit.stages.evaluate.run"),  # a stage imports a stage
     ("bertkit.run.trainer", "bertkit.stages.pretrain.run"),  # a helper imports a stage
-    ("bertkit.data.collate", "bertkit.model.layout.Layout"),  # siblings
-    ("bertkit.data.collate", "bertkit.train.losses.LossTerm"),
+    ("bertkit.data.masking", "bertkit.model.layout.Layout"),  # siblings
+    ("bertkit.data.masking", "bertkit.train.losses.LossTerm"),
     ("bertkit.model.heads", "bertkit.data.tokenizer.Tokenizer"),
     ("bertkit.model.heads", "bertkit.train.losses.LossTerm"),
     ("bertkit.train.loop", "bertkit.model.layout.Layout"),

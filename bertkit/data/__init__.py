@@ -6,10 +6,10 @@
 3. Documents -> ids: encoded_documents.py shares the text out among processes and keeps the result on the disk;
    word_cache.py remembers what was tokenized.
 4. Ids -> dataset: splitting.py holds documents out, prepared.py is the dataset on the disk; statistics.py counts,
-   describes, and says what is wrong. merging.py makes one of what several machines have encoded.
+   describes, and says what is wrong. What several machines have encoded becomes one dataset.
 5. Documents -> pairs: segments.py, drawn by keys (keyed_random.py).
-6. Pairs -> masks: masking.py.
-7. Examples -> batch: sampling.py says which examples make up a step, and keeps the pairs of an epoch; collate.py packs.
+6. Pairs -> masks -> a packed batch: masking.py.
+7. Batches -> step: sampling.py says which examples make up a step, and keeps the pairs of an epoch.
 
 Instead of 5 to 7, google.py draws the fixed instances of the original, and instances.py stores and prints them.
 
@@ -20,8 +20,7 @@ Doors:
     tokenizer          text to ids and back
     google_words       text to words by Google's rules
     encoded_documents  documents to ids, in several processes, and what they leave on the disk
-    merging            the same from several machines
-    splitting          encoded documents to splits
+    splitting          encoded documents, also of several machines, to splits
     statistics         what a dataset has, and what is wrong with its text
     prepared           the dataset on the disk
     instances          the fixed instances on the disk, and as JSON lines

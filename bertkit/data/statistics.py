@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.data.collate import assemble
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.encoded_documents import EncodedDocuments
 from bertkit.data.instances import has_instances, open_instances
+from bertkit.data.masking import assemble
 from bertkit.data.prepared import PreparedDataset
 from bertkit.data.segments import document_pairs, select
 
