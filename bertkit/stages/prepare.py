@@ -31,8 +31,7 @@ from bertkit.data.encoded_documents import (
     text_sha256_of_files,
 )
 from bertkit.data.instances import Instances, make_instances
-from bertkit.data.merging import ONLY_OF_A_SHARD, open_shards
-from bertkit.data.splitting import write_splits
+from bertkit.data.splitting import ONLY_OF_A_SHARD, open_shards, write_splits
 from bertkit.data.statistics import describe, find_faults
 from bertkit.data.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.errors import InputError

@@ -4,12 +4,10 @@ Doors:
 
     config       the settings
     losses       loss terms: a sum and a count
-    schedule     the learning rate of a step
-    optimizer    AdamW, LAMB, clipping
+    optimizer    AdamW, LAMB, clipping, the learning rate of a step
     loop         the training step; evaluation
-    step_report  what a step did
-    shares       which process takes which micro-batches
+    step_report  what a step did, and metrics.jsonl
+    shares       which process takes which micro-batches; sums in one order
     processes    devices, processes and what they say to one another
     checkpoint   durable saves and strict loads
-    log          metrics.jsonl
 """

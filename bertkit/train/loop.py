@@ -29,9 +29,8 @@ from torch import Tensor, nn
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.processes import Accelerator, gather_in_order, sum_over_processes
-from bertkit.train.shares import parts_of_process
+from bertkit.train.shares import TreeSum, exchange_and_add, parts_of_process
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepReport
-from bertkit.train.summation import TreeSum, exchange_and_add
 
 
 class MicroBatch(Protocol):
@@ -79,7 +78,7 @@ class Course:
         max_grad_norm: the global norm is clipped to this.
         seed: of the dropout, which is a function of (seed, step, micro-batch).
         num_parts: add the gradients of so many parts of the global batch in one order, the same for every number of
-            processes (`summation`); None leaves the order to data-parallel training.
+            processes (`shares`); None leaves the order to data-parallel training.
         skip_steps: steps, counted from 1 as in the log, whose batches are left out.
     """
 
@@ -225,7 +224,7 @@ class _AnyOrder:
 
 
 class _InOrder:
-    """Gradients of the parts of a batch, added in the order of `summation` whatever the processes."""
+    """Gradients of the parts of a batch, added in the order of `shares` whatever the processes."""
 
     scale = 1
 

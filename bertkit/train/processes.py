@@ -1,6 +1,6 @@
 """The processes of a run, as training sees them: how they find each other, and everything that they say to one another.
 
-One home for collectives; the sum of gradients in one order has its own, `summation`.
+One home for collectives; the sum of gradients in one order is in `shares`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
-"""What an optimizer step did, to be read without holding up the device."""
+"""What an optimizer step did, to be read without holding up the device; and metrics.jsonl, a row for each logged step."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertkit.errors import NumericsError
+from bertkit.files import write_durably
 
 
 class Numbers:
@@ -124,3 +129,46 @@ class StepReport:
                 "them or unharmed by them: run again with data.skip_steps= the skipped steps of metrics.jsonl, or "
                 "elsewhere with a lower optimizer.peak_learning_rate"
             )
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the log; what is no row is left out: a last line cut short by a crash, blocks that a power cut kept from the disk."""
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
+
+
+class MetricsLog:
+    """Appends to metrics.jsonl; cut back to the checkpoint on resume."""
+
+    def __init__(self, path: Path, last_step: int) -> None:
+        """Open the log and forget every row after `last_step`, which will be trained again."""
+        kept = [json.dumps(row) + "\n" for row in read_metrics(path) if row["step"] <= last_step]
+        write_durably(path, "".join(kept))
+        self._file = path.open("a", encoding="utf-8")
+        self._is_synced = True
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append one row."""
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        self._is_synced = False
+
+    def sync(self) -> None:
+        """Flush the rows to the disk, before a checkpoint says that their steps are done: a power cut leaves no gap then."""
+        if not self._is_synced:
+            os.fsync(self._file.fileno())
+            self._is_synced = True
+
+    def close(self) -> None:
+        """Flush the rows to the disk, and close the file."""
+        self.sync()
+        self._file.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.train.log import MetricsLog, read_metrics
+from bertkit.train.step_report import MetricsLog, read_metrics
 
 
 def write(path: Path, steps: range, last_step: int) -> None:
@@ -69,7 +69,7 @@ def test_what_a_power_cut_leaves_is_healed(tmp_path: Path) -> None:
 SYNCS = """
 import sys
 from pathlib import Path
-from bertkit.train.log import MetricsLog
+from bertkit.train.step_report import MetricsLog
 
 log = MetricsLog(Path(sys.argv[1]), 0)
 log.write({"step": 1})

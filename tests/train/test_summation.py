@@ -9,8 +9,7 @@ from torch import Tensor
 
 from bertkit.errors import InputError
 from bertkit.train import shares
-from bertkit.train.shares import num_parts_for
-from bertkit.train.summation import TreeSum
+from bertkit.train.shares import TreeSum, num_parts_for
 
 
 class Written(torch.Tensor):
