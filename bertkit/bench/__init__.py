@@ -2,5 +2,5 @@
 
     run   the command `bench`
 
-workload: what is done; bertkit_way, hugging_face: who does it; rounds: their turns; compare, scaling: what is asked.
+workload: what is done; bertkit_way, hugging_face: who does it; rounds: their turns; scaling: growth and memory.
 """

@@ -18,10 +18,9 @@ from bertkit.files import read_json
 from bertkit.interop.load import load_packed
 from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.answers import answer_here
 from bertkit.run.embedding import load_embedder
 from bertkit.run.objective import pretraining_losses, task_losses
-from bertkit.run.task_model import open_task_model
+from bertkit.run.task_model import answer_here, open_task_model
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.shapes import make_features
 from bertkit.train import loop, processes, shares

@@ -1,23 +1,41 @@
-"""The command `bench`: bertkit beside Hugging Face, on the same work -> tables, JSON, a page."""
+"""The command `bench`: bertkit beside Hugging Face, on the same work -> tables, JSON, a page.
+
+How fast, and with how much memory: rates, and their ratios to those of Hugging Face in the same rounds.
+"""
 
 from __future__ import annotations
 
 import datetime
 import re
 import shlex
+import statistics
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from bertkit.bench.compare import compare, compare_startup
+from bertkit.bench.bertkit_way import fast_ways
+from bertkit.bench.rounds import measure
 from bertkit.bench.scaling import compare_memory, compare_scaling
+from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, make_workload
 from bertkit.config import to_mapping
+from bertkit.errors import ParityError
 from bertkit.files import to_json, write_durably
 from bertkit.settings.bench import BenchSettings
-from bertkit.view.bench_page import bench_page
+from bertkit.train.processes import choose_device
+from bertkit.view.bench_page import Findings, Result, bench_page, rates_found
+
+WITHOUT_A_MODEL = {
+    "prepare": ("Hugging Face: datasets, map", "bertkit prepare"),
+    "batches": ("Hugging Face: masks and padding of ready pairs", "bertkit: pairs, order, masks, packing"),
+}
 
 
 def run(settings: BenchSettings) -> None:
@@ -48,6 +66,91 @@ def run(settings: BenchSettings) -> None:
     else:
         text = to_json({**facts, "settings": to_mapping(settings), "unit": found.unit, "results": list(found.results)})
     write_durably(Path(settings.output), text)
+
+
+def compare(settings: BenchSettings) -> Findings:
+    """Let all systems do the same work, in turn."""
+    systems = systems_of(settings)
+    names = [system.name for system in systems]
+    with tempfile.TemporaryDirectory(prefix="bertkit-bench-") as scratch:
+        workload = make_workload(settings, settings.what, Path(scratch))
+        rounds = measure(workload, systems, settings.rounds)
+        text = 0.0 if workload.text_file is None else workload.text_file.stat().st_size / 1e6
+    rates = [[(text or each.num_tokens) / each.seconds for each in of_system] for of_system in rounds]
+    peaks = [max(each.megabytes for each in of_system) for of_system in rounds]
+    ways_of_theirs = sum(system.library == HUGGING_FACE for system in systems)
+    results = results_of(dict(zip(names, rates, strict=True)), peaks, names[ways_of_theirs - 1])
+    return rates_found("MB/s" if text else "tokens/s", results)
+
+
+def systems_of(settings: BenchSettings) -> list[System]:
+    """Choose what is compared: Hugging Face at its default first, at its best last, then bertkit."""
+    precision, what, device = settings.precision, settings.what, choose_device(settings.device).type
+    if what in WITHOUT_A_MODEL:
+        theirs, ours = WITHOUT_A_MODEL[what]
+        return [System(theirs, HUGGING_FACE), System(ours, BERTKIT)]
+    if what == "embed":
+        return _systems_that_embed(settings, fast_ways(device))
+    default, found = "one at a time" if what == "predict" else "padded to max_seq_length", []
+    for each in dict.fromkeys(("fp32", precision)):
+        found.append(System(f"Hugging Face {each}, {default}", HUGGING_FACE, each))
+        found.append(System(f"Hugging Face {each}, grouped by length", HUGGING_FACE, each, is_grouped=True))
+    if device == "cuda" and what != "predict":
+        found.append(System(f"Hugging Face {precision}, compiled", HUGGING_FACE, precision, is_compiled=True))
+    found.append(System(f"bertkit {precision}", BERTKIT, precision))
+    return found + (_without_each(found[-1], fast_ways(device)) if settings.tricks else [])
+
+
+def _without_each(system: System, names: Sequence[str]) -> list[System]:
+    """Give a system without each of its fast ways, one at a time, and without all of them."""
+    left_out = [*((f"without {name}", (name,)) for name in names), ("plain", tuple(names))]
+    return [replace(system, name=f"{system.name}, {label}", without=without) for label, without in left_out]
+
+
+def _systems_that_embed(settings: BenchSettings, fast: Sequence[str]) -> list[System]:
+    calls, precision = {f"{settings.batch_sequences} texts a call": False, "one call": True}, settings.precision
+    found = [
+        System(f"{name} {each}, {label}", library, each, is_grouped)
+        for library, name in ((HUGGING_FACE, "sentence-transformers"), (BERTKIT, "bertkit"))
+        for each in dict.fromkeys(("fp32", precision))
+        for label, is_grouped in calls.items()
+        if library == HUGGING_FACE or each == precision
+    ]
+    return found + (_without_each(found[-1], fast) if settings.tricks else [])
+
+
+def results_of(rates: Mapping[str, Sequence[float]], peaks: Sequence[float], best: str) -> list[Result]:
+    """Summarise the rates of every round; the first system is what the others are compared with, and then the best."""
+
+    def ratios(name: str, base: str) -> list[float]:
+        return [fast / slow for fast, slow in zip(rates[name], rates[base], strict=True)]
+
+    results, first = [], next(iter(rates))
+    for name, peak in zip(rates, peaks, strict=True):
+        to_first, to_best = ratios(name, first), statistics.median(ratios(name, best)) if best != first else None
+        middle, low, high = statistics.median(to_first), min(to_first), max(to_first)
+        results.append(Result(name, statistics.median(rates[name]), middle, low, high, peak, to_best))
+    return results
+
+
+def compare_startup(settings: BenchSettings) -> Findings:
+    """Start commands again and again: Hugging Face's import of a model class first."""
+    commands = {  # with their exit codes
+        "import transformers' BertModel": (["-c", "from transformers import BertModel"], 0),
+        "bertkit --help": (["-m", "bertkit", "--help"], 0),
+        "a refused configuration": (["-m", "bertkit", "pretrain", "modle=tiny"], 2),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in commands}
+    for number in range(settings.rounds + 1):
+        for name in commands if number % 2 else reversed(commands):
+            arguments, code = commands[name]
+            started_at = time.perf_counter()
+            done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+            if done.returncode != code:
+                raise ParityError(f"bench: {name} ended with {done.returncode}, expected {code}: {done.stderr.strip()}")
+            if number:  # the first round warms up
+                rates[name].append(1 / (time.perf_counter() - started_at))
+    return rates_found("starts/s", results_of(rates, [0.0] * len(rates), next(iter(rates))))
 
 
 def _processor() -> str:

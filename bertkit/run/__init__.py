@@ -7,16 +7,14 @@ Doors:
     start          the weights that a run begins with
     task_data      the splits of a task, as features
     length_phases  which steps see sequences of which length
-    opening        holds the folder, and says what is going to happen
+    both_ends      holds the folder, says what is going to happen, and writes what a run leaves
     platform       what the last bits depend on beside the settings
     state          model, optimizer and checkpoints
     trainer        `fit`: from the first step to the last, a generator of events
-    result         writes what a run leaves
     objective      what is minimised, of a packed batch
     measure        losses on prepared text, and whether things fit together
-    task_model     a model with its task
+    task_model     a model with its task; its predictions, in order, by any number of processes
     predictor      what Python predicts with
-    answers        its predictions, in order, by any number of processes
     embedding      texts to vectors
     memory         what a step needs, and what is there
 """

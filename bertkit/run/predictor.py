@@ -14,8 +14,7 @@ import numpy as np
 from bertkit import fast
 from bertkit.config import build
 from bertkit.errors import InputError
-from bertkit.run.answers import Predictor, answer_here, logits_here
-from bertkit.run.task_model import check_labels, open_task_model
+from bertkit.run.task_model import Predictor, answer_here, check_labels, logits_here, open_task_model
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.readers import open_inputs

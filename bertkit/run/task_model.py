@@ -1,12 +1,16 @@
-"""A model with the task that it is for: what `predict` and `evaluate` open."""
+"""A model with the task that it is for, as `predict` and `evaluate` open it; and its predictions for examples.
+
+Predictions come in the order of the examples, by any number of processes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import yaml
 from torch import nn
 
@@ -14,14 +18,47 @@ from bertkit.config import build, conf_dir
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
-from bertkit.model.config import TASK_HEADS
+from bertkit.model.config import TASK_HEADS, too_long
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.answers import TOP_K, Predictor
 from bertkit.run.directory import read_manifest, read_settings, run_of
+from bertkit.run.measure import check_tokenizer
+from bertkit.run.objective import best_tokens, task_logits
 from bertkit.tasks import fill_mask
+from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.shapes import shape_of, shape_of_head
-from bertkit.tasks.task import Shape
+from bertkit.tasks.task import Feature, Shape
+from bertkit.train import loop, processes
+from bertkit.train.losses import LossTerm
+from bertkit.train.processes import gather_in_order
+
+EXAMPLES_AT_ONCE = 2048  # whose logits are kept at a time
+TOP_K = 5  # tokens of a mask
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model that predicts the examples of a task.
+
+    Attributes:
+        model: with the head of the shape; as `answer` and `answer_here` need it.
+        shape: of the examples.
+        tokenizer: that features are made with.
+        task: what the shape needs to know.
+        labels: the names in the order of the logits.
+        precision: of the matrix products.
+        micro_tokens: of one forward pass.
+        top_k: of masked LM, the most probable tokens that are given for a mask.
+    """
+
+    model: nn.Module
+    shape: Shape
+    tokenizer: Tokenizer
+    task: TaskConfig
+    labels: Sequence[str]
+    precision: str
+    micro_tokens: int
+    top_k: int = TOP_K
 
 
 @dataclass(frozen=True)
@@ -66,11 +103,7 @@ def open_task_model(model_dir: str, task: TaskConfig | None, changes: Mapping[st
     source = resolve_model_dir(model_dir)
     model, _ = load_packed(source)
     tokenizer = load_tokenizer(source)
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise InputError(
-            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
-            f"{model.config.vocab_size}; they do not belong together"
-        )
+    check_tokenizer(model_dir, tokenizer, model.config)
     model.eval()
     heads = [head for head in TASK_HEADS if head in model.heads]
     if not heads:
@@ -143,11 +176,9 @@ def _task_for(
             f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {held}; set it to "
             f"{str(multi_label).lower()}, or choose another model"
         )
-    if task.max_seq_length > longest:
-        raise InputError(
-            f"task.max_seq_length={task.max_seq_length} exceeds the model's max_position_embeddings={longest}; lower "
-            "task.max_seq_length"
-        )
+    problems = too_long("task.max_seq_length", task.max_seq_length, longest, "task.max_seq_length")
+    if problems:
+        raise InputError(problems[0])
     return task
 
 
@@ -190,3 +221,89 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     corpus = read_manifest(run_dir).get("corpus", {})  # older runs do not say it
     has_pairs = isinstance(corpus, dict) and corpus.get("has_pairs") and task["columns"]["text_pair"] is not None
     return {**task, "needs_pair": True} if has_pairs else task
+
+
+def answer(
+    accelerator: processes.Accelerator,
+    predictor: Predictor,
+    examples: Sequence[Any],
+    features: Sequence[Feature],
+    losses: list[LossTerm] | None = None,
+) -> list[Any]:
+    """Predict every example; all processes take a share, and all get all predictions.
+
+    Args:
+        accelerator: what `processes.make_accelerator` gave.
+        predictor: of a model that the accelerator prepared; it is left in the modes it was in.
+        examples: at least one.
+        features: of the examples, in their order.
+        losses: where the loss of every batch of this process is put, of features that all have labels; None for features
+            that need not have any.
+    """
+    rank, size = accelerator.process_index, accelerator.num_processes
+    first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
+    borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
+    found: list[tuple[int, Any]] = []
+    with loop.evaluating(predictor.model):
+        for start in range(first, last, EXAMPLES_AT_ONCE):
+            stop = min(start + EXAMPLES_AT_ONCE, last)
+            mine = [
+                dataclasses.replace(feature, example=feature.example - start)
+                for feature in features[borders[start] : borders[stop]]
+            ]
+            found += enumerate(answer_here(predictor, examples[start:stop], mine, losses), start)
+    return gather_in_order(found, len(examples))
+
+
+def answer_here(
+    predictor: Predictor,
+    examples: Sequence[Any],
+    features: Sequence[Feature],
+    losses: list[LossTerm] | None = None,
+) -> list[Any]:
+    """Predict examples in this process, with a model in evaluation mode; arguments as of `answer`."""
+    logits = logits_here(predictor, examples, features, losses)
+    task, labels, tokenizer = predictor.task, predictor.labels, predictor.tokenizer
+    return predictor.shape.predictions(task, examples, features, logits, labels, tokenizer)
+
+
+def logits_here(
+    predictor: Predictor,
+    examples: Sequence[Any],
+    features: Sequence[Feature],
+    losses: list[LossTerm] | None = None,
+) -> list[Any]:
+    """Give the logits of each feature, of masked LM the most probable tokens; arguments as of `answer`."""
+    shape = predictor.shape
+    given = features if losses is not None else [dataclasses.replace(feature, label=None) for feature in features]
+    num_choices = shape.num_choices(examples)
+    batches = FeatureBatches(given, shape.head, num_choices)
+    logits: list[Any] = [None] * len(features)
+    rows: list[Any]
+    for items, batch in batches.in_turn(predictor.micro_tokens, 0, 1):
+        places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
+        if shape.pack is not None:
+            rows = list(_best_tokens(predictor, [features[place] for place in places.tolist()]))
+        else:
+            rows, loss = task_logits(predictor.model, batch, predictor.precision)
+            if losses is not None and loss is not None:
+                losses.append(loss)
+        for place, row in zip(places, rows, strict=True):
+            logits[place] = row
+    return logits
+
+
+def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[list[tuple[list[int], list[float]]]]:
+    """Give for each feature the tokens of its masks, the best first, and their probabilities."""
+    assert predictor.shape.pack is not None
+    tokens, shares = best_tokens(predictor.model, predictor.shape.pack(features), predictor.top_k, predictor.precision)
+    of_masks = zip(tokens.tolist(), shares.tolist(), strict=True)
+    for feature in features:
+        yield [next(of_masks) for _ in feature.where]
+
+
+def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) -> float:
+    """Give the mean of what `answer` put into `losses`, over all predictions of all processes."""
+    own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
+    everyone = gather_in_order([(accelerator.process_index, own)], accelerator.num_processes)
+    return sum(total for total, _ in everyone) / sum(count for _, count in everyone)

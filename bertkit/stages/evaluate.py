@@ -15,10 +15,9 @@ from bertkit.errors import InputError, NumericsError
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.answers import answer
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.measure import as_stored, check_fit, check_vocabulary, measure_split
-from bertkit.run.task_model import check_labels, open_task_model, task_settings_of_run
+from bertkit.run.task_model import answer, check_labels, open_task_model, task_settings_of_run
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.coverage import Coverage
 from bertkit.tasks.files import readers

@@ -20,17 +20,16 @@ from bertkit.config import to_mapping
 from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.run.answers import Predictor, answer, mean_loss
+from bertkit.run.both_ends import opened, plan, publish, say_what_happens
 from bertkit.run.directory import is_finished
 from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import task_losses
-from bertkit.run.opening import opened, plan, say_what_happens
 from bertkit.run.platform import compiles
-from bertkit.run.result import publish
 from bertkit.run.rules import FINETUNE, identity_of
 from bertkit.run.start import Start, build_task_model, check_task_fits
 from bertkit.run.state import Choices, TrainingState, depends_on
 from bertkit.run.task_data import TaskData, fingerprint_of, load_task_data, read_splits, steps_of, weigh_classes
+from bertkit.run.task_model import Predictor, answer, mean_loss
 from bertkit.run.trainer import Lessons, Trained, fit
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.batching import Cut, TrainingOrder

@@ -21,9 +21,9 @@ from bertkit.errors import InputError, NumericsError
 from bertkit.files import read_json, to_json, write_durably
 from bertkit.interop.load import hashes_of, load_packed, load_tokenizer, resolve_model_dir
 from bertkit.launch import world
-from bertkit.run.answers import Predictor, answer
 from bertkit.run.directory import RESULT, read_manifest
 from bertkit.run.task_data import read_splits
+from bertkit.run.task_model import Predictor, answer
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune

@@ -16,9 +16,9 @@ from typing import Any, TextIO
 from bertkit.errors import InputError
 from bertkit.files import PARTIAL, writing
 from bertkit.lines import opened_input
-from bertkit.run.answers import answer_here
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 from bertkit.run.predictor import open_predictor
+from bertkit.run.task_model import answer_here
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.files.readers import open_inputs
 from bertkit.tasks.shapes import make_features

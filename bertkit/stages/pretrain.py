@@ -24,14 +24,13 @@ from bertkit.errors import InputError
 from bertkit.files import sha256_file
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
+from bertkit.run.both_ends import opened, plan, publish, say_what_happens
 from bertkit.run.directory import is_finished
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases, micro_sequences_of, segments_of
 from bertkit.run.measure import as_stored, measure_split
 from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import pretraining_losses
-from bertkit.run.opening import opened, plan, say_what_happens
 from bertkit.run.platform import compiles
-from bertkit.run.result import publish
 from bertkit.run.rules import PRETRAIN, identity_of
 from bertkit.run.start import Start, build_model, known_start, starting_moments
 from bertkit.run.state import Choices, TrainingState, depends_on

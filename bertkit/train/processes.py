@@ -130,7 +130,7 @@ def leaving_together(accelerator: Accelerator) -> Iterator[None]:
         accelerator.wait_for_everyone()
     finally:
         if accelerator.num_processes > 1:
-            torch.distributed.destroy_process_group()
+            dist.destroy_process_group()
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Ranks:
         outcomes = [outcome]
         if self.size > 1:
             outcomes = [[]] * self.size
-            torch.distributed.all_gather_object(outcomes, outcome, group=self.group)
+            dist.all_gather_object(outcomes, outcome, group=self.group)
         for _, failure in outcomes:
             if failure is not None:
                 raise failure
@@ -209,23 +209,13 @@ def ranks_of(accelerator: Accelerator) -> Ranks:
     """Connect the processes for saving, apart from training, so that both can go on at a time; all of them call this."""
     if accelerator.num_processes == 1:
         return ALONE
-    group = torch.distributed.new_group(backend="gloo", timeout=patience())
+    group = dist.new_group(backend="gloo", timeout=patience())
     return Ranks(accelerator.process_index, accelerator.num_processes, group)
 
 
 def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
     """Call a function on the main process only; every process gets its result, or raises its error."""
-    outcome: list[Any] = [None, None]
-    if accelerator.is_main_process:
-        try:
-            outcome[0] = function()
-        except Exception as error:
-            outcome[1] = error
-    if accelerator.num_processes > 1:
-        torch.distributed.broadcast_object_list(outcome, src=0)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]  # type: ignore[no-any-return]
+    return Ranks(accelerator.process_index, accelerator.num_processes).first(function)
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
@@ -233,7 +223,7 @@ def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> lis
     if accelerator.num_processes == 1:
         return list(values)
     # where the hosts are connected too, their numbers need not wait for the work of a GPU
-    device = "cpu" if "cpu:gloo" in torch.distributed.get_backend_config() else accelerator.device
+    device = "cpu" if "cpu:gloo" in dist.get_backend_config() else accelerator.device
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
     return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
 
@@ -248,13 +238,11 @@ def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
         numbered: (number, prediction) of this process.
         total: how many there are over all processes; their numbers are 0 to total - 1.
     """
-    from torch import distributed
-
     own = dict(numbered)
     everyone: list[dict[int, T]] = [own]
-    if distributed.is_available() and distributed.is_initialized():
-        everyone = [own] * distributed.get_world_size()
-        distributed.all_gather_object(everyone, own)
+    if dist.is_available() and dist.is_initialized():
+        everyone = [own] * dist.get_world_size()
+        dist.all_gather_object(everyone, own)
     gathered = {number: prediction for part in everyone for number, prediction in part.items()}
     assert sorted(gathered) == list(range(total)), f"predictions of {len(gathered)} examples, expected {total}"
     return [gathered[number] for number in range(total)]

@@ -11,8 +11,8 @@ import pytest
 from conftest import Page, minilm_dir
 
 from bertkit.bench import bertkit_way, hugging_face
-from bertkit.bench.compare import systems_of
 from bertkit.bench.rounds import check_same, held, measure, one_round, started
+from bertkit.bench.run import systems_of
 from bertkit.bench.scaling import curves_of, exponent, plan
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, Ready, System, Workload, make_workload
 from bertkit.cli import run

@@ -1,21 +1,30 @@
-"""How a training run begins: its directory is held, and it says what it is going to do and to need."""
+"""Both ends of a training run.
+
+It begins: its directory is held, and it says what it is going to do and to need. It ends: its model, its report and its
+final metrics are written.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit.config import to_mapping
-from bertkit.run.directory import held, record_changes
+from bertkit.files import building_dir, to_json, write_durably
+from bertkit.interop.exports.card import CardFacts, model_card
+from bertkit.interop.hugging_face.directory import write_model
+from bertkit.run.directory import RESULT, held, record_changes
 from bertkit.run.memory import PartOfRun, TrainingStep, memory_lines, processes_here
 from bertkit.run.rules import Change, Rules
 from bertkit.run.state import TrainingState
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.checkpoint import rotate
 from bertkit.train.processes import Accelerator, leaving_together, on_main_process
 from bertkit.view import console
+from bertkit.view.report import CHARTS, TASK_CHARTS, write_report
 
 
 @contextlib.contextmanager
@@ -108,3 +117,40 @@ def plan(
         tokens_of_setting=max_seq_length if by_sequences else 1,
         saves_copies=settings.checkpoint.background,
     )
+
+
+def publish(
+    state: TrainingState,
+    steps: int,
+    facts: CardFacts,
+    result: Mapping[str, Any],
+    *,
+    files: Mapping[str, str] | None = None,
+    baselines: Mapping[str, float] | None = None,
+    line: str | None = None,
+) -> None:
+    """Write what a run leaves, by its first process; the final metrics last, they mark the run as done.
+
+    Args:
+        state: with the weights to publish.
+        steps: of the whole run.
+        facts: of the model card.
+        result: the final metrics.
+        files: of the predictions, by name; None for pretraining, whose checkpoints all stay.
+        baselines: what the curves are compared with; None for fine-tuning.
+        line: that says how good the model is.
+    """
+    directory = state.directory
+    with building_dir(directory / "model") as partial:
+        write_model(state.bare_model, state.tokenizer, partial, {"README.md": model_card(state.bare_model, facts)})
+    for name, content in (files or {}).items():
+        write_durably(directory / name, content)
+    write_report(directory, dict(baselines or {}), TASK_CHARTS if baselines is None else CHARTS)
+    if files is not None:  # model/ has the best weights now
+        rotate(directory, steps, state.saves.config.keep_last, best=None)
+    write_durably(directory / RESULT, to_json(result))
+    if line is not None:
+        print(line)
+    if state.saves.standing.skips.total:
+        print(console.skips_line(state.saves.standing.skips.total))
+    print(f"model:  {directory / 'model'}\nreport: {directory / 'report.html'}")
