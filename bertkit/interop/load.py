@@ -21,7 +21,8 @@ from bertkit.errors import InputError
 from bertkit.files import sha256_file
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as google
-from bertkit.interop.hugging_face import hub, weights
+from bertkit.interop.hugging_face import directory as hugging_face
+from bertkit.interop.hugging_face import hub
 from bertkit.interop.hugging_face.config import problem_type_of, read_config
 from bertkit.interop.hugging_face.names import from_hugging_face, to_hugging_face
 from bertkit.model.bert import init_weights
@@ -153,14 +154,14 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
 def hashes_of(directory: Path) -> dict[str, str]:
     """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
     prefix = _google_prefix(directory)
-    weight_files = weights.weight_files(directory) if prefix is None else bundle.checkpoint_files(prefix)
+    weight_files = hugging_face.weight_files(directory) if prefix is None else bundle.checkpoint_files(prefix)
     present = [path for name in _TEXT_FILES if (path := _folder(directory) / name).is_file()]
     return {path.name: sha256_file(path) for path in [*weight_files, *present]}
 
 
 def _google_prefix(directory: Path) -> Path | None:
     """Find Google's checkpoint at a prefix, or in a directory that has no weights of Hugging Face."""
-    return None if weights.has_weights(directory) else google.find_checkpoint(directory)
+    return None if hugging_face.has_weights(directory) else google.find_checkpoint(directory)
 
 
 def _folder(directory: Path) -> Path:
@@ -230,7 +231,7 @@ def load_directory(
 
 def _read(directory: Path) -> _Held:
     prefix = _google_prefix(directory)
-    tensors, skipped = weights.read_weights(directory) if prefix is None else google.read_weights(prefix)
+    tensors, skipped = hugging_face.read_weights(directory) if prefix is None else google.read_weights(prefix)
     path = directory / "config.json" if prefix is None else google.config_file(prefix)
     config, classifier = read_config(path, tensors)
     num_layers = len({name for name in tensors if name.endswith(".attention.self.query.weight")})
@@ -277,7 +278,7 @@ def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool) -> list[st
             problems.append(f"{name}: has no place in this model")
         elif ours[name] not in expected:
             held.skipped[name] = "of a head that was not asked for"
-    problems += weights.unfit_values(held.tensors)
+    problems += hugging_face.unfit_values(held.tensors)
     if problems:
         listed = "; ".join(problems[:MAX_LISTED])
         listed += f"; and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""

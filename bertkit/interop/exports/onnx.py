@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bertkit.errors import InputError
 from bertkit.files import read_json, to_json
-from bertkit.interop.parity.in_transformers import load_in_transformers
+from bertkit.interop.parity.comparison import load_in_transformers
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INT8 = "model_quantized.onnx"

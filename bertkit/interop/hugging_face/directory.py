@@ -1,22 +1,35 @@
-"""A model -> a Hugging Face directory of the class with its heads; without importing `transformers`."""
+"""A Hugging Face directory, without importing `transformers`: written, of the class with a model's heads; its weights read.
+
+Weights may be of any age: each tensor is read under today's full name, or left out by a named rule.
+"""
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json, write_tensors
+from bertkit.files import building_dir, read_json, read_tensors, write_tensors
 from bertkit.interop.hugging_face.config import architecture_of, config_json
-from bertkit.interop.hugging_face.names import to_hugging_face
-from bertkit.interop.hugging_face.weights import unfit_values
+from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.model.heads import BertWithHeads, PaddedBert
 
 WITHOUT_POOLER = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")
 MAX_LISTED = 8  # problems that a line names
+_FILES = ("model.safetensors", "pytorch_model.bin")  # whole, or in shards with an index beside them
+_TIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
@@ -91,3 +104,140 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
     """Give the model behind the door for padded tensors."""
     return model.model if isinstance(model, PaddedBert) else model
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a directory has weights of Hugging Face."""
+    return any((directory / name).is_file() or _index(directory, name).is_file() for name in _FILES)
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """List the files that hold the weights: one, or the shards that an index names."""
+    for name in _FILES:
+        if (directory / name).is_file():
+            return [directory / name]
+        index = _index(directory, name)
+        if index.is_file():
+            return _shards(index)
+    raise InputError(
+        f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
+    )
+
+
+def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read all tensors under today's full names, and list the ones left out, with the rule.
+
+    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
+    encoder saved without the `bert.` prefix.
+
+    Raises:
+        InputError: no weights in the directory, or a damaged file.
+    """
+    renamed: dict[str, Tensor] = {}
+    skipped: dict[str, str] = {}
+    for name, tensor in _read_files(directory).items():
+        full = full_name(name.removeprefix("module."))
+        full = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", full)
+        full = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", full)
+        if full in _BUFFERS:
+            skipped[name] = "a buffer of old versions, not a weight"
+        elif full in renamed:
+            raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
+        else:
+            renamed[full] = tensor
+    for tied, original in _TIES.items():
+        if tied in renamed:
+            tensor = renamed.pop(tied)
+            if original in renamed and not torch.equal(tensor, renamed[original]):
+                raise InputError(f"{directory}: {tied} differs from {original}; bertkit loads tied weights only")
+            renamed.setdefault(original, tensor)
+            skipped[tied] = f"tied to {original}"
+    return renamed, skipped
+
+
+def _read_files(directory: Path) -> dict[str, Tensor]:
+    """Read every tensor as it is named in its file; shards must hold what their index says."""
+    tensors: dict[str, Tensor] = {}
+    paths = weight_files(directory)
+    for path in paths:
+        read = read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+        twice = sorted(set(read) & set(tensors))
+        if twice:
+            raise InputError(f"{path}: {twice[0]} stands in another shard too; copy the whole directory again")
+        tensors |= read
+    if paths[0].name not in _FILES:
+        index = next(_index(directory, name) for name in _FILES if Path(name).suffix == paths[0].suffix)
+        differing = sorted(set(_shard_of_each_tensor(index)) ^ set(tensors))
+        if differing:
+            where = "in a shard" if differing[0] in tensors else "in the index"
+            raise InputError(f"{index}: {differing[0]} is {where} only; copy the whole directory again")
+    return tensors
+
+
+def _index(directory: Path, name: str) -> Path:
+    return directory / f"{name}.index.json"
+
+
+def _shards(index: Path) -> list[Path]:
+    shards = sorted(set(_shard_of_each_tensor(index).values()))
+    expected = Path(index.name.removesuffix(".index.json")).suffix
+    if any(Path(shard).name != shard or shard in ("", ".", "..") for shard in shards):
+        raise InputError(f"{index}: names a file outside of its directory")
+    if any(Path(shard).suffix != expected for shard in shards):
+        raise InputError(f"{index}: names {shards[0]}, expected files that end in {expected}")
+    missing = [shard for shard in shards if not index.with_name(shard).is_file()]
+    if missing:
+        raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
+    return [index.with_name(shard) for shard in shards]
+
+
+def _shard_of_each_tensor(index: Path) -> Mapping[str, str]:
+    content = read_json(index)
+    found = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()) or not found:
+        raise InputError(f"{index}: no weight_map; copy the whole directory again")
+    return found
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """Read a file of `torch.save`; nothing but tensors and plain values, never code."""
+    path.open("rb").close()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what a damaged or hostile file can raise has no end
+        refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+)", str(error))
+        reason = f"it asks for {refused[1]}" if refused else type(error).__name__
+        raise InputError(
+            f"{path}: damaged, or holds more than weights ({reason}); nothing of it was run: take a copy that holds "
+            "tensors only, best as safetensors"
+        ) from None
+    is_good = isinstance(content, dict) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
+        for name, tensor in content.items()
+    )
+    if not is_good:
+        raise InputError(f"{path}: expected weights by name; save the model's state_dict() to it")
+    return dict(content)
+
+
+def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:
+    """List the tensors that cannot be weights in float32: of a dtype that is not read, or not the others', or not finite."""
+    common = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
+    problems = []
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            problems.append(f"{name}: {_name(tensor.dtype)}, expected {', '.join(map(_name, _DTYPES))}")
+        elif tensor.dtype != common[0][0]:
+            problems.append(f"{name}: {_name(tensor.dtype)}, the others {_name(common[0][0])}")
+        elif not bool(torch.isfinite(tensor).all()):
+            count = int((~torch.isfinite(tensor)).sum())
+            problems.append(f"{name}: {count} of {tensor.numel()} values are not finite")
+        elif tensor.dtype == torch.float64 and not torch.equal(tensor.float().double(), tensor):
+            problems.append(f"{name}: float64 values that float32 does not hold; convert the file to float32")
+    return problems
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

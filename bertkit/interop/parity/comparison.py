@@ -1,15 +1,20 @@
 """The comparison with the Hugging Face implementation, number by number, and the certificate that it gives.
 
 For the same weights and inputs, in float64 and float32: every hidden state, the pooled output, each head's logits, each
-loss, and the gradient of every parameter.
+loss, and the gradient of every parameter. The only file that imports `transformers`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import io
+import logging
 import math
+import os
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit import __version__
+from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
 from bertkit.files import write_tensors
 from bertkit.interop.hugging_face.config import architecture_of, config_json, problem_type_of
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.load import hashes_of, load_directory
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
-from bertkit.interop.parity.in_transformers import load_in_transformers, same_ids
 from bertkit.interop.parity.inputs import TEXTS, Inputs, make_inputs
 from bertkit.model.config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads, PaddedBert
@@ -33,6 +38,8 @@ from bertkit.model.heads import BertWithHeads, PaddedBert
 # of the largest entry of all): the bias of a key has a true gradient of zero, so its own size says nothing
 TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
 GRADIENT_FLOOR = 1e-3
+# settings of a config.json that change how it computes or answers, and not what
+PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
 NOTES = (
     "a float32 gradient beyond the tolerance counts as within it where it is at most twice as far from the float64 gradient "
     "as that of transformers: where gradients nearly cancel, both keep little but rounding",
@@ -246,3 +253,66 @@ def _weighted_sums(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         weights = torch.randn(ours.shape, generator=generator, dtype=torch.float32).to(ours.dtype)
         sums.append(((ours * weights).mean(), (theirs * weights).mean()))
     return torch.stack([a for a, _ in sums]).sum(), torch.stack([b for _, b in sums]).sum()
+
+
+def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
+    """Load a directory with `transformers`, strictly.
+
+    Raises:
+        InputError: a tensor is missing or left over, or loading logged or warned anything.
+    """
+    import transformers
+
+    bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
+    with _recorded() as said:
+        try:
+            model, info = getattr(transformers, architecture).from_pretrained(
+                directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+            )
+        except Exception as error:  # whatever it dislikes about a directory
+            raise InputError(f"{directory}: transformers does not load it: {' '.join(str(error).split())}") from None
+    left = {key: sorted(map(str, value)) for key, value in info.items() if value}
+    if left or said:
+        raise InputError(f"{directory}: transformers does not load it cleanly as {architecture}: {left or said}")
+    return model.eval()
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[list[str]]:
+    """Collect everything that is logged, warned or printed meanwhile."""
+    import transformers
+
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_warning()
+    transformers.logging.disable_progress_bar()
+    handlers, logger.handlers = logger.handlers, [handler]  # recorded, and not printed
+    printed = io.StringIO()
+    try:
+        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(printed):
+            warnings.simplefilter("default")
+            yield said
+        said += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
+        said += [line for line in printed.getvalue().splitlines() if line.strip()]
+    finally:
+        logger.handlers = handlers
+        transformers.logging.set_verbosity(verbosity)
+
+
+def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
+    """Check that `AutoTokenizer` gives the same ids as bertkit."""
+    import transformers
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with _recorded() as said:
+        theirs = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    if said:
+        raise InputError(f"{directory}: transformers does not load the tokenizer cleanly: {said}")
+    ours = load_tokenizer(directory)
+    for first, second in texts:
+        encoded, reference = ours(first, second), theirs(first, second)
+        if any(encoded[key] != list(reference[key]) for key in encoded):
+            raise InputError(f"{directory}: the tokenizers differ on {first!r}, {second!r}")

@@ -14,7 +14,7 @@ from bertkit import check_certificate, export_model, load_model
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, ParityError
-from bertkit.interop.parity import certificate, in_transformers, inputs
+from bertkit.interop.parity import certificate, inputs
 from bertkit.interop.parity import comparison as parity
 
 
@@ -49,7 +49,7 @@ def test_a_random_model_is_within_tolerance(
     assert max(row["max_abs"] for row in rows if row["dtype"] == "float64") <= 1e-10
     assert parity.certify(directory) == result  # a function of the model and the seed
     assert certificate.in_one_screen(result).endswith("within tolerance")
-    in_transformers.same_ids(directory, inputs.TEXTS)
+    parity.same_ids(directory, inputs.TEXTS)
 
 
 def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
