@@ -20,9 +20,9 @@ from bertkit import signs
 from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks import chunks, metrics
+from bertkit.tasks import metrics
 from bertkit.tasks.config import TaggingConfig, TaskConfig
-from bertkit.tasks.files.conll import Sentence, to_iob2
+from bertkit.tasks.files.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.files.labels import Ids, Labels
 from bertkit.tasks.files.source import Reading, Wanted, given, value_of
 from bertkit.tasks.files.tables import Table
@@ -244,7 +244,7 @@ def _features(
 
 
 def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
-    strange = next((label for label in labels or () if chunks.parts_of(label) is None), None)
+    strange = next((label for label in labels or () if parts_of(label) is None), None)
     if strange is None:
         return Measured("tags that mark chunks", ("seqeval", "seqeval_strict", "accuracy"))
     way_out = f", such as '{strange}'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"

@@ -29,7 +29,7 @@ import numpy as np
 import yaml
 
 from bertkit.config import conf_dir
-from bertkit.tasks.squad_score import squad_v1
+from bertkit.tasks.official import squad_v1
 
 SYSTEMS = ("bertkit", "transformers")
 SQUAD_TRAIN, SQUAD_TEST = 2_000, 1_000  # questions

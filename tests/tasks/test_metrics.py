@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import InputError
 from bertkit.tasks.metrics import METRICS, MULTI_LABEL, score
-from bertkit.tasks.squad_score import normalize_answer
+from bertkit.tasks.official import normalize_answer
 from bertkit.train.processes import gather_in_order
 
 

@@ -18,9 +18,9 @@ from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
 from bertkit.errors import InputError
 from bertkit.tasks import span_search, spans
 from bertkit.tasks.config import SpansConfig
+from bertkit.tasks.official import normalize_answer
 from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction, align_as_google
 from bertkit.tasks.spans import Answer, SpanExample
-from bertkit.tasks.squad_score import normalize_answer
 from bertkit.tasks.task import Feature
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefgq", *(f"##{letter}" for letter in "abcdefgq"), ".", "?"]

@@ -4,6 +4,6 @@ readers   files, the hub or an input -> examples
 rows      rows in memory as the lines of a file
 source    the examples of a split, and what looks wrong in them
 tables    rows by column, for the shapes
-conll     sentences of words and tags, for the shapes
+conll     sentences of words and tags, and the chunks that tags mark, for the shapes
 labels    labels and ids, checked, for the shapes
 """

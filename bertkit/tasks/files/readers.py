@@ -21,7 +21,7 @@ import io
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,8 @@ from bertkit.errors import InputError
 from bertkit.lines import PEEKED_BYTES, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.formats import ENDINGS, check_input, format_of_file, format_of_input, is_of_pairs, suffix_of
-from bertkit.tasks.files.hub import hub_table, parquet_table
 from bertkit.tasks.files.source import Source, Wanted, take_all
-from bertkit.tasks.files.tables import Gaps, Table, open_table
+from bertkit.tasks.files.tables import Gaps, Rows, Table, open_table, records
 from bertkit.tasks.shapes import shape_of
 from bertkit.tasks.task import Shape
 
@@ -233,3 +232,61 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
     found = sorted(path for path in folder.glob(pattern) if path.is_file())
     known = [path for path in found if suffix_of(path) in (*ENDINGS, ".txt")]
     return known or found  # no train.csv.bak beside train.csv
+
+
+def parquet_table(path: Path) -> Table:
+    """Open a parquet file.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    import datasets
+
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+        return records(path, "parquet", _named_labels(rows, rows.features), Gaps(), counts=" record ")
+    except InputError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{path}: not readable as parquet ({reason}); restore the file") from None
+
+
+def hub_table(task: TaskConfig, split: str) -> Table:
+    """Open a split of the task's dataset on the hub, or of its copy in the local cache.
+
+    Raises:
+        InputError: it cannot be had, with the ways out.
+    """
+    import datasets
+
+    hub = task.hub
+    where = f"{hub.path}{f'/{hub.name}' if hub.name else ''} of the hub, split {split}"
+    try:
+        rows = datasets.load_dataset(hub.path, hub.name, split=split, revision=hub.revision)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"task={task.name}: cannot read {where} ({reason[:300]}); set data_dir= to the task's files, or fill HF_HOME "
+            "where there is a network, or set task.hub.path= to another copy"
+        ) from None
+    return records(where, "datasets", _named_labels(rows, rows.features), Gaps(), counts=" record ")
+
+
+def _named_labels(rows: Any, features: Mapping[str, Any] | None) -> Rows:
+    """Rows whose numbered labels are names again; -1, the hub's way to say that a label is not known, is None."""
+    names: dict[str, list[str]] = {}
+    for column, feature in (features or {}).items():
+        inner = getattr(feature, "feature", feature)
+        if hasattr(inner, "names"):
+            names[column] = inner.names
+
+    def named(value: Any, of: list[str]) -> Any:
+        if isinstance(value, list):
+            return [named(item, of) for item in value]
+        return of[value] if isinstance(value, int) and 0 <= value < len(of) else None
+
+    for number, row in enumerate(rows, 1):
+        yield number, {key: named(value, names[key]) if key in names else value for key, value in row.items()}
