@@ -43,25 +43,15 @@ Encode = Callable[[list[str]], FlatIds]
 
 @dataclass(frozen=True)
 class EncodedDocuments:
-    """Some documents of the corpus.
+    """Some documents of the corpus."""
 
-    Attributes:
-        tokens: ids of all sentences in a row.
-        sentence_lengths: tokens of each sentence that has any, (sentences,).
-        document_sentences: such sentences of each document, 0 for an empty one, (documents,).
-        digests: the SHA-256 of each document's text, (documents, 32).
-        num_words: words between spaces, of the documents that are not empty, (1,).
-        sentence_hashes: the different hashes of their sentences.
-        hash_counts: how often each occurs.
-    """
-
-    tokens: NDArray[np.int32]
-    sentence_lengths: NDArray[np.int64]
-    document_sentences: NDArray[np.int64]
-    digests: NDArray[np.uint8]
-    num_words: NDArray[np.int64]
-    sentence_hashes: NDArray[np.uint64]
-    hash_counts: NDArray[np.int64]
+    tokens: NDArray[np.int32]  # ids of all sentences in a row
+    sentence_lengths: NDArray[np.int64]  # tokens of each sentence that has any, (sentences,)
+    document_sentences: NDArray[np.int64]  # such sentences of each document, 0 for an empty one, (documents,)
+    digests: NDArray[np.uint8]  # the SHA-256 of each document's text, (documents, 32)
+    num_words: NDArray[np.int64]  # words between spaces, of the documents that are not empty, (1,)
+    sentence_hashes: NDArray[np.uint64]  # the different hashes of their sentences
+    hash_counts: NDArray[np.int64]  # how often each occurs
 
 
 def text_sha256(documents: Iterable[Document]) -> str:

@@ -34,21 +34,13 @@ TRIES_FOR_ANOTHER_DOCUMENT = 10
 
 @dataclass(frozen=True)
 class Instance:
-    """One masked sequence `[CLS] A [SEP] B [SEP]`.
+    """One masked sequence `[CLS] A [SEP] B [SEP]`."""
 
-    Attributes:
-        input_ids: the tokens after masking.
-        b_start: the position of B's first token; it and all after it are segment 1.
-        is_random_next: whether B is from a random place instead of what follows A.
-        masked_positions: of the tokens to predict, ascending.
-        masked_labels: the original ids there.
-    """
-
-    input_ids: list[int]
-    b_start: int
-    is_random_next: bool
-    masked_positions: list[int]
-    masked_labels: list[int]
+    input_ids: list[int]  # the tokens after masking
+    b_start: int  # the position of B's first token; it and all after it are segment 1
+    is_random_next: bool  # whether B is from a random place instead of what follows A
+    masked_positions: list[int]  # of the tokens to predict, ascending
+    masked_labels: list[int]  # the original ids there
 
 
 class SplitDocuments(Sequence[Document]):

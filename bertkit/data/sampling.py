@@ -69,15 +69,10 @@ class ExampleSource(ABC):
 
 @dataclass(frozen=True)
 class InstanceSampler(ExampleSource):
-    """Visits stored instances, each once an epoch; their masks stay as they are.
+    """Visits stored instances, each once an epoch; their masks stay as they are."""
 
-    Attributes:
-        instances: what `prepare segments=google` stored.
-        seed: of the order.
-    """
-
-    instances: Instances
-    seed: int
+    instances: Instances  # what `prepare segments=google` stored
+    seed: int  # of the order
 
     @property
     def epoch_length(self) -> int:
@@ -104,20 +99,14 @@ class InstanceSampler(ExampleSource):
 
 @dataclass
 class Sampler(ExampleSource):
-    """Cuts and masks text on the way, anew each epoch.
+    """Cuts and masks text on the way, anew each epoch."""
 
-    Attributes:
-        split: the text to draw from.
-        vocab: special ids for assembly and masking.
-        seed: of pairs, order and masks.
-        open_epoch: gives the examples of an epoch; the default computes them in memory.
-    """
-
-    split: Split
-    vocab: VocabFacts
+    split: Split  # the text to draw from
+    vocab: VocabFacts  # special ids for assembly and masking
     segments: SegmentsConfig
     masking: MaskingConfig
-    seed: int
+    seed: int  # of pairs, order and masks
+    # gives the examples of an epoch; the default computes them in memory
     open_epoch: Callable[[int], Examples] | None = None
     _epochs: dict[int, Examples] = field(default_factory=dict, init=False)
 

@@ -28,19 +28,12 @@ BLOCKS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Examples:
-    """Training examples as segments of the text.
+    """Training examples as segments of the text."""
 
-    Attributes:
-        first_segment: the index of each example's first segment, one more at the end, (examples + 1,).
-        segment_start: the first token of each segment, (segments,).
-        segment_length: its number of tokens, (segments,).
-        is_random_next: 0 when B follows A, 1 when B is random, (examples,); None for blocks.
-    """
-
-    first_segment: Ids
-    segment_start: Ids
-    segment_length: Ids
-    is_random_next: Ids | None = None
+    first_segment: Ids  # the index of each example's first segment, one more at the end, (examples + 1,)
+    segment_start: Ids  # the first token of each segment, (segments,)
+    segment_length: Ids  # its number of tokens, (segments,)
+    is_random_next: Ids | None = None  # 0 when B follows A, 1 when B is random, (examples,); None for blocks
 
     def __len__(self) -> int:
         return len(self.first_segment) - 1

@@ -19,21 +19,13 @@ SNIFFED_BYTES = 1024
 
 @dataclass(frozen=True)
 class Span:
-    """Whole documents of one file, one after another.
+    """Whole documents of one file, one after another."""
 
-    Attributes:
-        path: of the file.
-        kind: its format.
-        start: its first byte.
-        end: the byte after its last one; None for a file that can only be read as a whole.
-        num_bytes: its share of the work, in bytes on disk.
-    """
-
-    path: Path
-    kind: str
-    start: int
-    end: int | None
-    num_bytes: int
+    path: Path  # of the file
+    kind: str  # its format
+    start: int  # its first byte
+    end: int | None  # the byte after its last one; None for a file that can only be read as a whole
+    num_bytes: int  # its share of the work, in bytes on disk
 
 
 Portion = tuple[Span, ...]  # of a corpus: what one worker reads; empty for the whole of a source that has no files

@@ -49,15 +49,10 @@ class VocabFacts:
 
 @dataclass(frozen=True)
 class TextPieces:
-    """The pieces of a text.
+    """The pieces of a text."""
 
-    Attributes:
-        ids: of the pieces.
-        offsets: for each piece its characters in the text, (first, last), `last` excluded.
-    """
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]
+    ids: list[int]  # of the pieces
+    offsets: list[tuple[int, int]]  # for each piece its characters in the text, (first, last), `last` excluded
 
 
 class Tokenizer:

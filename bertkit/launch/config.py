@@ -9,23 +9,14 @@ from bertkit.errors import InputError
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """The processes of a run.
+    """The processes of a run."""
 
-    Attributes:
-        num_processes: on each host.
-        num_hosts: each runs the same command with its own `host_rank`.
-        host_rank: of this host, from 0.
-        address: HOST:PORT of host 0, where the others find it; None for one host.
-        interface: the network interface between the hosts; None: the one on the way to `address`.
-        hang_timeout_seconds: without a sign of life from any process, the run is ended.
-    """
-
-    num_processes: int
-    num_hosts: int
-    host_rank: int
-    address: str | None
-    interface: str | None
-    hang_timeout_seconds: float
+    num_processes: int  # on each host
+    num_hosts: int  # each runs the same command with its own `host_rank`
+    host_rank: int  # of this host, from 0
+    address: str | None  # HOST:PORT of host 0, where the others find it; None for one host
+    interface: str | None  # the network interface between the hosts; None: the one on the way to `address`
+    hang_timeout_seconds: float  # without a sign of life from any process, the run is ended
 
     def __post_init__(self) -> None:
         problems = [

@@ -72,23 +72,14 @@ class Worker:
 
 @dataclass
 class Workers:
-    """All processes of this host.
+    """All processes of this host."""
 
-    Attributes:
-        output_dir: of the run, for its checkpoints and for stacks; None for a command without one.
-        timeout_seconds: of silence.
-        all: those that were started.
-        stop_signal: the first request to stop, if there was one.
-        saved_step: of the newest checkpoint that they saved.
-        num_signs: of life, of all of them.
-    """
-
-    output_dir: str | None
-    timeout_seconds: float
-    all: list[Worker] = field(default_factory=list)
-    stop_signal: int | None = None
-    saved_step: int | None = None
-    num_signs: int = 0
+    output_dir: str | None  # of the run, for its checkpoints and for stacks; None for a command without one
+    timeout_seconds: float  # of silence
+    all: list[Worker] = field(default_factory=list)  # those that were started
+    stop_signal: int | None = None  # the first request to stop, if there was one
+    saved_step: int | None = None  # of the newest checkpoint that they saved
+    num_signs: int = 0  # of life, of all of them
 
     def hear(self, worker: Worker) -> bool | None:
         """Take in what a process says; whether it said something, None at the end."""

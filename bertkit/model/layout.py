@@ -14,20 +14,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a packed batch.
+    """The shape of a packed batch."""
 
-    Attributes:
-        starts: index of each sequence's first token, (B,); slack has none.
-        bounds: the same, with slack, and, at the end, S: (B + 1,), int32, as variable-length kernels want them.
-        position_ids: each token's place in its own sequence, (S,).
-        slots: each token's place in a batch padded to the longest sequence and flattened, (S,).
-        runs: (first token, number of sequences, their length) of neighbours of equal length.
-    """
-
-    starts: Tensor
-    bounds: Tensor
-    position_ids: Tensor
-    slots: Tensor
+    starts: Tensor  # index of each sequence's first token, (B,); slack has none
+    bounds: Tensor  # the same, with slack, and, at the end, S: (B + 1,), int32, as variable-length kernels want them
+    position_ids: Tensor  # each token's place in its own sequence, (S,)
+    slots: Tensor  # each token's place in a batch padded to the longest sequence and flattened, (S,)
+    # (first token, number of sequences, their length) of neighbours of equal length
     runs: tuple[tuple[int, int, int], ...]
 
     @property

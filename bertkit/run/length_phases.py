@@ -24,23 +24,14 @@ from bertkit.view import console
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps with sequences of one length.
+    """Steps with sequences of one length."""
 
-    Attributes:
-        first_step: steps done before the phase.
-        last_step: steps done at its end.
-        max_seq_length: of its sequences, in tokens.
-        sampler: over the text to train on.
-        held_out: over the text to evaluate on; None where there is none.
-        micro_batches: of a global batch, (first, last) sequence of each.
-    """
-
-    first_step: int
-    last_step: int
-    max_seq_length: int
-    sampler: ExampleSource
-    held_out: ExampleSource | None
-    micro_batches: list[tuple[int, int]]
+    first_step: int  # steps done before the phase
+    last_step: int  # steps done at its end
+    max_seq_length: int  # of its sequences, in tokens
+    sampler: ExampleSource  # over the text to train on
+    held_out: ExampleSource | None  # over the text to evaluate on; None where there is none
+    micro_batches: list[tuple[int, int]]  # of a global batch, (first, last) sequence of each
 
     @property
     def batch_size(self) -> int:

@@ -19,17 +19,11 @@ from bertkit.train.step_report import NO_SKIPS, Skips
 
 @dataclass
 class Standing:
-    """How far a run has come, beside its weights; every checkpoint keeps it.
+    """How far a run has come, beside its weights; every checkpoint keeps it."""
 
-    Attributes:
-        best: the step and the score of the best weights so far, or None.
-        num_worse: evaluations in a row since then.
-        skips: the steps skipped so far.
-    """
-
-    best: dict[str, Any] | None = None
-    num_worse: int = 0
-    skips: Skips = NO_SKIPS
+    best: dict[str, Any] | None = None  # the step and the score of the best weights so far, or None
+    num_worse: int = 0  # evaluations in a row since then
+    skips: Skips = NO_SKIPS  # the steps skipped so far
 
 
 class Saves:

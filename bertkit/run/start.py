@@ -34,20 +34,13 @@ SCORE = "score"  # the label of a regression
 
 @dataclass(frozen=True)
 class Start:
-    """What a run begins with.
+    """What a run begins with."""
 
-    Attributes:
-        model: with the weights to start from.
-        tokenizer: goes into every checkpoint.
-        moments: of the optimizer.
-        frozen_depth: how much of the model is not trained, as `model.depth` counts it.
-        layer_decay: the learning rate of each layer is that of the one above, times this; the heads have the full rate.
-    """
-
-    model: BertWithHeads
-    tokenizer: Tokenizer
-    moments: dict[str, Tensor] = field(default_factory=dict)
-    frozen_depth: int = 0
+    model: BertWithHeads  # with the weights to start from
+    tokenizer: Tokenizer  # goes into every checkpoint
+    moments: dict[str, Tensor] = field(default_factory=dict)  # of the optimizer
+    frozen_depth: int = 0  # how much of the model is not trained, as `model.depth` counts it
+    # the learning rate of each layer is that of the one above, times this; the heads have the full rate
     layer_decay: float = 1.0
 
     def rate_scale_of(self, name: str) -> float:

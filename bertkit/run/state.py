@@ -35,21 +35,13 @@ from bertkit.train.step_report import Skips
 
 @dataclass(frozen=True)
 class Choices:
-    """What a run chose for itself when it began; a later start keeps it, unless a setting that it depends on changed.
+    """What a run chose for itself when it began; a later start keeps it, unless a setting that it depends on changed."""
 
-    Attributes:
-        cut: how a batch is cut into micro-batches, in the words of the stage; plain values.
-        num_parts: as for `train.loop.Course`.
-        kernels: names of `fast.FastWays`.
-        is_compiled: whether the layers run as compiled graphs, which draw other dropout.
-        settings: those that it depends on; plain values.
-    """
-
-    cut: Any
-    num_parts: int | None
-    kernels: Sequence[str]
-    is_compiled: bool
-    settings: Mapping[str, Any]
+    cut: Any  # how a batch is cut into micro-batches, in the words of the stage; plain values
+    num_parts: int | None  # as for `train.loop.Course`
+    kernels: Sequence[str]  # names of `fast.FastWays`
+    is_compiled: bool  # whether the layers run as compiled graphs, which draw other dropout
+    settings: Mapping[str, Any]  # those that it depends on; plain values
 
     @property
     def is_strict(self) -> bool:

@@ -44,19 +44,12 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Both splits of a run.
+    """Both splits of a run."""
 
-    Attributes:
-        train: what it learns from.
-        batches: its features, packed at once, since it may be large.
-        dev: what it is measured on.
-        dev_features: its features.
-    """
-
-    train: Split
-    batches: FeatureBatches
-    dev: Split
-    dev_features: list[Feature]
+    train: Split  # what it learns from
+    batches: FeatureBatches  # its features, packed at once, since it may be large
+    dev: Split  # what it is measured on
+    dev_features: list[Feature]  # its features
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -38,45 +38,27 @@ TOP_K = 5  # tokens of a mask
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model that predicts the examples of a task.
+    """A model that predicts the examples of a task."""
 
-    Attributes:
-        model: with the head of the shape; as `answer` and `answer_here` need it.
-        shape: of the examples.
-        tokenizer: that features are made with.
-        task: what the shape needs to know.
-        labels: the names in the order of the logits.
-        precision: of the matrix products.
-        micro_tokens: of one forward pass.
-        top_k: of masked LM, the most probable tokens that are given for a mask.
-    """
-
-    model: nn.Module
-    shape: Shape
-    tokenizer: Tokenizer
-    task: TaskConfig
-    labels: Sequence[str]
-    precision: str
-    micro_tokens: int
-    top_k: int = TOP_K
+    model: nn.Module  # with the head of the shape; as `answer` and `answer_here` need it
+    shape: Shape  # of the examples
+    tokenizer: Tokenizer  # that features are made with
+    task: TaskConfig  # what the shape needs to know
+    labels: Sequence[str]  # the names in the order of the logits
+    precision: str  # of the matrix products
+    micro_tokens: int  # of one forward pass
+    top_k: int = TOP_K  # of masked LM, the most probable tokens that are given for a mask
 
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A model, its tokenizer and its task.
+    """A model, its tokenizer and its task."""
 
-    Attributes:
-        model: packed, in evaluation mode, on the CPU.
-        shape: of its examples: that of its task, or fill-mask.
-        tokenizer: of the model.
-        task: how its examples are written, and its sizes.
-        labels: of the model, in the order of its logits; none for a regression, spans, choices and masked LM.
-    """
-
-    model: BertWithHeads
-    shape: Shape
-    tokenizer: Tokenizer
-    task: TaskConfig
+    model: BertWithHeads  # packed, in evaluation mode, on the CPU
+    shape: Shape  # of its examples: that of its task, or fill-mask
+    tokenizer: Tokenizer  # of the model
+    task: TaskConfig  # how its examples are written, and its sizes
+    # of the model, in the order of its logits; none for a regression, spans, choices and masked LM
     labels: tuple[str, ...]
 
     def predictor(

@@ -39,42 +39,27 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class Lessons:
-    """What a run learns, and when it ends.
+    """What a run learns, and when it ends."""
 
-    Attributes:
-        order: of the examples.
-        losses: model and micro-batch -> loss terms.
-        steps: where the run ends.
-        warmup_steps: the first of them.
-        steps_per_epoch: for rows that tell the epoch, and for what is done every epoch; None where epochs are not counted.
-        patience: evaluations without a better score after which the run ends; None: none does.
-    """
-
-    order: Order
-    losses: Losses
-    steps: int
-    warmup_steps: float
+    order: Order  # of the examples
+    losses: Losses  # model and micro-batch -> loss terms
+    steps: int  # where the run ends
+    warmup_steps: float  # the first of them
+    # for rows that tell the epoch, and for what is done every epoch; None where epochs are not counted
     steps_per_epoch: int | None = None
-    patience: int | None = None
+    patience: int | None = None  # evaluations without a better score after which the run ends; None: none does
 
 
 @dataclass
 class Trained:
-    """A step is done.
+    """A step is done."""
 
-    Attributes:
-        step: steps done, this one included.
-        evaluation_is_due: for the stage to measure.
-        save_is_due: whatever it measures.
-        metrics: for the stage to fill. With `Lessons.patience` it also counts `standing.num_worse`.
-        must_save: for the stage to set.
-    """
-
-    step: int
-    evaluation_is_due: bool
-    save_is_due: bool
+    step: int  # steps done, this one included
+    evaluation_is_due: bool  # for the stage to measure
+    save_is_due: bool  # whatever it measures
+    # for the stage to fill. With `Lessons.patience` it also counts `standing.num_worse`.
     metrics: dict[str, float] = field(default_factory=dict)
-    must_save: bool = False
+    must_save: bool = False  # for the stage to set
 
 
 @dataclass(frozen=True)

@@ -32,42 +32,25 @@ _TOO_LARGE = 1e30  # stands for infinite logits; logits that are not numbers are
 
 @dataclass(frozen=True)
 class SpanCandidate:
-    """A possible answer.
+    """A possible answer."""
 
-    Attributes:
-        text: `context[start:end]`; "" for no answer. With alignment="google" what that alignment makes of it.
-        probability: among the candidates that are given.
-        start_logit: of its first token.
-        end_logit: of its last token.
-        start: its first character in the context.
-        end: the character after its last.
-    """
-
-    text: str
-    probability: float
-    start_logit: float
-    end_logit: float
-    start: int
-    end: int
+    text: str  # `context[start:end]`; "" for no answer. With alignment="google" what that alignment makes of it.
+    probability: float  # among the candidates that are given
+    start_logit: float  # of its first token
+    end_logit: float  # of its last token
+    start: int  # its first character in the context
+    end: int  # the character after its last
 
 
 @dataclass(frozen=True)
 class SpanPrediction:
-    """The answer to a question.
+    """The answer to a question."""
 
-    Attributes:
-        id: of the question.
-        text: the answer; "" for none.
-        n_best: the best candidates, the best first, none of them twice.
-        null_odds: the score of no answer less that of the best span; `HIGHEST_ODDS` where there is no span.
-        no_answer_probability: the softmax of these two scores.
-    """
-
-    id: str
-    text: str
-    n_best: list[SpanCandidate]
-    null_odds: float
-    no_answer_probability: float
+    id: str  # of the question
+    text: str  # the answer; "" for none
+    n_best: list[SpanCandidate]  # the best candidates, the best first, none of them twice
+    null_odds: float  # the score of no answer less that of the best span; `HIGHEST_ODDS` where there is no span
+    no_answer_probability: float  # the softmax of these two scores
 
     @property
     def best_text(self) -> str:

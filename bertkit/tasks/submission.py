@@ -31,19 +31,12 @@ _SCORE = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table of the archive.
+    """One table of the archive."""
 
-    Attributes:
-        name: of the file.
-        task: whose test examples it answers.
-        split: of them.
-        labels: what the server takes; None for a number in `SCORE_RANGE`.
-    """
-
-    name: str
-    task: str
-    split: str
-    labels: tuple[str, ...] | None
+    name: str  # of the file
+    task: str  # whose test examples it answers
+    split: str  # of them
+    labels: tuple[str, ...] | None  # what the server takes; None for a number in `SCORE_RANGE`
 
 
 _NUMBERS = ("0", "1")

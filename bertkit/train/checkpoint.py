@@ -60,21 +60,13 @@ SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the b
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that a checkpoint holds.
+    """Everything that a checkpoint holds."""
 
-    Attributes:
-        step: optimizer steps done.
-        model: the weights, by the names of the model directory's format.
-        optimizer: the moments, by parameter.
-        state: plain values: what the run chose for itself.
-        files: small text files that make the directory loadable by itself.
-    """
-
-    step: int
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    state: dict[str, Any]
-    files: Mapping[str, str]
+    step: int  # optimizer steps done
+    model: dict[str, Tensor]  # the weights, by the names of the model directory's format
+    optimizer: dict[str, Tensor]  # the moments, by parameter
+    state: dict[str, Any]  # plain values: what the run chose for itself
+    files: Mapping[str, str]  # small text files that make the directory loadable by itself
 
     def part(self, rank: int, size: int) -> Part:
         """Give what one process writes: a share of the moments; the first one also the weights and the texts."""
@@ -94,17 +86,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """What one process writes of a checkpoint.
+    """What one process writes of a checkpoint."""
 
-    Attributes:
-        step: optimizer steps done.
-        tensors: safetensors files, by name.
-        texts: other files, by name.
-    """
-
-    step: int
-    tensors: dict[str, dict[str, Tensor]]
-    texts: dict[str, str]
+    step: int  # optimizer steps done
+    tensors: dict[str, dict[str, Tensor]]  # safetensors files, by name
+    texts: dict[str, str]  # other files, by name
 
     @property
     def num_bytes(self) -> int:

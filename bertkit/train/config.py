@@ -110,17 +110,11 @@ class NumericsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SavingConfig:
-    """How checkpoints are saved.
+    """How checkpoints are saved."""
 
-    Attributes:
-        keep_last: how many are kept, besides the best.
-        background: a thread writes a copy of the tensors while training goes on.
-        on_save_error: what to do when the disk is full or fails.
-    """
-
-    keep_last: int
-    background: bool
-    on_save_error: Literal["stop", "continue"]
+    keep_last: int  # how many are kept, besides the best
+    background: bool  # a thread writes a copy of the tensors while training goes on
+    on_save_error: Literal["stop", "continue"]  # what to do when the disk is full or fails
 
 
 @dataclass(frozen=True, kw_only=True)

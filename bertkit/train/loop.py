@@ -51,45 +51,28 @@ Numbered = Sequence[tuple[int, MicroBatch]]  # the micro-batches of a step, each
 
 @dataclass(frozen=True)
 class Learner:
-    """What learns: a model, what updates it, and what is minimised.
+    """What learns: a model, what updates it, and what is minimised."""
 
-    Attributes:
-        accelerator: what `make_accelerator` gave.
-        model: prepared by the accelerator, in training mode.
-        optimizer: over the model's parameters.
-        losses: model and micro-batch -> loss terms.
-    """
-
-    accelerator: Accelerator
-    model: nn.Module
-    optimizer: Optimizer
-    losses: Losses
+    accelerator: Accelerator  # what `make_accelerator` gave
+    model: nn.Module  # prepared by the accelerator, in training mode
+    optimizer: Optimizer  # over the model's parameters
+    losses: Losses  # model and micro-batch -> loss terms
 
 
 @dataclass(frozen=True)
 class Course:
-    """The steps to take.
+    """The steps to take."""
 
-    Attributes:
-        batches: step, counted from 0 -> this process's micro-batches of it.
-        learning_rate: of a step, counted from 0.
-        first_step: steps done already.
-        steps: where to stop.
-        max_grad_norm: the global norm is clipped to this.
-        seed: of the dropout, which is a function of (seed, step, micro-batch).
-        num_parts: add the gradients of so many parts of the global batch in one order, the same for every number of
-            processes (`shares`); None leaves the order to data-parallel training.
-        skip_steps: steps, counted from 1 as in the log, whose batches are left out.
-    """
-
-    batches: Callable[[int], Numbered]
-    learning_rate: Callable[[int], float]
-    first_step: int
-    steps: int
-    max_grad_norm: float
-    seed: int
+    batches: Callable[[int], Numbered]  # step, counted from 0 -> this process's micro-batches of it
+    learning_rate: Callable[[int], float]  # of a step, counted from 0
+    first_step: int  # steps done already
+    steps: int  # where to stop
+    max_grad_norm: float  # the global norm is clipped to this
+    seed: int  # of the dropout, which is a function of (seed, step, micro-batch)
+    # add the gradients of so many parts of the global batch in one order, the same for every number of processes
+    # (`shares`); None leaves the order to data-parallel training
     num_parts: int | None = None
-    skip_steps: Sequence[int] = ()
+    skip_steps: Sequence[int] = ()  # steps, counted from 1 as in the log, whose batches are left out
 
 
 def train(

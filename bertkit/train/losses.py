@@ -16,17 +16,11 @@ ROWS_AT_ONCE = 16  # of a loss in place; with BERT's vocabulary two megabytes, w
 
 @dataclass(frozen=True)
 class LossTerm:
-    """One loss of one micro-batch.
+    """One loss of one micro-batch."""
 
-    Attributes:
-        sum: the loss summed over its predictions, with gradient.
-        count: the number of predictions, or the sum of their weights.
-        correct: how many of them were right, weighted alike; None where no prediction is right or wrong.
-    """
-
-    sum: Tensor
-    count: float
-    correct: Tensor | None
+    sum: Tensor  # the loss summed over its predictions, with gradient
+    count: float  # the number of predictions, or the sum of their weights
+    correct: Tensor | None  # how many of them were right, weighted alike; None where no prediction is right or wrong
 
 
 def cross_entropy(

@@ -135,17 +135,11 @@ def leaving_together(accelerator: Accelerator) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that write a checkpoint together, over connections that nothing else uses.
+    """The processes that write a checkpoint together, over connections that nothing else uses."""
 
-    Attributes:
-        rank: of this process.
-        size: how many they are.
-        group: a process group for objects on the CPU; None for a process by itself.
-    """
-
-    rank: int = 0
-    size: int = 1
-    group: Any = None
+    rank: int = 0  # of this process
+    size: int = 1  # how many they are
+    group: Any = None  # a process group for objects on the CPU; None for a process by itself
 
     def each(self, work: Callable[[], T]) -> list[T]:
         """Do a piece of work on every process; each gets the results of all, or raises the first one's error."""

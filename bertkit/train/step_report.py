@@ -54,33 +54,21 @@ class StepReport:
     """What one optimizer step did, over all processes.
 
     The losses, accuracies, gradient norm and fault are read from the device when they are asked for.
-
-    Attributes:
-        step: optimizer steps finished, this one included.
-        learning_rate: of this step.
-        num_tokens: tokens of the global batch.
-        stop_requested: some process was asked to stop.
-        counts: what each loss was divided by; none where the batch was left out.
-        scored: the losses that count right predictions.
-        numbers: for every loss the sum, then for every loss the right predictions, then the gradient's norm; None where
-            the batch was left out.
-        seconds: wall-clock time of the step.
-        is_read: its numbers are read already: they cost no waiting.
-        skips: the skipped steps among those that are read.
-        found: earlier steps that are now known to have been skipped.
     """
 
-    step: int
-    learning_rate: float
-    num_tokens: int
-    stop_requested: bool
-    counts: dict[str, float]
-    scored: frozenset[str]
+    step: int  # optimizer steps finished, this one included
+    learning_rate: float  # of this step
+    num_tokens: int  # tokens of the global batch
+    stop_requested: bool  # some process was asked to stop
+    counts: dict[str, float]  # what each loss was divided by; none where the batch was left out
+    scored: frozenset[str]  # the losses that count right predictions
+    # for every loss the sum, then for every loss the right predictions, then the gradient's norm; None where the batch
+    # was left out
     numbers: Numbers | None
-    seconds: float = 0.0
-    is_read: bool = False
-    skips: Skips = NO_SKIPS
-    found: tuple[StepReport, ...] = ()
+    seconds: float = 0.0  # wall-clock time of the step
+    is_read: bool = False  # its numbers are read already: they cost no waiting
+    skips: Skips = NO_SKIPS  # the skipped steps among those that are read
+    found: tuple[StepReport, ...] = ()  # earlier steps that are now known to have been skipped
 
     @property
     def is_left_out(self) -> bool:

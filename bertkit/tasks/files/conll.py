@@ -126,21 +126,13 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
 
 @dataclass
 class Sentence:
-    """The words of a sentence or document.
+    """The words of a sentence or document."""
 
-    Attributes:
-        id: as the file has it.
-        words: in their order.
-        tags: one for each word; none where the file has none.
-        lines: the places of the words in the file.
-        breaks: the words of a document that begin a further sentence of it.
-    """
-
-    id: str | None = None
-    words: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    breaks: list[int] = field(default_factory=list)
+    id: str | None = None  # as the file has it
+    words: list[str] = field(default_factory=list)  # in their order
+    tags: list[str] = field(default_factory=list)  # one for each word; none where the file has none
+    lines: list[int] = field(default_factory=list)  # the places of the words in the file
+    breaks: list[int] = field(default_factory=list)  # the words of a document that begin a further sentence of it
 
     def sentences(self) -> list[slice]:
         """Say which words make up each sentence."""

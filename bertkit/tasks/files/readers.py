@@ -110,17 +110,11 @@ def _not_empty(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[i
 
 @dataclass(frozen=True)
 class Inputs:
-    """Examples to predict, on their way.
+    """Examples to predict, on their way."""
 
-    Attributes:
-        description: what the input was taken for, in a line; empty where it is.
-        chunks: the examples in their order, up to EXAMPLES_AT_ONCE of them at a time.
-        gaps: the rows that lacked cells, among those that have been read.
-    """
-
-    description: str
-    chunks: Iterator[list[Any]]
-    gaps: Gaps
+    description: str  # what the input was taken for, in a line; empty where it is
+    chunks: Iterator[list[Any]]  # the examples in their order, up to EXAMPLES_AT_ONCE of them at a time
+    gaps: Gaps  # the rows that lacked cells, among those that have been read
 
 
 def open_inputs(

@@ -41,33 +41,20 @@ class Wanted:
 
 @dataclass
 class Reading:
-    """A table's examples on their way; what is found out about them is complete when all have been taken.
+    """A table's examples on their way; what is found out about them is complete when all have been taken."""
 
-    Attributes:
-        task: how the table is written.
-        table: that is read.
-        wanted: of it.
-        columns: the settings and names of the columns that were found, in their order.
-        examples: on their way.
-        labels: what is known of the labels; None where a shape has none by name.
-        expected_labels: those that should come.
-        notes: of the format, for the description.
-        oddities: what looks wrong and is no error, a line each.
-        empty: the places of examples with an empty text.
-        num_skipped: rows that were left out for their label.
-    """
-
-    task: TaskConfig
-    table: Table
-    wanted: Wanted
+    task: TaskConfig  # how the table is written
+    table: Table  # that is read
+    wanted: Wanted  # of it
+    # the settings and names of the columns that were found, in their order
     columns: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    examples: Iterator[Any] = dataclasses.field(default_factory=lambda: iter(()))
-    labels: Labels | None = None
-    expected_labels: tuple[str, ...] = ()
-    notes: list[str] = dataclasses.field(default_factory=list)
-    oddities: list[str] = dataclasses.field(default_factory=list)
-    empty: list[str] = dataclasses.field(default_factory=list)
-    num_skipped: int = 0
+    examples: Iterator[Any] = dataclasses.field(default_factory=lambda: iter(()))  # on their way
+    labels: Labels | None = None  # what is known of the labels; None where a shape has none by name
+    expected_labels: tuple[str, ...] = ()  # those that should come
+    notes: list[str] = dataclasses.field(default_factory=list)  # of the format, for the description
+    oddities: list[str] = dataclasses.field(default_factory=list)  # what looks wrong and is no error, a line each
+    empty: list[str] = dataclasses.field(default_factory=list)  # the places of examples with an empty text
+    num_skipped: int = 0  # rows that were left out for their label
 
     def __post_init__(self) -> None:
         self.rows = signs.beating(self.table.rows)
@@ -119,25 +106,15 @@ def text_of(row: Any, field: str | None, where: str) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """The examples of a split.
+    """The examples of a split."""
 
-    Attributes:
-        shape: of the examples.
-        description: the file or dataset, and its format.
-        examples: in the order of the file.
-        labels: names in the order of their numbers; none for a regression, spans and choices.
-        name: of the file or dataset.
-        expected_labels: those that should come.
-        oddities: what looks wrong in the file and is no error, a line each.
-    """
-
-    shape: Shape
-    description: str
-    examples: list[Any]
-    labels: tuple[str, ...] = ()
-    name: str = ""
-    expected_labels: tuple[str, ...] = ()
-    oddities: tuple[str, ...] = ()
+    shape: Shape  # of the examples
+    description: str  # the file or dataset, and its format
+    examples: list[Any]  # in the order of the file
+    labels: tuple[str, ...] = ()  # names in the order of their numbers; none for a regression, spans and choices
+    name: str = ""  # of the file or dataset
+    expected_labels: tuple[str, ...] = ()  # those that should come
+    oddities: tuple[str, ...] = ()  # what looks wrong in the file and is no error, a line each
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -31,21 +31,13 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 @dataclass
 class Gaps:
-    """Rows that lack cells.
+    """Rows that lack cells."""
 
-    Attributes:
-        are_filled: they are rows as others are, with empty texts; so is every blank line.
-        are_left_out: else they are left out; or they are refused.
-        keep_lengths: a list of a blank line of JSON is as long as that of the first record, and not empty.
-        num_rows: how many there were, among the rows that have been read.
-        first: the place of the first of them.
-    """
-
-    are_filled: bool = False
-    are_left_out: bool = False
-    keep_lengths: bool = False
-    num_rows: int = 0
-    first: str = ""
+    are_filled: bool = False  # they are rows as others are, with empty texts; so is every blank line
+    are_left_out: bool = False  # else they are left out; or they are refused
+    keep_lengths: bool = False  # a list of a blank line of JSON is as long as that of the first record, and not empty
+    num_rows: int = 0  # how many there were, among the rows that have been read
+    first: str = ""  # the place of the first of them
 
     def add(self, place: str) -> None:
         """Count one more."""
@@ -55,29 +47,17 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of named values, or sentences of words.
+    """Rows of named values, or sentences of words."""
 
-    Attributes:
-        name: of the file or dataset, for messages.
-        format: that it is written in.
-        names: of the columns, in their order; none of sentences.
-        rows: the number of a row's line, or of the record, and its values by column, or the sentence; none is kept.
-        gaps: the rows that lack cells.
-        is_typed: whether values are typed, as in JSON, or all text, as in CSV.
-        has_header: whether the first line, or each record, names the columns.
-        counts: what the numbers of rows count, where it is not lines.
-        unit: what a row is, where no columns say it.
-    """
-
-    name: str
-    format: str
-    names: tuple[str, ...]
-    rows: Rows
-    gaps: Gaps
-    is_typed: bool = False
-    has_header: bool = True
-    counts: str = ""
-    unit: str = ""
+    name: str  # of the file or dataset, for messages
+    format: str  # that it is written in
+    names: tuple[str, ...]  # of the columns, in their order; none of sentences
+    rows: Rows  # the number of a row's line, or of the record, and its values by column, or the sentence; none is kept
+    gaps: Gaps  # the rows that lack cells
+    is_typed: bool = False  # whether values are typed, as in JSON, or all text, as in CSV
+    has_header: bool = True  # whether the first line, or each record, names the columns
+    counts: str = ""  # what the numbers of rows count, where it is not lines
+    unit: str = ""  # what a row is, where no columns say it
 
     def place(self, number: int) -> str:
         """Name a row for messages, such as `dev.tsv:12`."""
