@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import gzip
 import io
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from bertkit.errors import InputError
 
 TEXT_BYTES = 1 << 18  # read, decoded and cut into lines at once
 PEEKED_BYTES = 1 << 16  # that tell how a file is written before it is read
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text begins so
 _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
@@ -24,6 +26,11 @@ _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200
 def is_blank(line: str) -> bool:
     """Whether a line holds nothing but white space, non-breaking too, zero-width characters and byte order marks."""
     return not line.strip(_INVISIBLE)
+
+
+def without_surrogates(text: str) -> str:
+    """Replace halves of surrogate pairs, as JSON can hold them; no encoding can."""
+    return _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -21,7 +21,7 @@ from bertkit.data.python_docs import python_documents
 from bertkit.data.text_files import Portion, Span, cut_file, find_files, split_sentences
 from bertkit.errors import InputError
 from bertkit.files import BLOCK_BYTES
-from bertkit.lines import is_blank, line_blocks, unpacking
+from bertkit.lines import is_blank, line_blocks, unpacking, without_surrogates
 
 Document = list[str]
 
@@ -132,13 +132,10 @@ class Corpus:
             yield from python_documents()
         elif self.config.source == "hub":
             yield from self._read_records(self._open_hub(), self.config.path)
-        elif self.join_files:
-            for kind, spans in itertools.groupby(portion, key=lambda span: span.kind):
-                for together in [list(spans)] if kind == "text" else [[span] for span in spans]:
-                    yield from self._read_spans(together)
         else:
-            for span in portion:
-                yield from self._read_spans([span])
+            for kind, spans in itertools.groupby(portion, key=lambda span: span.kind):
+                for together in [list(spans)] if self.join_files and kind == "text" else [[span] for span in spans]:
+                    yield from self._read_spans(together)
 
     def _read_spans(self, spans: list[Span]) -> Iterator[Document]:
         first = spans[0]
@@ -158,7 +155,8 @@ class Corpus:
         """Decode the lines of a span, many at once; with the number, in the span, of the first of them."""
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
-        with span.path.open("rb") as raw, _open_bytes(span.path, raw) as file, unpacking(lambda: where(number)):
+        with span.path.open("rb") as raw, unpacking(lambda: where(number)):
+            file = cast(io.BufferedReader, gzip.GzipFile(fileobj=raw)) if span.path.suffix == ".gz" else raw
             for number, lines in line_blocks(
                 file,
                 where,
@@ -224,7 +222,7 @@ class Corpus:
             raise InputError(f"{where()}: no field '{field}' (it has: {fields}); set corpus.field=")
         if not isinstance(record[field], str):
             raise InputError(f"{where()}: field '{field}' is {type(record[field]).__name__}, expected text")
-        return _LONE_SURROGATE.sub("\ufffd", record[field])
+        return without_surrogates(record[field])
 
     def _open_hub(self) -> Iterator[Any]:
         import datasets
@@ -235,15 +233,6 @@ class Corpus:
         except Exception as error:
             reason = " ".join(str(error).split())
             raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
-
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, as JSON can hold it; no text that can be encoded
-
-
-def _open_bytes(path: Path, raw: io.BufferedReader | None = None) -> io.BufferedReader:
-    if path.suffix == ".gz":
-        return cast(io.BufferedReader, gzip.GzipFile(path) if raw is None else gzip.GzipFile(fileobj=raw))
-    return path.open("rb") if raw is None else raw
 
 
 def _open_table(path: Path, kind: str) -> Iterator[Any]:

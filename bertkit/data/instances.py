@@ -31,7 +31,7 @@ from bertkit.data.google import Instance, SplitDocuments, shuffled_order, traini
 from bertkit.data.prepared import PreparedDataset, Split, token_dtype
 from bertkit.data.tokenizer import VocabFacts
 from bertkit.errors import InputError
-from bertkit.files import PARTIAL
+from bertkit.files import writing
 
 Ids = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
@@ -249,10 +249,8 @@ def write_dump(dataset: PreparedDataset, path: Path) -> int:
     else:
         path = path.resolve()  # a link stays one
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + PARTIAL)
-        with partial.open("w", encoding="utf-8") as file:
+        with writing(path) as file:
             file.writelines(rows)
-        partial.replace(path)
     return len(instances)
 
 

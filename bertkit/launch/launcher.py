@@ -22,19 +22,9 @@ from typing import Any
 
 from bertkit import signs
 from bertkit.errors import BertkitError, InputError, PeerError
-from bertkit.launch import hosts, watch
+from bertkit.launch import hosts, watch, world
 from bertkit.launch.config import LaunchConfig
 from bertkit.launch.workers import LAST_WORDS_SECONDS, Worker, Workers
-from bertkit.launch.world import (
-    INTERRUPTED,
-    INTERRUPTED_CODE,
-    OWN_THREADS,
-    READER_LEFT,
-    READER_LEFT_CODE,
-    SAME_REQUEST_SECONDS,
-    STOP_SIGNALS,
-    is_slurm_task,
-)
 
 JOB = "BERTKIT_JOB"  # the variable that tells a worker where its settings are
 STORE = "BERTKIT_STORE_FD"  # read by train/processes.py
@@ -47,7 +37,7 @@ def starts_workers(launch: LaunchConfig) -> bool:
     """
     if launch.num_processes * launch.num_hosts == 1 or "RANK" in os.environ:
         return False
-    return not is_slurm_task(os.environ) or os.environ["SLURM_NTASKS"] == str(launch.num_hosts)
+    return not world.is_slurm_task(os.environ) or os.environ["SLURM_NTASKS"] == str(launch.num_hosts)
 
 
 is_launcher = False  # whether this process started others: then it speaks for them, whatever srun calls it
@@ -91,7 +81,7 @@ class _Launcher:
         for own in ("host_rank", "interface", "address"):
             del shared["launch"][own]
         shared = {"command": self.job["command"], **shared}
-        before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        before = {number: signal.signal(number, self._on_signal) for number in world.STOP_SIGNALS}
         try:
             with hosts.joined(
                 launch.address, launch.host_rank, launch.num_hosts, launch.hang_timeout_seconds, shared,
@@ -104,10 +94,10 @@ class _Launcher:
                     others.end("failed", [error.exit_code, str(error)])
                     raise
                 except BrokenPipeError:
-                    others.end("failed", [READER_LEFT_CODE, f"{READER_LEFT} of host {launch.host_rank}"])
+                    others.end("failed", [world.READER_LEFT_CODE, f"{world.READER_LEFT} of host {launch.host_rank}"])
                     raise
                 except KeyboardInterrupt:
-                    others.end("failed", [INTERRUPTED_CODE, INTERRUPTED])
+                    others.end("failed", [world.INTERRUPTED_CODE, world.INTERRUPTED])
                     raise
                 others.end("done", None)
         finally:
@@ -122,7 +112,7 @@ class _Launcher:
         what a script in between passes on.
         """
         now = time.monotonic()
-        if number == self.workers.stop_signal and now - self.stop_at < SAME_REQUEST_SECONDS:
+        if number == self.workers.stop_signal and now - self.stop_at < world.SAME_REQUEST_SECONDS:
             return
         if self.workers.stop_signal is not None:
             self._kill()
@@ -151,7 +141,7 @@ class _Launcher:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = str(max(1, cores // launch.num_processes))
         variables = {
-            **({} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": threads, OWN_THREADS: "1"}),
+            **({} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": threads, world.OWN_THREADS: "1"}),
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # no warnings of addresses without a name
         } | os.environ
         variables |= {

@@ -20,17 +20,7 @@ from typing import IO, NoReturn
 
 from bertkit import errors, signs
 from bertkit.errors import BertkitError, PeerError, StoppedError
-from bertkit.launch import hosts, watch
-from bertkit.launch.world import (
-    INTERRUPTED,
-    INTERRUPTED_CODE,
-    LOST_PEER,
-    READER_LEFT,
-    READER_LEFT_CODE,
-    STOP_SIGNALS,
-    newest_checkpoint,
-    stopped_line,
-)
+from bertkit.launch import hosts, watch, world
 
 LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: their words may tell more of the cause
 STACKS_SECONDS = 1.5  # for the stacks of a process to come
@@ -116,12 +106,12 @@ class Workers:
         """
         for worker in self.all:
             if self.stop_signal is not None and (
-                worker.code == -self.stop_signal or worker.failure == (INTERRUPTED_CODE, INTERRUPTED)
+                worker.code == -self.stop_signal or worker.failure == (world.INTERRUPTED_CODE, world.INTERRUPTED)
             ):
                 self._stopped_early()
-            if worker.failure == (READER_LEFT_CODE, READER_LEFT):
+            if worker.failure == (world.READER_LEFT_CODE, world.READER_LEFT):
                 raise BrokenPipeError
-            comes_to_all = worker.code in [-number for number in STOP_SIGNALS]  # and perhaps to this process next
+            comes_to_all = worker.code in [-number for number in world.STOP_SIGNALS]  # and perhaps to this process next
             if worker.code is not None and worker.code < 0 and worker.code != -signal.SIGABRT:
                 if comes_to_all and not is_last_word:
                     return
@@ -130,28 +120,25 @@ class Workers:
             if (
                 worker.failure is not None
                 and worker.failure[0] not in PASSED_ON
-                and not LOST_PEER.search(worker.failure[1])
+                and not world.LOST_PEER.search(worker.failure[1])
             ):
                 raise PeerError(f"{worker} failed: {worker.failure[1]}; {self.state()}")
         has_ended = all(worker.code is not None for worker in self.all)
         if not has_ended and not is_last_word:
             return
-        failed = [worker for worker in self.all if worker.failure is not None]
-        for worker in failed:
-            assert worker.failure is not None
-            code, message = worker.failure
+        failures = [(worker, *worker.failure) for worker in self.all if worker.failure is not None]
+        for _, code, message in failures:
             if code in PASSED_ON:
                 raise PASSED_ON[code](message)
         if others.failure is not None:
             code, message = others.failure
-            if code == INTERRUPTED_CODE:
+            if code == world.INTERRUPTED_CODE:
                 self._stopped_early()
             raise PASSED_ON.get(code, PeerError)(message)
         if others.peers and not is_last_word:
             return
-        for worker in failed:
-            assert worker.failure is not None
-            raise PeerError(f"{worker} failed: {worker.failure[1]}; {self.state()}")
+        for worker, _, message in failures:
+            raise PeerError(f"{worker} failed: {message}; {self.state()}")
         for worker in self.all:
             if worker.code:
                 how = (
@@ -162,10 +149,10 @@ class Workers:
                 raise PeerError(f"{worker} {how} and said nothing; {self.state()}")
 
     def _stopped_early(self) -> NoReturn:
-        step = self.saved_step or newest_checkpoint(self.output_dir)
+        step = self.saved_step or world.newest_checkpoint(self.output_dir)
         if step is None:
             raise KeyboardInterrupt
-        raise StoppedError(stopped_line(step))
+        raise StoppedError(world.stopped_line(step))
 
     def judge_silence(self, others: hosts.Hosts) -> NoReturn:
         """Name the processes that do not wait for others; where all of them wait, the other host is asked for."""

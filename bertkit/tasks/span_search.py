@@ -197,14 +197,9 @@ def _n_best(predictions: Sequence[SpanPrediction]) -> dict[str, list[dict[str, A
     return {each.id: [{name: getattr(found, name) for name in fields} for found in each.n_best] for each in predictions}
 
 
-def _null_odds(predictions: Sequence[SpanPrediction]) -> dict[str, float]:
-    """Question -> the score of no answer less that of the best span."""
-    return {prediction.id: prediction.null_odds for prediction in predictions}
-
-
 # what SQuAD's own programs read
 SQUAD_FILES: dict[str, Callable[[Sequence[SpanPrediction]], dict[str, Any]]] = {
     "predictions.json": answers_by_id,
     "nbest_predictions.json": _n_best,
-    "null_odds.json": _null_odds,
+    "null_odds.json": lambda predictions: {each.id: each.null_odds for each in predictions},
 }

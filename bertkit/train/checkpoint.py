@@ -31,23 +31,8 @@ from typing import Any
 
 from torch import Tensor
 
-from bertkit import signs
+from bertkit import files, signs
 from bertkit.errors import NumericsError, StorageError
-from bertkit.files import (
-    DISK_ERRORS,
-    PARTIAL,
-    flush,
-    no_space,
-    publish_dir,
-    read_json,
-    read_tensors,
-    remove_dir,
-    remove_leftovers,
-    require_space,
-    sha256_file,
-    to_json,
-    write_tensors,
-)
 from bertkit.train.processes import ALONE, Ranks
 
 MANIFEST = "manifest.json"
@@ -80,7 +65,7 @@ class Checkpoint:
         file = OPTIMIZER if size == 1 else f"optimizer-{rank + 1:05d}-of-{size:05d}.safetensors"
         if rank > 0:
             return Part(self.step, {file: moments}, {})
-        state = to_json({"step": self.step, **self.state})
+        state = files.to_json({"step": self.step, **self.state})
         return Part(self.step, {WEIGHTS: self.model, file: moments}, {STATE: state, **self.files})
 
 
@@ -117,11 +102,11 @@ class Part:
                 if not is_finite(tensor):
                     raise NumericsError(f"step {self.step}: {name} is not finite; nothing was saved")
         for file, group in signs.beating(self.tensors.items()):
-            write_tensors(directory / file, group)
+            files.write_tensors(directory / file, group)
         for file, text in self.texts.items():
             (directory / file).write_text(text, encoding="utf-8")
         for file in (*self.tensors, *self.texts):
-            flush(directory / file)
+            files.flush(directory / file)
         return {file: facts_of(directory / file) for file in (*self.tensors, *self.texts)}
 
 
@@ -161,20 +146,20 @@ def save(
         NumericsError: a tensor is not finite; nothing was deleted.
     """
     directory, final = checkpoints_dir(run_dir), step_dir(run_dir, part.step)
-    partial = final.with_name(final.name + PARTIAL)
+    partial = final.with_name(final.name + files.PARTIAL)
     need = int(SPACE_FACTOR * sum(ranks.each(lambda: part.num_bytes))) + (1 << 20)
     kept = "no checkpoint yet" if last_good is None else f"last good step {last_good}"
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
         with contextlib.suppress(OSError):  # what stays is in nobody's way, or the next lines say so
-            remove_leftovers(directory)
-        require_space(directory, need)
+            files.remove_leftovers(directory)
+        files.require_space(directory, need)
         partial.mkdir()
 
     def commit() -> None:
         (partial / MANIFEST).write_text(_manifest(facts), encoding="utf-8")
-        publish_dir(partial, final)
+        files.publish_dir(partial, final)
         _known_damaged.discard(final)
 
     try:
@@ -187,8 +172,8 @@ def save(
         if isinstance(error, StorageError):  # of the check before writing
             reason = str(error)
         elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            reason = no_space(directory, need)
-        elif isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            reason = files.no_space(directory, need)
+        elif isinstance(error, OSError) and error.errno in files.DISK_ERRORS:
             reason = f"{error.filename or directory}: {error.strerror} (need {need / 1e6:.1f} MB)"
         else:
             raise
@@ -210,7 +195,7 @@ def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
             continue
         if num_whole >= keep_last and step_of(path) != best:
             try:
-                remove_dir(path)
+                files.remove_dir(path)
             except OSError as error:
                 print(f"warning: {path} could not be deleted ({error.strerror}); the next save tries again", flush=True)
                 return
@@ -230,11 +215,11 @@ def all_checkpoints(run_dir: Path) -> list[Path]:
 
 def facts_of(path: Path) -> dict[str, Any]:
     """What the manifest says of a file."""
-    return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    return {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
 
 
 def _manifest(facts: Mapping[str, dict[str, Any]]) -> str:
-    return to_json({"files": {file: facts[file] for file in sorted(facts)}})
+    return files.to_json({"files": {file: facts[file] for file in sorted(facts)}})
 
 
 def fault_of(checkpoint_dir: Path) -> str | None:
@@ -244,7 +229,7 @@ def fault_of(checkpoint_dir: Path) -> str | None:
     """
     file = MANIFEST
     try:
-        listed = read_json(checkpoint_dir / MANIFEST)["files"]
+        listed = files.read_json(checkpoint_dir / MANIFEST)["files"]
         present = {path.name for path in checkpoint_dir.iterdir()} - {MANIFEST}
         if present != set(listed):
             return f"{', '.join(sorted(present ^ set(listed)))}: missing or unexpected"
@@ -283,12 +268,12 @@ def moment_files(checkpoint_dir: Path) -> list[Path]:
 
 def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
     """Read the optimizer's moments, by whatever number of processes they were written."""
-    return {name: tensor for path in moment_files(checkpoint_dir) for name, tensor in read_tensors(path).items()}
+    return {name: tensor for path in moment_files(checkpoint_dir) for name, tensor in files.read_tensors(path).items()}
 
 
 def read_state(checkpoint_dir: Path) -> dict[str, Any]:
     """Read the plain values of a checkpoint, among them its step."""
-    state: dict[str, Any] = read_json(checkpoint_dir / STATE)
+    state: dict[str, Any] = files.read_json(checkpoint_dir / STATE)
     return state
 
 

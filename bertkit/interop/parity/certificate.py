@@ -53,14 +53,12 @@ def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, after = certified["tensor_sha256"], now["tensor_sha256"]
     tensors = [name for name in {*before, *after} if before.get(name) != after.get(name)]
     before, after = certified["file_sha256"], now["file_sha256"]
-    files = [name for name in {*before, *after} if _is_text(name) and before.get(name) != after.get(name)]
+    texts = [
+        name for name in {*before, *after} if name.endswith((".json", ".txt")) and not name.endswith(".index.json")
+    ]
+    files = [name for name in texts if before.get(name) != after.get(name)]  # of weights the tensors count
     settings = [] if certified["config"] == now["config"] else ["the configuration"]
     return sorted(tensors) + sorted(files) + settings
-
-
-def _is_text(name: str) -> bool:
-    """Whether a file's own bytes count; of weights the tensors do."""
-    return name.endswith((".json", ".txt")) and not name.endswith(".index.json")
 
 
 def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str | Path) -> None:

@@ -18,14 +18,13 @@ from typing import Any
 
 from bertkit.config import nearest
 from bertkit.errors import InputError
-from bertkit.lines import is_blank
+from bertkit.lines import is_blank, without_surrogates
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.conll import read_conll, read_words
 from bertkit.tasks.files.squad import flatten
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, as JSON can hold it; no text that can be encoded
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -229,7 +228,7 @@ def records(name: Path | str, format: str, rows: Iterable[tuple[int, Any]], gaps
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return _LONE_SURROGATE.sub("\ufffd", value)
+        return without_surrogates(value)
     if isinstance(value, dict):
         return {key: _clean(item) for key, item in value.items()}
     return [_clean(item) for item in value] if isinstance(value, list) else value
