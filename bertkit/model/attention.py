@@ -2,7 +2,8 @@
 
 Only this file and varlen.py know which tokens see each other: those of a sequence, and no others.
 
-Axes: S packed tokens, B sequences of T tokens, D hidden_size, N heads, H head size (D = N * H).
+Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
+H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
 from __future__ import annotations

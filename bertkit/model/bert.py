@@ -1,6 +1,7 @@
 """BERT: embeddings, encoder (LayerNorm after the residual: Vaswani et al. 2017, figure 1, left), pooler; all initial weights.
 
-Axes: B sequences, S packed tokens, D hidden_size, F intermediate_size, L layers.
+Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
+H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
 from __future__ import annotations
@@ -135,10 +136,7 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
     The normal is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`;
     Hugging Face does not cut it.
 
-    Args:
-        model: any module of bertkit.
-        std: `initializer_range`.
-        generator: the source of randomness, on the CPU.
+    `std` is `initializer_range`; the generator is on the CPU.
     """
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):

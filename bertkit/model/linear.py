@@ -1,6 +1,8 @@
 """Linear maps and dropout, with their fast ways on a CPU (`bertkit.fast`).
 
-Axes: n, m, k: any number of rows and columns.
+Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
+H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
+Here n, m, k are any number of rows and columns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`attend` on CUDA: attention of all sequences of a packed batch by one kernel, and dropout with its exact probability.
 
-Axes: S packed tokens, B sequences of up to T tokens, N heads, H head size.
+Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
+H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
 from __future__ import annotations
