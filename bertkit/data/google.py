@@ -80,12 +80,7 @@ def training_instances(
 ) -> Iterator[Instance]:
     """Make all instances, before the last shuffle, which `shuffled_order` draws from the same `rng` afterwards.
 
-    Args:
-        documents: sentences of token ids; neither a document nor a sentence is empty.
-        config: lengths, the number of passes over the documents, the limit of predictions.
-        masking: the share of tokens to predict, and whether whole words are chosen.
-        vocab: the special ids, and which pieces continue a word.
-        rng: fresh, made from the seed.
+    Neither a document nor a sentence is empty; `rng` is fresh, made from the seed.
     """
     order = shuffled_order(len(documents), rng)
     for _ in range(config.dupe_factor):

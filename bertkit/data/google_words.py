@@ -80,9 +80,7 @@ def split_words(text: str, lowercase: bool) -> str:
     The original lower-cases and splits each word for itself; white space separates words for `str.lower` (whose final
     sigma depends on the neighbours) and for the decomposition of accents too, so the whole line gives the same.
 
-    Args:
-        text: a line or a text of any length.
-        lowercase: lower-case, decompose (NFD) and drop accents (category Mn).
+    With `lowercase` text is lower-cased, decomposed (NFD), and accents (category Mn) are dropped.
     """
     text = text.translate(_CLEANED)
     if lowercase:

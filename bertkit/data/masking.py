@@ -71,12 +71,7 @@ def mask_tokens(
     A sequence of n tokens, [CLS] and [SEP] counted, has max(1, round(n * probability)) predictions, halves rounded to
     even. Of the chosen tokens, 80 % become [MASK], 10 % a token drawn from the whole vocabulary, 10 % stay.
 
-    Args:
-        input_ids: tokens of all sequences, one after another, (S,).
-        sequence_lengths: tokens of each sequence, (B,).
-        keys: the random key of each sequence, (B,).
-        policy: probabilities, and whether whole words are chosen.
-        vocab: the special ids, and which pieces continue a word.
+    The tokens of all sequences stand one after another, (S,); lengths and random keys are those of each sequence, (B,).
 
     Source: google-research/bert create_pretraining_data.py, `create_masked_lm_predictions`.
     """

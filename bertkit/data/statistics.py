@@ -118,11 +118,8 @@ def find_faults(
 ) -> list[Finding]:
     """Name everything about a corpus that would make training on it fail or mean little.
 
-    Args:
-        statistics: of the corpus.
-        blank_lines_expected: whether blank lines are what separates its documents.
-        continuation_rate: the share of `##` pieces among the tokens.
-        held_out: the number of held-out documents; None when none were wanted.
+    `continuation_rate` is the share of `##` pieces among the tokens, `held_out` the number of held-out documents, None
+    when none were wanted.
     """
     checks = _checks(statistics, blank_lines_expected, continuation_rate, held_out)
     return [Finding(name, text) for name, is_wrong, text in checks if is_wrong]

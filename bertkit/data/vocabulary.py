@@ -33,11 +33,8 @@ def learn_vocabulary(
 ) -> dict[str, int]:
     """Learn a WordPiece vocabulary; the same text gives the same vocabulary.
 
-    Args:
-        sentences: called twice, for the characters and for the words.
-        vocab_size: the most tokens, special tokens and characters counted.
-        lowercase: whether to lower-case and strip accents first.
-        min_frequency: how often a pair of pieces must occur to become one piece.
+    `sentences` is called twice, for the characters and for the words. `vocab_size` counts special tokens and characters
+    too; `min_frequency` is how often a pair of pieces must occur to become one piece.
 
     Raises:
         InputError: the text has no words to learn from, or more characters than `vocab_size` has room for.

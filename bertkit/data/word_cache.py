@@ -34,9 +34,7 @@ class WordCache:
     def __init__(self, tokenizer: Tokenizer, num_entries: int) -> None:
         """Begin without an entry.
 
-        Args:
-            tokenizer: encodes what is not known yet.
-            num_entries: how many runs, and as many words, to remember besides those of the sentences at hand.
+        It remembers `num_entries` runs, and as many words, besides those of the sentences at hand.
         """
         self.tokenizer = tokenizer
         self._runs = _Cache("\n", num_entries)

@@ -208,13 +208,8 @@ def joined(
 ) -> Iterator[Hosts]:
     """Meet the launchers of the other hosts; by itself, one host only opens the socket where its processes meet.
 
-    Args:
-        address: HOST:PORT of host 0; None for one host.
-        rank: of this host.
-        num_hosts: of the run.
-        timeout_seconds: how long to wait for the others.
-        settings: as they have to be on every host.
-        stop_requested: asked while it waits.
+    The address is None for one host. The settings have to be the same on every host; `stop_requested` is asked while it
+    waits.
 
     Raises:
         InputError: an address that is not there, hosts with other settings, or two of the same rank.

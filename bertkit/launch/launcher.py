@@ -47,10 +47,6 @@ shows_tracebacks = False  # whether the user asked for tracebacks, of the proces
 def start(command: str, settings: Any) -> None:
     """Start this host's processes of a command, and watch them to their end.
 
-    Args:
-        command: the stage that they run.
-        settings: its settings, with a group `launch`.
-
     Raises:
         BertkitError: of the kind that a process ended with.
         PeerError: a process died, hangs or raised something unforeseen, or another host did.

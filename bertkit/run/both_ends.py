@@ -89,14 +89,9 @@ def plan(
 ) -> PartOfRun:
     """Say what steps of one kind are, to know what memory they need.
 
-    Args:
-        settings: of the run.
-        state: of the run.
-        num_tokens: of the largest micro-batch.
-        max_seq_length: of its sequences.
-        evaluated_tokens: of the largest batch that is evaluated; 0 for none.
-        accumulates: whether a step adds the gradients of several micro-batches.
-        by_sequences: whether `batch.micro_sequences` decides on the size of a micro-batch, or `batch.micro_tokens`.
+    `num_tokens` are those of the largest micro-batch, `evaluated_tokens` those of the largest batch that is evaluated,
+    0 for none. A step that `accumulates` adds the gradients of several micro-batches. `by_sequences` says that
+    `batch.micro_sequences` decides on the size of a micro-batch, and not `batch.micro_tokens`.
     """
     step = TrainingStep(
         model=state.bare_model,
@@ -131,14 +126,8 @@ def publish(
 ) -> None:
     """Write what a run leaves, by its first process; the final metrics last, they mark the run as done.
 
-    Args:
-        state: with the weights to publish.
-        steps: of the whole run.
-        facts: of the model card.
-        result: the final metrics.
-        files: of the predictions, by name; None for pretraining, whose checkpoints all stay.
-        baselines: what the curves are compared with; None for fine-tuning.
-        line: that says how good the model is.
+    `files` are those of the predictions, by name; None for pretraining, whose checkpoints all stay. `baselines` are
+    what the curves are compared with; None for fine-tuning. `line` says how good the model is.
     """
     directory = state.directory
     with building_dir(directory / "model") as partial:

@@ -103,11 +103,8 @@ def make_phases(
 ) -> LengthPhases:
     """Lay out a run.
 
-    Args:
-        settings: of the run.
-        dataset: the text.
-        cache_dir: where the examples of each epoch are kept; by length and seed, so that phases do not meet.
-        micro_sequences: of each phase, as `micro_sequences_of` chose them when the run began.
+    `cache_dir` keeps the examples of each epoch, by length and seed, so that phases do not meet; `micro_sequences` are
+    those of each phase, as `micro_sequences_of` chose them when the run began.
     """
     border = settings.final_phase.first_step(settings.steps)
     borders = sorted({0, border, settings.steps})

@@ -39,13 +39,6 @@ def go_on_as(before: Platform, here: Platform, is_strict: bool, where: object, w
     The run's number of threads holds with the same number of processes, and always where reproducibility is strict;
     but a number that the user asks for is not quietly changed.
 
-    Args:
-        before: of the run's newest checkpoint.
-        here: of this start.
-        is_strict: whether reproducibility is.
-        where: the run's directory.
-        warn: says what may differ.
-
     Raises:
         InputError: the last bits would differ, and reproducibility is strict.
     """

@@ -61,9 +61,7 @@ class Saves:
 
         With `config.background` a thread writes a copy, and what goes wrong is said by the next call.
 
-        Args:
-            contents: of the checkpoint.
-            is_required: wait for the end, and fail on any error, as a run that stops now must.
+        With `is_required` it waits for the end, and fails on any error, as a run that stops now must.
 
         Raises:
             NumericsError: a weight or a moment is not finite.

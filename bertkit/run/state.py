@@ -85,11 +85,7 @@ class TrainingState:
     ) -> None:
         """Resume, or start.
 
-        Args:
-            accelerator: what `make_accelerator` gave.
-            settings: of the run, whose directory is open.
-            start: what the run begins with.
-            choices: of this start; the first process's hold for all.
+        Of the choices the first process's hold for all. The directory of the run is open.
 
         Raises:
             InputError: a process does not see the files of the first one, or the model is another one than the

@@ -214,13 +214,9 @@ def answer(
 ) -> list[Any]:
     """Predict every example; all processes take a share, and all get all predictions.
 
-    Args:
-        accelerator: what `processes.make_accelerator` gave.
-        predictor: of a model that the accelerator prepared; it is left in the modes it was in.
-        examples: at least one.
-        features: of the examples, in their order.
-        losses: where the loss of every batch of this process is put, of features that all have labels; None for features
-            that need not have any.
+    The accelerator has prepared the model, which is left in the modes it was in. There is at least one example;
+    features come in the order of their examples. `losses` is where the loss of every batch of this process is put, of
+    features that all have labels; None for features that need not have any.
     """
     rank, size = accelerator.process_index, accelerator.num_processes
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size

@@ -156,10 +156,8 @@ def align_as_google(pieces_text: str, words: str, lowercase: bool) -> str:
     It fails where the pieces are not found in the split words ([UNK]), and where splitting has changed the number of
     characters (accents that are written apart or dropped, control characters).
 
-    Args:
-        pieces_text: the pieces of an answer put together again: lower-cased, punctuation between spaces.
-        words: the words of the text that the pieces are of.
-        lowercase: whether the tokenizer lower-cases.
+    `pieces_text` are the pieces of an answer put together again: lower-cased where the tokenizer does, punctuation
+    between spaces.
 
     Source: google-research/bert run_squad.py `get_final_text`.
     """

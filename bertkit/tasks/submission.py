@@ -72,10 +72,7 @@ def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
 def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, Sequence[str]]) -> None:
     """Write the archive, after it has been checked; the same tables give the same bytes.
 
-    Args:
-        path: of the zip.
-        tables: the text of each sheet by name.
-        indices: as for `check_archive`.
+    `tables` are the texts by the name of the sheet, `indices` as for `check_archive`.
 
     Raises:
         InputError: a table is not as the server takes it.
@@ -95,10 +92,8 @@ def check_archive(
 ) -> dict[str, int]:
     """Refuse an archive that the server would refuse, or take for something else.
 
-    Args:
-        path: of the zip.
-        indices: those of the test file by the name of the sheet; a sheet without is expected to count from 0.
-        content: the bytes, where they are not written yet.
+    `indices` are those of the test file by the name of the sheet; a sheet without is expected to count from 0.
+    `content` are the bytes, where they are not written yet.
 
     Returns:
         The number of predictions of each sheet.

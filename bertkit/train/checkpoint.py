@@ -133,13 +133,8 @@ def save(
 
     Checkpoints of later steps, left aside on resume, are neither counted nor deleted.
 
-    Args:
-        run_dir: of the run; every process sees the same one.
-        part: what this process writes.
-        ranks: the processes, all of which call this.
-        keep_last: how many to keep.
-        best: the step of another one to keep.
-        last_good: the step of the newest valid one before this, for the message of an error.
+    All processes call this, and see the same `run_dir`. `best` is the step of another one to keep, `last_good` that of
+    the newest valid one before this, for the message of an error.
 
     Raises:
         StorageError: the disk has no room for it, or failed; nothing was deleted.

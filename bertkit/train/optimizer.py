@@ -161,10 +161,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trained parameters: weights and embeddings decay; biases and LayerNorm do not.
 
-    Args:
-        model: parameters that need no gradient are left out.
-        weight_decay: of those that decay.
-        rate_scale_of: a parameter's name -> what the learning rate is multiplied with; a group holds those of one scale.
+    `rate_scale_of` says by a parameter's name what the learning rate is multiplied with; a group holds those of one
+    scale.
 
     Source: google-research/bert optimization.py, lines 59-65.
     """

@@ -46,9 +46,7 @@ def choose_device(device: str) -> torch.device:
 def make_accelerator(device: str, num_processes: int) -> Accelerator:
     """Set up processes and device.
 
-    Args:
-        device: "auto", "cpu" or "cuda"; auto takes CUDA where there is one.
-        num_processes: the world that was asked for; accelerate would quietly train in a smaller one.
+    "auto" takes CUDA where there is one. accelerate by itself would quietly train in a smaller world than was asked for.
 
     Raises:
         InputError: a CUDA device is asked for and there is none, or the world is another one.
@@ -228,9 +226,7 @@ def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
     Every process calls it with what it predicted: any share, uneven or with some of it twice (where a last batch was
     filled up). Afterwards each has all.
 
-    Args:
-        numbered: (number, prediction) of this process.
-        total: how many there are over all processes; their numbers are 0 to total - 1.
+    Numbers are 0 to total - 1 over all processes.
     """
     own = dict(numbered)
     everyone: list[dict[int, T]] = [own]

@@ -61,10 +61,7 @@ def parts_of_process(num_micro_batches: int, num_parts: int, process: int, num_p
 def check_shares(num_micro_batches: int, num_parts: int | None, num_processes: int) -> None:
     """Refuse a number of processes that cannot train on a batch as the run cuts it.
 
-    Args:
-        num_micro_batches: of a step, the fewest there may be.
-        num_parts: K; None without `reproducibility=strict`.
-        num_processes: of the run.
+    `num_micro_batches` are the fewest that a step may have, `num_parts` is K, None without `reproducibility=strict`.
 
     Raises:
         InputError: a process would have no micro-batch, or K cannot be shared out.
@@ -104,10 +101,7 @@ class TreeSum:
 def exchange_and_add(tensor: Tensor, process: int, num_processes: int) -> Tensor:
     """Give the sum of every process's tensor, the same bits on each: neighbours first, then pairs of them, and so on.
 
-    Args:
-        tensor: this process's, of the same shape everywhere.
-        process: its number.
-        num_processes: a power of two.
+    Tensors have the same shape everywhere; `num_processes` is a power of two.
     """
     distance = 1
     while distance < num_processes:

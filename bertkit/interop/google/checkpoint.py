@@ -117,10 +117,7 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
     """Write a model in the layout of Google's releases into an existing directory, all but `vocab.txt`; and read it back.
 
-    Args:
-        directory: gets `bert_config.json`, `bert_model.ckpt.index` and `bert_model.ckpt.data-00000-of-00001`.
-        config: of the model.
-        tensors: weights under the names of Hugging Face, with or without the `bert.` prefix.
+    Tensors have the names of Hugging Face, with or without the `bert.` prefix.
 
     Raises:
         InputError: google-research/bert has no variable or setting for a part of the model.

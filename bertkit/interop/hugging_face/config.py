@@ -75,9 +75,7 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    Args:
-        path: of the file.
-        tensors: the weights, whose classifier tells the number of labels where the file does not.
+    The classifier among the weights tells the number of labels where the file does not.
 
     Returns:
         The configuration, and the head that the weights called `classifier` belong to.

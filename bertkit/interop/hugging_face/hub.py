@@ -27,9 +27,7 @@ def fetch(name: str, setting: str) -> Path:
     Only configuration, tokenizer and one kind of weights are fetched. The usual variables hold: `HF_HOME`,
     `HF_HUB_OFFLINE`, `HF_TOKEN`.
 
-    Args:
-        name: the hub id.
-        setting: what the caller calls it.
+    `setting` is what the caller calls the name.
 
     Raises:
         InputError: the hub does not have it, or cannot be reached and the cache does not have it.

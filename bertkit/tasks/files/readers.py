@@ -76,11 +76,8 @@ def read_file(
 ) -> Source:
     """Read one file.
 
-    Args:
-        task: how it is written.
-        path: the file.
-        is_labelled: whether every example must have its label; None takes those that are there, False none.
-        labels: as for `read_examples`.
+    With `is_labelled` every example must have its label; None takes those that are there, False none. `labels` are as
+    for `read_examples`.
 
     Raises:
         InputError: something in it is wrong.
