@@ -1,7 +1,7 @@
 """From text to packed batches of token ids. Knows no model.
 
-1. Text -> documents: corpus.py reads the files that text_files.py finds and cuts; python_docs.py is a text that every
-   machine has. A document is a list of sentences.
+1. Text -> documents: corpus.py reads what sources.py finds and cuts: files, or a text that every machine has. A
+   document is a list of sentences.
 2. Documents -> tokenizer: vocabulary.py learns a vocabulary or reads one; tokenizer.py makes a tokenizer of it.
 3. Documents -> ids: encoded_documents.py shares the text out among processes and keeps the result on the disk;
    word_cache.py remembers what was tokenized.

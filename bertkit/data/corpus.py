@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertkit.data.config import CorpusConfig
-from bertkit.data.python_docs import python_documents
-from bertkit.data.text_files import Portion, Span, cut_file, find_files, split_sentences
+from bertkit.data.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
 from bertkit.errors import InputError
 from bertkit.files import BLOCK_BYTES
 from bertkit.lines import is_blank, line_blocks, unpacking, without_surrogates

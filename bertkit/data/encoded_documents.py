@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from bertkit.data.corpus import Corpus, Document
 from bertkit.data.prepared import token_dtype
-from bertkit.data.text_files import Portion
+from bertkit.data.sources import Portion
 from bertkit.data.tokenizer import FlatIds, load_tokenizer
 from bertkit.data.word_cache import WordCache
 from bertkit.errors import PeerError

@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.data.config import CorpusConfig
 from bertkit.data.corpus import Corpus
-from bertkit.data.text_files import split_sentences
+from bertkit.data.sources import split_sentences
 from bertkit.errors import InputError
 
 TEXT = "One two.\nThree.\n\n\nFour five.\n  Six.  \n \t\nSeven."

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bertkit.data import python_docs
+from bertkit.data import sources as python_docs
 from bertkit.data.config import CorpusConfig
 from bertkit.data.corpus import Corpus
 
@@ -15,8 +15,8 @@ from bertkit.data.corpus import Corpus
 @pytest.fixture
 def first_documents(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only the topics and the first files of the library."""
-    sources = python_docs._sources
-    monkeypatch.setattr(python_docs, "_sources", lambda: itertools.islice(sources(), 170))
+    gather = python_docs._sources
+    monkeypatch.setattr(python_docs, "_sources", lambda: itertools.islice(gather(), 170))
     python_docs.python_documents.cache_clear()
     yield
     python_docs.python_documents.cache_clear()
