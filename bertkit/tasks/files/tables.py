@@ -1,7 +1,13 @@
 """Numbered lines -> rows: column name -> value, each with its place.
 
 TSV is read as GLUE writes it: a quote is a character like any other, and no word stands for a missing value. CSV is
-read as RFC 4180 has it: quoted cells may hold commas and line breaks.
+read as RFC 4180 has it: quoted cells may hold commas and line breaks. SQuAD's JSON, nested or flat, becomes one flat record
+per question:
+
+    {"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ..., "answers": [...]}]}]}]}
+    {"data": [{"id": ..., "question": ..., "context": ..., "answers": ...}]}
+
+`plausible_answers` of SQuAD 2.0 are answers to another question, and are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +27,6 @@ from bertkit.errors import InputError
 from bertkit.lines import is_blank, without_surrogates
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.conll import read_conll, read_words
-from bertkit.tasks.files.squad import flatten
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
@@ -287,3 +292,38 @@ def _array(name: Path, text: str) -> Rows:
             raise InputError(f"{name}:{line}: not JSON ({error}); restore the file") from None
         yield line, value
         position = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
+
+
+def flatten(path: Path, text: str, data: list[Any]) -> Iterator[tuple[int, Any]]:
+    """Give every record of `data`, the nested ones by question, with the line where its id stands in `text`.
+
+    Raises:
+        InputError: a level of the nesting is missing.
+    """
+    line, position = 1, -1
+    for number, record in enumerate(data):
+        for question in _questions(path, f"data[{number}]", record):
+            found = text.find(json.dumps(str(question.get("id"))), position + 1) if isinstance(question, dict) else -1
+            if found >= 0:
+                line, position = line + text.count("\n", max(position, 0), found), found
+            yield line, question
+
+
+def _questions(path: Path, where: str, record: Any) -> Iterator[Any]:
+    if not isinstance(record, dict) or "paragraphs" not in record:
+        yield record
+        return
+    for n, paragraph in enumerate(_list(path, where, record, "paragraphs")):
+        inside = f"{where}.paragraphs[{n}]"
+        if not isinstance(paragraph, dict) or "context" not in paragraph:
+            raise InputError(f"{path}: {inside}: no field 'context'; expected SQuAD's layout, with context and qas")
+        for m, question in enumerate(_list(path, inside, paragraph, "qas")):
+            if not isinstance(question, dict):
+                raise InputError(f"{path}: {inside}.qas[{m}]: expected an object with id, question and answers")
+            yield {**question, "context": paragraph["context"]}
+
+
+def _list(path: Path, where: str, record: Any, field: str) -> list[Any]:
+    if not isinstance(record.get(field), list):
+        raise InputError(f"{path}: {where}: no list '{field}'; expected SQuAD's layout, data, paragraphs and qas")
+    return list(record[field])
