@@ -5,7 +5,7 @@ Doors:
     directory      a run's folder: whose it is, whether it is done, a clean stop
     rules          which settings may change when a run is resumed
     start          the weights that a run begins with
-    task_data      the splits of a task, as features
+    task_data      the splits of a task, as features; what share of the examples the model sees
     length_phases  which steps see sequences of which length
     both_ends      holds the folder, says what is going to happen, and writes what a run leaves
     platform       what the last bits depend on beside the settings

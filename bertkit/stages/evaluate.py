@@ -17,9 +17,9 @@ from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.measure import as_stored, check_fit, check_vocabulary, measure_split
+from bertkit.run.task_data import Coverage
 from bertkit.run.task_model import answer, check_labels, open_task_model, task_settings_of_run
 from bertkit.settings.evaluate import EvaluateSettings
-from bertkit.tasks.coverage import Coverage
 from bertkit.tasks.files import readers
 from bertkit.tasks.shapes import check_metrics, make_features
 from bertkit.train import shares

@@ -7,10 +7,10 @@ from task_configs import task_config
 
 from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.errors import InputError
+from bertkit.run.task_data import Coverage
 from bertkit.tasks import shapes
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
-from bertkit.tasks.coverage import Coverage
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.spans import SpanExample
 from bertkit.tasks.tagging import TaggingExample
