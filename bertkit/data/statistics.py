@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.encoded_documents import EncodedDocuments
-from bertkit.data.instances import has_instances, open_instances
+from bertkit.data.instances import open_instances
 from bertkit.data.masking import assemble
-from bertkit.data.prepared import PreparedDataset
+from bertkit.data.prepared import SPLITS, PreparedDataset
 from bertkit.data.segments import document_pairs, select
 
 SAMPLE_SIZE = 1 << 18
@@ -167,32 +166,23 @@ EXAMPLE = SegmentsConfig("pairs", max_seq_length=64, short_seq_prob=0.1)
 
 def describe(dataset: PreparedDataset) -> str:
     """Give the counts of a dataset, some of its examples, and what is wrong with it."""
-    train, facts = dataset.manifest["splits"]["train"], dataset.manifest["statistics"]
+    train, held_out = (dataset.manifest["splits"][name] for name in SPLITS)
+    facts, made = dataset.manifest["statistics"], dataset.manifest.get("instances")
     lines = [
         f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to train on",
-        _instances(dataset.manifest) if has_instances(dataset) else _held_out(dataset.manifest),
+        f"{held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out for evaluation"
+        if made is None
+        else f"{made['count']:,} fixed instances of at most {made['segments']['max_seq_length']} tokens, of all documents: "
+        "none is held out for evaluation, as in the original",
         f"vocabulary of {facts['vocab_size']:,}, {100 * facts['unknown_rate']:.2f} % unknown, "
         f"{facts['tokens_per_sentence']:.1f} tokens a sentence",
         f"unigram entropy {facts['unigram_entropy']:.2f} nats: the MLM loss of a model that only counts words",
     ]
-    for is_random, ids in _stored_examples(dataset) if has_instances(dataset) else _drawn_examples(dataset):
+    for is_random, ids in _drawn_examples(dataset) if made is None else _stored_examples(dataset):
         lines += ["", f"{'random next' if is_random else 'actual next'}: {dataset.tokenizer.decode(ids)}"]
     for finding in dataset.manifest["findings"]:
         lines += ["", f"warning: {finding['name']}: {finding['text']}"]
     return "\n".join(lines)
-
-
-def _held_out(manifest: dict[str, Any]) -> str:
-    counts = manifest["splits"]["held_out"]
-    return f"{counts['documents']:,} documents, {counts['tokens']:,} tokens held out for evaluation"
-
-
-def _instances(manifest: dict[str, Any]) -> str:
-    made = manifest["instances"]
-    return (
-        f"{made['count']:,} fixed instances of at most {made['segments']['max_seq_length']} tokens, of all documents: none "
-        "is held out for evaluation, as in the original"
-    )
 
 
 def _stored_examples(dataset: PreparedDataset) -> list[tuple[bool, list[int]]]:

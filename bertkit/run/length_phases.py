@@ -15,7 +15,6 @@ from bertkit.data.config import InstancesConfig, SegmentsConfig
 from bertkit.data.instances import open_instances
 from bertkit.data.prepared import PreparedDataset
 from bertkit.data.sampling import EpochCache, ExampleSource, InstanceSampler, Sampler
-from bertkit.run.measure import held_out_sampler
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.loop import Numbered
 from bertkit.train.shares import FEWEST_PARTS, TOKENS_AT_ONCE, micro_batch_ranges, share_of_process
@@ -133,4 +132,6 @@ def _samplers(
     train, held_out = dataset.splits["train"], dataset.splits["held_out"]
     cache = EpochCache(cache_dir, train, segments, settings.seed)
     sampler = Sampler(train, dataset.tokenizer.facts, segments, settings.masking, settings.seed, cache.open)
-    return sampler, held_out_sampler(held_out, sampler) if held_out.num_documents else None
+    if not held_out.num_documents:
+        return sampler, None
+    return sampler, Sampler(held_out, sampler.vocab, segments, settings.masking, seed=0)  # as evaluation always has it

@@ -12,8 +12,8 @@ from bertkit.batch import PretrainBatch
 from bertkit.config import differences, to_mapping
 from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.data.instances import has_instances, stored_settings
-from bertkit.data.prepared import PreparedDataset, Split
-from bertkit.data.sampling import ExampleSource, Sampler
+from bertkit.data.prepared import PreparedDataset
+from bertkit.data.sampling import ExampleSource
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.load import load_tokenizer
@@ -51,11 +51,6 @@ def measure_split(
         for name, result in results.items()
         for kind, value in (("loss", result.loss), ("accuracy", result.accuracy))
     }
-
-
-def held_out_sampler(split: Split, sampler: Sampler) -> Sampler:
-    """Give a sampler over held-out text with the settings of another, and the seed that evaluation always uses."""
-    return Sampler(split, sampler.vocab, sampler.segments, sampler.masking, seed=0)
 
 
 def as_stored(
