@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 from bertkit import commands, signs
 from bertkit.errors import BertkitError, InputError, PeerError, StoppedError, StorageError
 from bertkit.launch import launcher, world
-from bertkit.settings.help import COMMANDS, command_help, usage
+from bertkit.settings import words
+from bertkit.settings.help import COMMANDS, command_help, info, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
+SPOKEN = {"--help", "-h", "--version", "--info", "--completion"}  # options that are answered at once
 INTERNAL_FAULT = 70  # EX_SOFTWARE
-OPTIONS = ("--help", "-h", "-m", "--debug", "--version")
 
 
 @dataclass
@@ -33,12 +34,20 @@ class _Given:
     """What the command line asks for."""
 
     options: set[str] = field(default_factory=set)
-    config_dir: str | None = None
+    values: dict[str, str] = field(default_factory=dict)  # of options that have one
     words: list[str] = field(default_factory=list)  # the command and its overrides
 
     @property
     def command(self) -> str:
         return self.words[0] if self.words else ""
+
+    @property
+    def config_dir(self) -> str | None:
+        return self.values.get("--config-dir")
+
+    @property
+    def config(self) -> str | None:
+        return self.values.get("--config")
 
 
 def main() -> None:
@@ -61,11 +70,11 @@ def run(arguments: list[str]) -> int:
         answer = _answer(given)
         if answer is not None:
             print(answer)
-            return 0 if {"--help", "-h", "--version"} & given.options or not arguments else 2
+            return 0 if SPOKEN & {*given.options, *given.values} or not arguments else 2
         if "-m" in given.options:
             return _sweep(given)
-        composed = commands.composed(given.command, given.words[1:], given.config_dir)
-        if "--cfg" in given.options:
+        composed = commands.composed(given.command, given.words[1:], given.config_dir, given.config)
+        if "--cfg" in given.values:
             return _print(composed)
         settings = commands.built(given.command, composed)
         if commands.runs_elsewhere(given.command, settings):
@@ -107,20 +116,24 @@ def _parse(arguments: list[str]) -> _Given:
         InputError: an unknown option.
     """
     given, queue = _Given(), list(arguments)
+    unknown = None
     while queue:
         argument = queue.pop(0)
-        if argument in OPTIONS:
-            given.options.add(argument)
-        elif argument == "--config-dir":
-            given.config_dir = queue.pop(0) if queue else ""
-        elif argument == "--cfg":
-            if (queue.pop(0) if queue else "") != "job":
-                raise InputError("--cfg: expected 'job'")
-            given.options.add(argument)
+        name, has_value, value = argument.partition("=")
+        if argument in words.OPTIONS:
+            given.options.add("-m" if argument == "--multirun" else argument)
+        elif name in words.VALUED_OPTIONS:
+            given.values[name] = value if has_value else queue.pop(0) if queue else ""
         elif argument.startswith("-"):
-            raise InputError(f"unknown option {argument}; see bertkit --help")
+            unknown = unknown or (argument, queue[0] if queue and "=" not in queue[0] else "")
         else:
             given.words.append(argument.replace("=~/", f"={Path.home()}/", 1))
+    if unknown is not None:
+        raise InputError(words.undashed(given.command, *unknown))
+    if given.values.get("--cfg", "job") != "job":
+        raise InputError("--cfg: expected 'job'")
+    if given.command == "help":
+        given.words, given.options = given.words[1:], {*given.options, "--help"}
     return given
 
 
@@ -134,14 +147,20 @@ def _answer(given: _Given) -> str | None:
         from bertkit import __version__
 
         return f"bertkit {__version__}"
+    if "--info" in given.options:
+        return info()
+    if "--completion" in given.values:
+        from bertkit.settings.completion import script
+
+        return script(given.values["--completion"])
     asks_for_help = bool({"--help", "-h"} & given.options)
     if given.command not in COMMANDS:
-        if given.command and not asks_for_help:
+        if given.command:
             from bertkit.config import nearest
 
             raise InputError(f"unknown command '{given.command}'{nearest(given.command, COMMANDS)}; see bertkit --help")
         return usage()
-    return command_help(given.command) if asks_for_help else None
+    return command_help(given.command, given.words[1:], given.config_dir) if asks_for_help else None
 
 
 def _print(composed: dict[str, Any]) -> int:
@@ -203,10 +222,10 @@ def _sweep(given: _Given) -> int:
     from bertkit.settings.compose import combinations
 
     runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
-    options += ["--config-dir", given.config_dir] if given.config_dir else []
+    options += [word for pair in given.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
     for name, overrides in combinations(given.command, given.words[1:], given.config_dir):
-        composed = commands.composed(given.command, overrides, given.config_dir)
-        if "--cfg" in given.options:
+        composed = commands.composed(given.command, overrides, given.config_dir, given.config)
+        if "--cfg" in given.values:
             print(f"# {name}")
             _print(composed)
             continue

@@ -143,7 +143,7 @@ def evaluate(*, data: Any = None, **settings: Any) -> Run:
 def export(**settings: Any) -> Run:
     """Write a model for `transformers`, compared with it first; the settings are those of `bertkit export`.
 
-    >>> bertkit.export(checkpoint=stars, head="task", output_dir="stars-export").model_dir.name
+    >>> bertkit.export(model_dir=stars, head="task", output_dir="stars-export").model_dir.name
     'stars-export'
 
     Returns:
@@ -200,14 +200,20 @@ def _splits(**splits: Any) -> Iterator[dict[str, str]]:
         yield named
 
 
-def composed(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Compose the configuration of a command, a plain mapping.
+def composed(
+    command: str, overrides: list[str], config_dir: str | None = None, config: str | None = None
+) -> dict[str, Any]:
+    """Compose the configuration of a command, a plain mapping; over the settings of a file where one is given.
 
     Raises:
         InputError: unknown keys and options, malformed overrides.
     """
     from bertkit.settings.compose import compose
 
+    if config is not None:
+        from bertkit.settings.replay import replayed
+
+        return replayed(command, config, overrides, config_dir)
     return compose(command, overrides, config_dir)
 
 

@@ -32,6 +32,20 @@ def conf_dir() -> Path:
     raise InputError(f"no configuration files in {package} or beside it; reinstall bertkit")
 
 
+def conf_dirs(own: str | None) -> list[Path]:
+    """Give the directories of configuration files: the shipped one, and the user's own where there is one.
+
+    Raises:
+        InputError: the user's own is no directory.
+    """
+    if own is None:
+        return [conf_dir()]
+    directory = Path(own).expanduser().resolve()
+    if not directory.is_dir():
+        raise InputError(f"--config-dir {own}: no such directory")
+    return [conf_dir(), directory]
+
+
 def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
     """List the options of every configuration group in some directories like `conf/`."""
     groups: dict[str, list[str]] = {}

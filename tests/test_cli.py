@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
 from conftest import make_text, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
@@ -73,7 +76,7 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
         (["pretrain", "batch.sequenses=3"], "unknown key 'batch.sequenses'; did you mean 'sequences'?"),
         (["pretrain", "stpes=3"], "unknown key 'stpes'; did you mean 'steps'?"),
         (["pretrain", "steps"], "'steps': expected key=value"),
-        (["pretrain", "seed=1,2"], "write key=[a,b] for a list, or add -m to run each of them"),
+        (["pretrain", "seed=1,2"], "write seed=[1,2] for a list, or add -m to run each of them"),
         (["pretrain", "model=[tiny,mini]"], "unknown option model=['tiny', 'mini'] (one of base"),
         (
             ["finetune", "task=mprc", "model_dir=x", "output_dir=y"],
@@ -87,7 +90,10 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
         (["pretrain", "data_dir=x"], "missing value: set output_dir="),
         (["pretrain", "data_dir=x", "output_dir=y", "steps=many"], "steps='many': expected a whole number"),
         (["pretrain", "data_dir=x", "output_dir=y", "precision=fp8"], "precision='fp8': expected fp32 or bf16"),
-        (["pretrain", "data_dir=x", "output_dir=y", "schedule.warmup_steps=20000"], "exceeds steps=10000"),
+        (
+            ["pretrain", "data_dir=x", "output_dir=y", "steps=10000", "schedule.warmup_steps=20000"],
+            "exceeds steps=10000",
+        ),
         (["pretrain", "data_dir=x", "output_dir=y", "model.hidden_size=31"], "is not a multiple of"),
         (
             ["pretrain", "data_dir=x", "output_dir=y", "segments.max_seq_length=600"],
@@ -314,7 +320,7 @@ def build_with(command: str, *choices: str) -> None:
 def test_every_option_composes_and_builds() -> None:
     """Each with the first command that has it; a command takes one option of every group at once, experiments alone."""
     choices = every_choice()
-    assert len(choices) == 106  # a change of conf/ changes this number
+    assert len(choices) == 118  # a change of conf/ changes this number
     of_command: dict[str, dict[str, list[str]]] = {command: {} for command in COMMANDS}
     for command, choice in {choice: (command, choice) for command, choice in reversed(choices)}.values():
         of_command[command].setdefault(choice.partition("=")[0], []).append(choice)
@@ -405,3 +411,109 @@ def test_no_cuda_device(prepared_dir: Path, tmp_path: Path, capsys: pytest.Captu
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *TINY, "device=cuda"]) == 2
     assert "device=cuda: no CUDA device here" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of one from a directory of one's own; `bertkit help` says the same as `--help`."""
+    own = tmp_path / "task"
+    own.mkdir()
+    (own / "stars.yaml").write_text(
+        "# Stars of reviews.\ndefaults:\n  - regression\n  - _self_\nname: stars\nmax_seq_length: 77\n"
+    )
+    assert run(["help", "finetune", "task=ner"]) == 0
+    said = capsys.readouterr().out
+    assert {"  task.name: ner", "  task.columns.words: null", "  task.best_metric: overall_f1"} <= set(
+        said.splitlines()
+    )
+    assert run(["finetune", "task=ner", "--help"]) == 0
+    assert capsys.readouterr().out == said
+    assert run(["finetune", "task=stars", "--help", f"--config-dir={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"  # Stars of reviews.", "  task.max_seq_length: 77", "  task.labels: regression"} <= set(lines)
+    assert any(line.startswith("task= ax, ") and "stars" in line for line in lines)
+    assert run(["finetune", "task=star", "--help"]) == 2
+    assert "unknown option task=star" in capsys.readouterr().err
+    assert run(["help", "finetun"]) == 2
+    assert "unknown command 'finetun'; did you mean 'finetune'?" in capsys.readouterr().err
+
+
+def test_what_is_installed_where(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--info"]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["torch"] == torch.__version__
+    assert said["configuration"] == str(conf_dir())
+    assert int(said["cpu"].split()[0]) >= 1
+
+
+def replies(script: str, typed: str) -> list[str]:
+    """What bash offers for a line that is being typed."""
+    words = typed.replace("=", " = ").split(" ")
+    asking = f"""{script}
+COMP_LINE={shlex.quote(typed)}; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({" ".join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}
+compopt() {{ :; }}
+_bertkit; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", asking], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_a_shell_completes_commands_settings_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert replies(script, "bertkit pre") == ["prepare", "pretrain", "predict"]
+    assert replies(script, "bertkit finetune task=sq") == ["squad1", "squad2"]
+    assert replies(script, "bertkit finetune optimizer.peak") == ["optimizer.peak_learning_rate="]
+    assert "masking.probability=" in replies(script, "bertkit pretrain model=tiny masking.")
+    assert "--multirun" in replies(script, "bertkit --mu")
+    for shell in ("zsh", "fish"):
+        assert run([f"--completion={shell}"]) == 0
+        text = capsys.readouterr().out
+        assert "optimizer.peak_learning_rate=" in text
+        if shutil.which(shell):
+            subprocess.run([shell, "-n", "-c", text], check=True)
+    assert run(["--completion", "tcsh"]) == 2
+    assert "expected bash, zsh, fish" in capsys.readouterr().err
+
+
+def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them, but for what the command line names; what an older file lacks has its default."""
+
+    def printed(*arguments: str) -> dict[str, Any]:
+        assert run([*arguments, "--cfg=job"]) == 0
+        found: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+        return found
+
+    given = [
+        "task=qa",
+        "model_dir=m",
+        "data_dir=d",
+        "output_dir=o",
+        "task.spans.n_best=7",
+        "optimizer=lamb",
+        "log.every_steps=9",
+    ]
+    before = printed("finetune", *given)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(before))
+    assert printed("finetune", "--config", str(path)) == before
+    after = printed("finetune", "--config", str(path), "output_dir=p", "task.spans.n_best=8", "optimizer=adamw")
+    assert (after["output_dir"], after["task"]["spans"]["n_best"]) == ("p", 8)
+    assert (after["optimizer"]["name"], after["log"], after["task"]["name"]) == ("adamw", before["log"], "qa")
+    old = printed("pretrain", "data_dir=d", "output_dir=o", "segments=full_sentences", "model=mini", "steps=7")
+    old["init_from"] = "other"
+    for newer in ("model_dir", "kernels"):
+        del old[newer]
+    del old["log"]
+    path.write_text(yaml.safe_dump(old))
+    again = printed("pretrain", f"--config={path}", "seed=5")
+    assert (again["model_dir"], again["kernels"], again["seed"], again["steps"]) == ("other", "auto", 5, 7)
+    assert (again["segments"]["kind"], again["model"], again["log"]) == (
+        "full_sentences",
+        old["model"],
+        {"every_steps": "auto"},
+    )
+    assert run(["pretrain", "--config", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml: " in (said := capsys.readouterr().err)
+    assert "give the config.yaml of a run" in said
+    assert run(["pretrain", "--config", str(path), "stepz=3"]) == 2
+    assert "unknown key 'stepz'; did you mean 'steps'?" in capsys.readouterr().err

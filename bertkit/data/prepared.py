@@ -244,6 +244,23 @@ def damaged_files(directory: Path, manifest: dict[str, Any]) -> list[str]:
     return [name for name, facts in manifest["files"].items() if sha256_file(directory / name) != facts["sha256"]]
 
 
+def check_usable(dataset: PreparedDataset) -> None:
+    """Refuse a dataset that has nothing to train on, or is not as `prepare` left it.
+
+    Raises:
+        InputError: naming the damaged files, or the first id outside the vocabulary.
+    """
+    damaged = damaged_files(dataset.directory, dataset.manifest)
+    if damaged:
+        raise InputError(
+            f"{dataset.directory}: {', '.join(damaged)} changed since prepare wrote them; remove "
+            "it and run bertkit prepare again"
+        )
+    if not dataset.splits["train"].num_documents:
+        raise InputError(f"data_dir={dataset.directory}: no documents to train on; prepare more text")
+    check_ids(dataset.splits["train"], dataset.tokenizer.vocab_size)
+
+
 def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
     """Refuse a split that holds ids outside the vocabulary.
 

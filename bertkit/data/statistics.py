@@ -124,6 +124,9 @@ def find_faults(
     return [Finding(name, text) for name, is_wrong, text in checks if is_wrong]
 
 
+FEWEST_DOCUMENTS = 10  # of which a share can be held out by chance
+
+
 def _checks(
     of: CorpusStatistics, blank_lines_expected: bool, continuation_rate: float, held_out: int | None
 ) -> list[tuple[str, bool, str]]:
@@ -134,7 +137,12 @@ def _checks(
     other_vocabulary = (
         "the vocabulary does not fit this text: choose another one, or train one with tokenizer.vocab_size="
     )
-    share = min(0.5, max(0.05, round(3 / max(documents, 1), 2)))
+    # so that hardly any text is without: (1 - 5 / n) ^ n is below 0.7 %
+    share = f"set held_out_prob={min(0.5, max(0.05, round(5 / max(documents, 1), 2)))} or so"
+    if documents < FEWEST_DOCUMENTS:
+        share = (
+            f"it takes {FEWEST_DOCUMENTS} documents or more to hold one out: put blank lines between them, or add text"
+        )
     return [
         ("one document", documents == 1,
          f"the corpus is a single document, so every 'random' next segment comes from it; {advice}"),
@@ -151,7 +159,7 @@ def _checks(
         ("broken words", continuation_rate > 0.5,
          f"{100 * continuation_rate:.0f} % of the tokens are pieces inside of words; {other_vocabulary}"),
         ("nothing held out", held_out == 0,
-         f"none of the {documents:,} documents was held out for evaluation; set held_out_prob={share} or so"),
+         f"none of the {documents:,} documents was held out for evaluation; {share}"),
         ("long lines", of.tokens_per_sentence > 512,
          f"a line has {of.tokens_per_sentence:.0f} tokens on average; put one sentence on a line, or set "
          "corpus.sentences=split"),

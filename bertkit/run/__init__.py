@@ -7,6 +7,7 @@ Doors:
     start          the weights that a run begins with
     task_data      the splits of a task, as features; what share of the examples the model sees
     length_phases  which steps see sequences of which length
+    pace           how many steps, and how long they take
     both_ends      holds the folder, says what is going to happen, and writes what a run leaves
     platform       what the last bits depend on beside the settings
     state          model, optimizer and checkpoints

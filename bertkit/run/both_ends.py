@@ -24,7 +24,7 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.checkpoint import rotate
 from bertkit.train.processes import Accelerator, leaving_together, on_main_process
 from bertkit.view import console
-from bertkit.view.report import CHARTS, TASK_CHARTS, write_report
+from bertkit.view.report import CHARTS, TASK_CHARTS, Curves, write_report
 
 
 @contextlib.contextmanager
@@ -112,6 +112,23 @@ def plan(
         tokens_of_setting=max_seq_length if by_sequences else 1,
         saves_copies=settings.checkpoint.background,
     )
+
+
+@contextlib.contextmanager
+def reported(state: TrainingState, baselines: Mapping[str, float], charts: Sequence[Curves]) -> Iterator[None]:
+    """Draw the report when training begins, and once more when it is left early, stopped or by an error."""
+
+    def draw() -> None:
+        if state.accelerator.is_main_process:
+            write_report(state.directory, dict(baselines), charts)
+
+    draw()
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # a full disk may be why
+            draw()
+        raise
 
 
 def publish(

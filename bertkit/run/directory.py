@@ -42,14 +42,19 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "nu
 
 def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
     """Tell whether `directory` holds a finished run of this identity, or one that leaves nothing to do for it."""
-    if not all((directory / name).exists() for name in (RESULT, "model", "manifest.json")):
-        return False
-    manifest = read_json(directory / "manifest.json")
-    theirs = manifest.get("identity") if isinstance(manifest, dict) else None
-    if not isinstance(theirs, dict):
+    theirs = identity_there(directory)
+    if not theirs or not all((directory / name).exists() for name in (RESULT, "model")):
         return False
     found = resume_rules.changes(theirs, identity)
     return not any(change.key == LENGTH or class_of(change.key, rules) in REFUSED for change in found)
+
+
+def identity_there(directory: Path) -> dict[str, Any]:
+    """Read what identifies the run in a directory; empty where there is none."""
+    path = directory / "manifest.json"
+    manifest = read_json(path) if path.is_file() else None
+    theirs = manifest.get("identity") if isinstance(manifest, dict) else None
+    return theirs if isinstance(theirs, dict) else {}
 
 
 def run_of(model_dir: str | Path) -> Path | None:
@@ -116,7 +121,7 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     if refused:
         raise InputError(
             f"output_dir={directory} holds another run ({resume_rules.listed(refused)}); choose another directory (with "
-            f"init_from={directory} to train its model further), {resume_rules.ways_out(refused, rules)}"
+            f"model_dir={directory} to train its model further), {resume_rules.ways_out(refused, rules)}"
         )
     return changes
 

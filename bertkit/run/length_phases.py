@@ -105,8 +105,8 @@ def make_phases(
     `cache_dir` keeps the examples of each epoch, by length and seed, so that phases do not meet; `micro_sequences` are
     those of each phase, as `micro_sequences_of` chose them when the run began.
     """
-    border = settings.final_phase.first_step(settings.steps)
-    borders = sorted({0, border, settings.steps})
+    border = settings.final_phase.first_step(settings.num_steps)
+    borders = sorted({0, border, settings.num_steps})
     phases = []
     for number, segments in enumerate(segments_of(settings)):
         sampler, held_out = _samplers(settings, segments, dataset, cache_dir)

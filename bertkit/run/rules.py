@@ -48,11 +48,12 @@ BOTH = {
 }
 PRETRAIN: Rules = {
     **BOTH,
-    "init_from": FREE,
+    "model_dir": FREE,
     "init_moments": BEGUN,
     "steps": WARN,  # train longer, or less; the schedule is that of the new number of steps from there on
-    "model": FIXED,
+    "model": BEGUN,  # the weights have its shape
     "segments": FIXED,
+    "segments.kind": BEGUN,  # it decides on the heads
     "final_phase": FIXED,
     "masking": FIXED,
     "evaluation": FREE,
@@ -61,6 +62,7 @@ FINETUNE: Rules = {
     **BOTH,
     "model_dir": FREE,
     "task": FIXED,
+    **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), BEGUN),  # the head has their shape
     "num_epochs": FIXED,
     "freeze": BEGUN,
     "reinit_layers": BEGUN,

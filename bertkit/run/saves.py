@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ from bertkit.errors import StorageError
 from bertkit.train import checkpoint
 from bertkit.train.config import SavingConfig
 from bertkit.train.processes import Ranks
-from bertkit.train.step_report import NO_SKIPS, Skips
+from bertkit.train.step_report import NO_SKIPS, Skips, Window
 
 
 @dataclass
@@ -24,6 +25,12 @@ class Standing:
     best: dict[str, Any] | None = None  # the step and the score of the best weights so far, or None
     num_worse: int = 0  # evaluations in a row since then
     skips: Skips = NO_SKIPS  # the steps skipped so far
+    window: Window = field(default_factory=Window)  # what was measured since the last logged line
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Standing:
+        """Give what a checkpoint kept; those of earlier versions have no window."""
+        return cls(kept["best"], kept["num_worse"], Skips(**kept["skips"]), Window(**kept.get("window", {})))
 
 
 class Saves:

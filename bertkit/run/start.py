@@ -51,11 +51,11 @@ class Start:
 
 def known_start(settings: PretrainSettings) -> dict[str, Any]:
     """The starting weights as they identify a run; nothing where they are no longer here to be read."""
-    if settings.init_from is None:
+    if settings.model_dir is None:
         return {"starting_weights": None}
-    if not Path(settings.init_from).expanduser().exists():
+    if not Path(settings.model_dir).expanduser().exists():
         return {}
-    return {"starting_weights": _hashes_of_start(settings, resolve_model_dir(settings.init_from, "init_from"))}
+    return {"starting_weights": _hashes_of_start(settings, resolve_model_dir(settings.model_dir))}
 
 
 def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]:
@@ -66,19 +66,19 @@ def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]
 
 
 def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
-    """Make the model anew, or from `init_from`; give it with what is known of the weights it starts from."""
+    """Make the model anew, or from `model_dir`; give it with what is known of the weights it starts from."""
     pairs = settings.segments.has_pairs
     heads = PRETRAINING_HEADS if pairs else ("masked_lm",)
-    if settings.init_from is not None:
-        source = resolve_model_dir(settings.init_from, "init_from")
+    if settings.model_dir is not None:
+        source = resolve_model_dir(settings.model_dir)
         model, report = load_directory(source, heads, with_pooler=pairs, seed=settings.seed)
         for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
             check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
         check_vocabulary(source, dataset)
         summary = str(report)
         if world_from_environment().is_main:
-            print(f"starting from {settings.init_from}, whose shape replaces model=: {summary}")
-        facts = {"model_dir": settings.init_from, "summary": summary, "sha256": _hashes_of_start(settings, source)}
+            print(f"starting from {settings.model_dir}, whose shape replaces model=: {summary}")
+        facts = {"model_dir": settings.model_dir, "summary": summary, "sha256": _hashes_of_start(settings, source)}
         return model, {**facts, "shape": dataclasses.asdict(model.config)}
     vocab = dataset.tokenizer.facts
     config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
@@ -89,17 +89,17 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
 
 
 def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
-    """Read the optimizer's moments of `init_from`; with `init_moments` false there are none.
+    """Read the optimizer's moments of `model_dir`; with `init_moments` false there are none.
 
     Raises:
-        InputError: `init_from` has no moments, or they are those of other parameters.
+        InputError: `model_dir` has no moments, or they are those of other parameters.
     """
-    if settings.init_from is None or not settings.init_moments:
+    if settings.model_dir is None or not settings.init_moments:
         return {}
-    source = resolve_model_dir(settings.init_from, "init_from")
+    source = resolve_model_dir(settings.model_dir)
     if not checkpoint.moment_files(source):
         raise InputError(
-            f"init_from={settings.init_from} has no optimizer state; take a bertkit run or one of its checkpoints, or "
+            f"model_dir={settings.model_dir} has no optimizer state; take a bertkit run or one of its checkpoints, or "
             "set init_moments=false"
         )
     made_by = run_of(source)
@@ -107,7 +107,7 @@ def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[s
         name = read_json(made_by / "manifest.json")["identity"]["optimizer"]["name"]
         if name != settings.optimizer.name:
             raise InputError(
-                f"init_from={settings.init_from} was trained with optimizer={name}, whose moments mean something else to "
+                f"model_dir={settings.model_dir} was trained with optimizer={name}, whose moments mean something else to "
                 f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
             )
     moments = checkpoint.read_moments(source)

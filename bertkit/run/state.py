@@ -30,7 +30,6 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
-from bertkit.train.step_report import Skips
 
 
 @dataclass(frozen=True)
@@ -131,8 +130,7 @@ class TrainingState:
         choices = Choices(**before["chosen"])
         if choices.settings == self.choices.settings:
             self.choices = choices
-        standing = before["standing"]
-        self.saves.standing = Standing(**{**standing, "skips": Skips(**standing["skips"])})
+        self.saves.standing = Standing.of(before["standing"])
         platform = Platform(**before["platform"])
         self.platform = go_on_as(platform, self.platform, self.choices.is_strict, self.directory, self.saves.warn)
         best = self.saves.standing.best

@@ -16,16 +16,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import signs
+from bertkit import fast, signs
 from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer, VocabFacts
 from bertkit.errors import InputError
+from bertkit.run.platform import compiles
+from bertkit.run.state import Choices, depends_on
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.tasks.batching import FeatureBatches
+from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.files import readers
 from bertkit.tasks.files.source import Source
 from bertkit.tasks.shapes import make_features, shape_of
 from bertkit.tasks.task import Feature
+from bertkit.train.processes import Accelerator
+from bertkit.train.shares import FEWEST_PARTS, TOKENS_AT_ONCE, check_shares, num_parts_for
+
+CUT = (
+    "{}: every example is truncated, so the model never sees how a text ends; raise task.max_seq_length, or cut the texts "
+    "into parts that fit"
+)
 
 MAX_NAMED = 3  # examples that a warning names
 
@@ -86,7 +95,12 @@ class Split:
         num_examples = len(self.source.examples)
         windows = f"; {num_windows:,} windows" if num_windows > num_examples else ""
         cut = f"truncated {num_cut:,} ({num_cut / num_examples:.1%}){windows}"
-        warnings = [*self.source.warnings, *self.coverage.warnings(self.source.examples, self.source.description)]
+        full = [] if num_cut < num_examples else [CUT.format(self.source.description)]
+        warnings = [
+            *full,
+            *self.source.warnings,
+            *self.coverage.warnings(self.source.examples, self.source.description),
+        ]
         return [f"{self.source.describe()}; {cut}", *(f"warning: {warning}" for warning in warnings)]
 
 
@@ -129,7 +143,7 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
             ) from None
         dev = readers.read_examples(task, data_dir, "dev", train.labels or None)
     if settings.max_train_examples is not None:
-        train = dataclasses.replace(train, examples=train.examples[: settings.max_train_examples])
+        train = train.first(settings.max_train_examples)
     return train, dev
 
 
@@ -196,3 +210,36 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
             "start fewer processes"
         )
     return steps
+
+
+def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
+    """Choose how a batch is cut, as it is set or to suit the device, and the order in which its parts are added.
+
+    The cut is alike for one process and for two; with reproducibility=strict for any number.
+    """
+    batch, is_strict = settings.batch, settings.reproducibility == "strict"
+    fewest = FEWEST_PARTS if is_strict else accelerator.num_processes
+    if batch.micro_sequences != "auto":
+        cut = Cut(None, batch.micro_sequences, fewest)
+    elif batch.micro_tokens != "auto":
+        cut = Cut(batch.micro_tokens, None, fewest)
+    else:
+        cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
+    return Choices(
+        cut=dataclasses.asdict(cut),
+        num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
+        kernels=fast.choose(settings.kernels).names,
+        is_compiled=compiles(settings.compile, accelerator.device.type),
+        settings=depends_on(settings),
+    )
+
+
+def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices, num_processes: int) -> TrainingOrder:
+    """Lay out the training examples over the steps.
+
+    Raises:
+        InputError: a process would have nothing to do.
+    """
+    order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, Cut(**choices.cut))
+    check_shares(order.fewest_parts, choices.num_parts, num_processes)
+    return order

@@ -68,6 +68,7 @@ class Recorded:
 
     step: int
     metrics: dict[str, float]
+    is_saved: bool
 
 
 def fit(
@@ -103,12 +104,13 @@ def fit(
             is_over = _is_over(step, lessons, state)
             rows.add(report, done.metrics, is_logged=is_due(step, "log"))
             report.check_skips(settings.numerics.max_skips_in_a_row)
-            if save_is_due or is_over or done.must_save:
+            is_saved = save_is_due or is_over or done.must_save
+            if is_saved:
                 standing.skips = report.skips
                 rows.sync()  # a power cut leaves no gap in front of the checkpoint
                 state.save(step, is_required=report.stop_requested and not is_over)
             progress.advance(step)
-            yield Recorded(step, done.metrics)
+            yield Recorded(step, done.metrics, is_saved)
             if is_over:
                 break
             if report.stop_requested:
@@ -121,7 +123,7 @@ def fit(
 
 
 def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState, lessons: Lessons) -> Course:
-    accelerator, peak = state.accelerator, settings.optimizer.peak_learning_rate
+    accelerator, peak = state.accelerator, settings.optimizer.peak
     return Course(
         batches=lambda step: lessons.order.micro_batches(step, accelerator.process_index, accelerator.num_processes),
         learning_rate=lambda step: learning_rate(step, peak, settings.schedule, lessons.steps, lessons.warmup_steps),
@@ -136,8 +138,11 @@ def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState,
 
 def _is_due(settings: PretrainSettings | FinetuneSettings, lessons: Lessons, step: int, what: str) -> bool:
     """Whether something that is done every so many steps, or every epoch, is done after this one."""
-    every = getattr(settings, what).every_steps
-    every = int(lessons.steps_per_epoch or 1) if every == "epoch" else every
+    if what == "log":
+        every: int | str = settings.log.every_of(lessons.steps)
+    else:
+        every = getattr(settings, what).every_steps
+    every = lessons.steps_per_epoch or 1 if every == "epoch" else int(every)
     return bool(step == lessons.steps or step % every == 0 or (what == "log" and step == 1))
 
 
@@ -162,21 +167,29 @@ class _Rows:
         is_main = state.accelerator.is_main_process
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
         self.num_tokens, self.seconds = 0, 0.0
+        self.window, self.unread = state.saves.standing.window, list[StepReport]()
 
     def add(self, report: StepReport, metrics: dict[str, float], is_logged: bool) -> None:
-        """Write the row of a step, if it is due, or tells of an evaluation or of a step left out or skipped."""
+        """Write the row of a step, if it is due, or tells of an evaluation or of a step left out or skipped.
+
+        Losses, accuracies and the gradient's norm are means over the steps since the last row; every process takes them.
+        """
+        self.unread.append(report)
+        while len(self.unread) > (0 if report.is_read else 1):  # as `train` reads them
+            self.window.add(self.unread.pop(0).measured)
         self.num_tokens, self.seconds = self.num_tokens + report.num_tokens, self.seconds + report.seconds
         for skipped in report.found:
-            self._write(skipped, None, {})
+            self._write(metrics_row(skipped, {}, None, {}), skipped)
         is_skipped = report.is_read and report.fault is not None
-        if self.log is not None and (metrics or is_logged or report.is_left_out or is_skipped):
-            self._write(report, self.num_tokens / self.seconds, metrics)
+        if metrics or is_logged or report.is_left_out or is_skipped:
+            means = {} if report.is_left_out or is_skipped else self.window.close()
+            self._write(metrics_row(report, means, self.num_tokens / self.seconds, metrics), report)
             self.num_tokens, self.seconds = 0, 0.0
 
-    def _write(self, report: StepReport, tokens_per_second: float | None, metrics: dict[str, float]) -> None:
+    def _write(self, row: dict[str, Any], report: StepReport) -> None:
         if self.log is None:
             return
-        row, lessons = metrics_row(report, tokens_per_second, metrics), self.lessons
+        lessons = self.lessons
         if lessons.steps_per_epoch is not None:
             row["epoch"] = round(report.step / lessons.steps_per_epoch, 4)
         if report.fault is not None:
@@ -195,17 +208,20 @@ class _Rows:
             self.log.close()
 
 
-def metrics_row(report: StepReport, tokens_per_second: float | None, evaluated: dict[str, float]) -> dict[str, Any]:
-    """Give the row of metrics.jsonl that a logged step has; that of a skipped one says why instead of what it measured."""
-    row: dict[str, Any] = {"step": report.step}
+def metrics_row(
+    report: StepReport, means: dict[str, float], tokens_per_second: float | None, evaluated: dict[str, float]
+) -> dict[str, Any]:
+    """Give the row of metrics.jsonl that a logged step has; that of a skipped one says why instead of what it measured.
+
+    Args:
+        report: of the step.
+        means: of what was measured since the row before.
+        tokens_per_second: since then.
+        evaluated: on held-out text.
+    """
+    row: dict[str, Any] = {"step": report.step, **means}
     if report.fault is not None:
         row["skipped"] = report.fault
-    else:
-        if report.losses:
-            row["loss"] = sum(report.losses.values())
-        row |= {f"{name}_loss": value for name, value in report.losses.items()}
-        row |= {f"{name}_accuracy": value for name, value in report.accuracies.items()}
-        row["grad_norm"] = report.grad_norm
     row["learning_rate"] = report.learning_rate
     if tokens_per_second is not None:
         row["tokens_per_second"] = round(tokens_per_second, 1)

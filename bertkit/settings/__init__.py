@@ -2,6 +2,9 @@
 
     help       the commands, and what each needs and gives
     compose    YAML and overrides to a plain mapping: Hydra's only home
+    words      what is called otherwise elsewhere
+    replay     the settings of an earlier run
+    completion scripts for shells
     schemas    the settings of each command, by its name
     prepare    a corpus and a tokenizer
     pretrain   a pretraining run

@@ -22,8 +22,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.config import conf_dir, nearest, option_names
+from bertkit.config import conf_dir, conf_dirs, nearest, option_names
 from bertkit.errors import InputError
+from bertkit.settings import words
 from bertkit.settings.glue import GLUE_TASKS
 
 WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
@@ -37,6 +38,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
+    overrides = words.in_our_words(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
     return _compose_one(command, overrides, config_dir)
@@ -44,16 +46,16 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
 
 def spelled(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Write settings given as values, nested or by dotted names, as the command line writes them."""
-    words = []
+    found = []
     groups = option_names([conf_dir()])
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            words += spelled(value, f"{prefix}{key}.")
+            found += spelled(value, f"{prefix}{key}.")
         elif isinstance(value, str) and not prefix and key in groups and re.fullmatch(r"[\w./-]+", value):
-            words.append(f"{key}={value}")  # an option of a group
+            found.append(f"{key}={value}")  # an option of a group
         else:
-            words.append(f"{prefix}{key}={_spelled_value(value)}")
-    return words
+            found.append(f"{prefix}{key}={_spelled_value(value)}")
+    return found
 
 
 def _spelled_value(value: Any) -> str:
@@ -88,17 +90,12 @@ def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, An
 
 def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Compose one configuration file."""
-    directories = [conf_dir()]
-    searchpath = []
-    if config_dir is not None:
-        directory = Path(config_dir).resolve()
-        if not directory.is_dir():
-            raise InputError(f"--config-dir {config_dir}: no such directory")
-        directories.append(directory)
-        searchpath = [f"hydra.searchpath=['file://{directory}']"]
+    directories = conf_dirs(config_dir)
+    searchpath = _searchpath(directories)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
-        groups = option_names(directories)
+        own = words.names_of(command)
+        groups = {group: options for group, options in option_names(directories).items() if group in own}
         choices = [text for text in overrides if text.partition("=")[2] in groups.get(text.partition("=")[0], ())]
         try:
             with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
@@ -107,7 +104,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             if command in KNOW_THE_TASK_OF_A_MODEL and known["task"] is None:
                 changes = [text for text in overrides if text.startswith("task.")]
                 known |= {"task": _keys_of_tasks()} if changes else {}
-            given = _check_overrides(overrides, known, groups)
+            given = _check_overrides(command, overrides, known, groups)
             none = {(group, "null") for group in groups}  # which Hydra does not have
             kept = [text for text in overrides if text not in changes and text.partition("=")[::2] not in none]
             values = OverridesParser.create().parse_overrides([text for text in kept if text not in choices])
@@ -135,6 +132,33 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     return plain
 
 
+def _searchpath(directories: list[Path]) -> list[str]:
+    return [f"hydra.searchpath=['file://{directory}']" for directory in directories[1:]]
+
+
+def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
+    """Compose one option of a group by itself; give its settings, a line each."""
+    directories = sorted(conf_dirs(config_dir), key=lambda each: not (each / group / f"{option}.yaml").is_file())
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(directories[0]), version_base="1.3"):
+        try:
+            composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+            raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
+    plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+    return _flat_lines(plain[group], f"{group}.")
+
+
+def _flat_lines(mapping: Mapping[str, Any], prefix: str) -> list[str]:
+    found = []
+    for key, value in mapping.items():
+        if isinstance(value, dict):
+            found += _flat_lines(value, f"{prefix}{key}.")
+        else:  # in a list, since a document that is a word alone has an end mark
+            found.append(f"{prefix}{key}: {yaml.safe_dump([value], default_flow_style=True, width=999).strip()[1:-1]}")
+    return found
+
+
 def _refuse_unknown_option(group: str, overrides: list[str], groups: Mapping[str, list[str]]) -> None:
     """Refuse an option of a required group, which is missing because there is no such option."""
     for text in overrides:
@@ -144,7 +168,9 @@ def _refuse_unknown_option(group: str, overrides: list[str], groups: Mapping[str
             raise InputError(f"unknown option {text}{hint} (one of {', '.join(groups[group])})")
 
 
-def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: Mapping[str, list[str]]) -> list[str]:
+def _check_overrides(
+    command: str, overrides: list[str], defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
+) -> list[str]:
     """Refuse every override whose key or option does not exist, all of them in one error; give their keys and groups."""
     keys = _dotted_keys(defaults)
     parser = OverridesParser.create()
@@ -161,8 +187,9 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: 
         key = override.key_or_group
         name = key.split("/")[-1]
         named.append(key)
-        if override.is_sweep_override():
-            errors.append(f"'{text}': several values; write key=[a,b] for a list, or add -m to run each of them")
+        if override.is_sweep_override() and (key in keys or key in groups):
+            values = text.partition("=")[2]
+            errors.append(f"'{text}': several values; write {key}=[{values}] for a list, or add -m to run each of them")
         elif key in groups:
             value = override.value()
             if value is None and defaults.get(key) is None:
@@ -183,7 +210,8 @@ def _check_overrides(overrides: list[str], defaults: Mapping[str, Any], groups: 
             if parent and any(known_key.startswith(f"{parent}.") for known_key in keys):
                 siblings = [k[len(parent) + 1 :] for k in keys if k.startswith(f"{parent}.")]
                 hint = nearest(leaf, siblings) or hint
-            errors.append(f"unknown key '{key}'{hint or '; see bertkit <command> --help'}")
+            hint = words.advice(command, key, text.partition("=")[2]) or hint
+            errors.append(f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}")
     if errors:
         raise InputError("\n".join(errors))
     return named
@@ -241,7 +269,7 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
         parsed = [OverridesParser.create().parse_override(text) for text in overrides]
     except HydraException as error:
         raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None
-    groups = option_names([conf_dir(), *([] if config_dir is None else [Path(config_dir)])])
+    groups = option_names(conf_dirs(config_dir))
     choices = [
         [f"{item.key_or_group}={value}" for value in _swept(item, groups)]
         if item.is_sweep_override()

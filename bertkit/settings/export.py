@@ -13,7 +13,7 @@ from bertkit.settings.common import seed_problems
 class ExportSettings:
     """`bertkit export`."""
 
-    checkpoint: str
+    model_dir: str
     output_dir: str
     head: Literal["pretraining", "masked_lm", "encoder", "task"] | None
     google: bool

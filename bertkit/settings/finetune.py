@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -20,6 +21,8 @@ from bertkit.train.config import (
     ScheduleConfig,
 )
 
+BASE_HIDDEN_SIZE = 768  # of the encoders that the published learning rates are for
+MOST_RATE = 1e-3
 FROZEN_LAYERS = re.compile(r"layers:(\d+)")
 
 
@@ -129,6 +132,19 @@ class FinetuneSettings:
                 f"freeze={self.freeze}: the model has {num_layers} layers; freeze at most layers:{num_layers}"
             )
         return int(match.group(1)) + 1
+
+    def rate_for(self, hidden_size: int) -> float:
+        """Give the peak learning rate that auto stands for; conf/finetune.yaml says why."""
+        published = self.task.recipe.peak_learning_rate
+        if hidden_size >= BASE_HIDDEN_SIZE:
+            return published
+        return min(MOST_RATE, float(f"{published * (BASE_HIDDEN_SIZE / hidden_size) ** 2:.1g}"))
+
+    def with_rate(self, rate: float) -> FinetuneSettings:
+        """Take a peak learning rate where it is auto."""
+        if self.optimizer.peak_learning_rate != "auto":
+            return self
+        return dataclasses.replace(self, optimizer=dataclasses.replace(self.optimizer, peak_learning_rate=rate))
 
     def warmup_of(self, steps: int) -> float:
         """Give the warm-up of a run of `steps` steps; left to itself the task's share of them, in whole steps."""

@@ -46,9 +46,9 @@ class PretrainSettings:
 
     data_dir: str
     output_dir: str
-    init_from: str | None
+    model_dir: str | None
     init_moments: bool
-    steps: int
+    steps: int | Literal["auto"]
     seed: int
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
@@ -73,30 +73,40 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         problems = seed_problems(self.seed)
-        if self.steps < 1:
-            problems.append(f"steps={self.steps}: expected at least 1")
+        if self.steps == "auto":
+            pass  # checked again when they are chosen
+        elif self.steps < 1:
+            problems.append(f"steps={self.steps}: expected auto or at least 1")
         elif self.schedule.warmup_of(self.steps) > self.steps:
             problems.append(
                 f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
                 "lower the warm-up or train longer"
             )
-        if self.init_moments and self.init_from is None:
-            problems.append("init_moments=true has no effect without init_from=; give the run to start from")
+        if self.init_moments and self.model_dir is None:
+            problems.append("init_moments=true has no effect without model_dir=; give the run to start from")
         problems += self._final_phase_problems()
         # else the shape is that of the starting weights, or the length that of stored instances, checked when they are read
-        if self.init_from is None and isinstance(self.segments, SegmentsConfig):
+        if self.model_dir is None and isinstance(self.segments, SegmentsConfig):
             length, limit = self.segments.max_seq_length, self.model.max_position_embeddings
             problems += too_long("max_seq_length", length, limit, "segments.max_seq_length")
-        if self.init_from is None and self.segments.has_pairs and self.model.type_vocab_size < 2:
+        if self.model_dir is None and self.segments.has_pairs and self.model.type_vocab_size < 2:
             problems.append(
                 f"model.type_vocab_size={self.model.type_vocab_size}: segment pairs need 2; "
                 "set it, or take segments=full_sentences"
             )
+        if self.optimizer.peak_learning_rate == "auto":
+            problems.append("optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning")
         if problems:
             raise InputError("\n".join(problems))
 
+    @property
+    def num_steps(self) -> int:
+        """The steps of a run that has begun, or says how many it takes."""
+        assert self.steps != "auto", "chosen before a run begins"
+        return self.steps
+
     def _final_phase_problems(self) -> list[str]:
-        longest, border = self.final_phase.max_seq_length, self.final_phase.first_step(self.steps)
+        longest = self.final_phase.max_seq_length
         if longest is None:
             # not where the phase is taken out of a run that is otherwise the same
             if "final_phase.share" in self.given and "final_phase.max_seq_length" not in self.given:
@@ -106,7 +116,7 @@ class PretrainSettings:
         if isinstance(self.segments, InstancesConfig):
             return [
                 f"final_phase.max_seq_length={longest}: segments=google has one length, fixed when the text was prepared; "
-                "start a second run with init_from= and init_moments=true on text prepared at that length"
+                "start a second run with model_dir= and init_moments=true on text prepared at that length"
             ]
         problems = []
         if longest <= self.segments.max_seq_length:
@@ -114,10 +124,10 @@ class PretrainSettings:
                 f"final_phase.max_seq_length={longest}: expected more than segments.max_seq_length="
                 f"{self.segments.max_seq_length}, or null for a run with one length"
             )
-        if self.init_from is None:
+        if self.model_dir is None:
             limit = self.model.max_position_embeddings
             problems += too_long("max_seq_length", longest, limit, "final_phase.max_seq_length")
-        if self.steps >= 1 and not 0 < border < self.steps:
+        if self.steps != "auto" and self.steps >= 1 and not 0 < self.final_phase.first_step(self.steps) < self.steps:
             problems.append(
                 f"final_phase.share={self.final_phase.share} of steps={self.steps} leaves a phase without steps; train "
                 "longer, or set final_phase.max_seq_length=null"

@@ -75,8 +75,8 @@ def _measure(
         )
     if not totals:
         raise InputError(
-            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare with a larger "
-            "held_out_prob, or set split=all, which is text that the model may have seen"
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare more "
+            "documents, or with a larger held_out_prob, or set split=all, which is text that the model may have seen"
         )
     if not world_from_environment().is_main:
         return None

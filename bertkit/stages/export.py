@@ -38,7 +38,7 @@ def run(settings: ExportSettings) -> None:
     Raises:
         InputError: the checkpoint lacks the head, the directory holds something else, or the comparison fails.
     """
-    source = resolve_model_dir(settings.checkpoint, "checkpoint")
+    source = resolve_model_dir(settings.model_dir, "checkpoint")
     final = Path(settings.output_dir)
     if final.exists() and not final.is_dir():
         raise InputError(f"output_dir={final} is a file; choose a directory")
@@ -84,12 +84,12 @@ def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
         held, _ = load_directory(source)
         task_heads = tuple(head for head in held.heads if head in TASK_HEADS)
         if len(task_heads) != 1:
-            raise InputError(f"checkpoint={settings.checkpoint} has no task head; it holds {_heads_of(held)}")
+            raise InputError(f"model_dir={settings.model_dir} has no task head; it holds {_heads_of(held)}")
         return load_directory(source, task_heads)[0]
     model, report = load_directory(source, *HEADS[settings.head])
     if report.new:
         raise InputError(
-            f"checkpoint={settings.checkpoint} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
+            f"model_dir={settings.model_dir} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
             f"{_heads_of(load_directory(source)[0])}"
         )
     return model
@@ -125,7 +125,7 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     """What is known of the run that the checkpoint comes from: its settings, and its results if it is the last one."""
     facts = card.CardFacts(title=f"BERT ({settings.head or 'all heads'})")
-    run_dir = run_of(settings.checkpoint)
+    run_dir = run_of(settings.model_dir)
     if run_dir is not None:
         manifest = read_manifest(run_dir)
         identity = manifest["identity"]
@@ -155,11 +155,11 @@ def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
     worst = worst_failure(result)
     if worst is not None:
         raise InputError(
-            f"{settings.checkpoint}: not exported, for it differs from transformers, most in {worst['dtype']} "
+            f"{settings.model_dir}: not exported, for it differs from transformers, most in {worst['dtype']} "
             f"{worst['what']} (by {worst['max_abs']:.1e}); see bertkit verify"
         )
     if result["tokenizer_fault"]:
-        raise InputError(f"{settings.checkpoint}: not exported: {result['tokenizer_fault']}")
+        raise InputError(f"{settings.model_dir}: not exported: {result['tokenizer_fault']}")
     return result
 
 

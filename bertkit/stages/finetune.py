@@ -9,34 +9,41 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 from pathlib import Path
 from typing import Any
 
-from bertkit import fast
 from bertkit.config import to_mapping
 from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.run.both_ends import opened, plan, publish, say_what_happens
-from bertkit.run.directory import is_finished
+from bertkit.run.both_ends import opened, plan, publish, reported, say_what_happens
+from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import task_losses
-from bertkit.run.platform import compiles
 from bertkit.run.rules import FINETUNE, identity_of
 from bertkit.run.start import Start, build_task_model, check_task_fits
-from bertkit.run.state import Choices, TrainingState, depends_on
-from bertkit.run.task_data import TaskData, fingerprint_of, load_task_data, read_splits, steps_of, weigh_classes
+from bertkit.run.state import TrainingState
+from bertkit.run.task_data import (
+    TaskData,
+    choose,
+    fingerprint_of,
+    load_task_data,
+    read_splits,
+    steps_of,
+    training_order,
+    weigh_classes,
+)  # fmt: skip
 from bertkit.run.task_model import Predictor, answer, mean_loss
-from bertkit.run.trainer import Lessons, Trained, fit
-from bertkit.settings.finetune import FinetuneSettings
-from bertkit.tasks.batching import Cut, TrainingOrder
+from bertkit.run.trainer import Lessons, Recorded, Trained, fit
+from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
+from bertkit.tasks.baseline import Baseline
+from bertkit.tasks.batching import TrainingOrder
 from bertkit.tasks.shapes import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
-from bertkit.train.processes import Accelerator, choose_device, make_accelerator
-from bertkit.train.shares import FEWEST_PARTS, TOKENS_AT_ONCE, check_shares, num_parts_for
+from bertkit.train.processes import choose_device, make_accelerator
+from bertkit.train.shares import TOKENS_AT_ONCE
 from bertkit.view import console
 from bertkit.view.progress import Progress
 from bertkit.view.report import TASK_CHARTS, write_report
@@ -54,6 +61,8 @@ def run(settings: FinetuneSettings) -> None:
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
+    there = identity_there(Path(settings.output_dir)).get("optimizer", {}).get("peak_learning_rate")
+    settings = settings if there is None else settings.with_rate(there)  # that the run chose when it began
     if _say_if_done(settings):
         return
     choose_device(settings.device)  # refused before all the files are read
@@ -64,14 +73,15 @@ def run(settings: FinetuneSettings) -> None:
     check_metrics(settings.task, data.labels)
     model, init_from = build_task_model(settings, source, tokenizer, data.labels)
     check_task_fits(settings, model.config, any(split.coverage.has_pairs for split in (data.train, data.dev)))
+    settings = settings.with_rate(settings.rate_for(model.config.hidden_size))
     weigh_classes(settings, data)
     steps = steps_of(settings, data.batches, world.size)
     if world.is_main:
         print("\n".join([*data.train.describe(), *data.dev.describe()]))
         print(f"starting from {settings.model_dir}: {init_from['summary']}")
     accelerator = make_accelerator(settings.device, world.size)
-    choices = _choose(settings, accelerator)
-    _order(settings, data, choices, world.size)
+    choices = choose(settings, accelerator)
+    training_order(settings, data, choices, world.size)
     identity = identity_of(to_mapping(settings), FINETUNE)
     identity |= {"data_fingerprint": data.fingerprint, "starting_weights": init_from["sha256"]}
     facts = {
@@ -84,18 +94,20 @@ def run(settings: FinetuneSettings) -> None:
     with opened(accelerator, settings, identity, facts, FINETUNE) as record_changes:
         state = TrainingState(accelerator, settings, start, choices)
         record_changes(state.first_step)
-        finetuning = _Finetuning(settings, state, data, _order(settings, data, state.choices, world.size), steps)
+        finetuning = _Finetuning(
+            settings, state, data, training_order(settings, data, state.choices, world.size), steps
+        )
         say_what_happens(settings, state, steps, finetuning.lines(), [finetuning.planned()])
         with (
+            reported(state, {}, TASK_CHARTS),
             Progress("fine-tuning", steps, done=state.first_step, silent=not world.is_main) as progress,
             contextlib.closing(fit(settings, state, finetuning.lessons(), progress)) as events,
         ):
             for event in events:
                 if isinstance(event, Trained):
                     finetuning.measure(event)
-                elif event.metrics and world.is_main:
-                    progress.line(f"  dev: {console.scores_line(event.metrics)}")
-                    write_report(state.directory, {}, TASK_CHARTS)
+                elif world.is_main and (event.metrics or event.is_saved):
+                    finetuning.show(event, progress)
         finetuning.finish()
 
 
@@ -114,39 +126,6 @@ def _say_if_done(settings: FinetuneSettings) -> bool:
     return finished
 
 
-def _choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
-    """Choose how a batch is cut, as it is set or to suit the device, and the order in which its parts are added.
-
-    The cut is alike for one process and for two; with reproducibility=strict for any number.
-    """
-    batch, is_strict = settings.batch, settings.reproducibility == "strict"
-    fewest = FEWEST_PARTS if is_strict else accelerator.num_processes
-    if batch.micro_sequences != "auto":
-        cut = Cut(None, batch.micro_sequences, fewest)
-    elif batch.micro_tokens != "auto":
-        cut = Cut(batch.micro_tokens, None, fewest)
-    else:
-        cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
-    return Choices(
-        cut=dataclasses.asdict(cut),
-        num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
-        kernels=fast.choose(settings.kernels).names,
-        is_compiled=compiles(settings.compile, accelerator.device.type),
-        settings=depends_on(settings),
-    )
-
-
-def _order(settings: FinetuneSettings, data: TaskData, choices: Choices, num_processes: int) -> TrainingOrder:
-    """Lay out the training examples over the steps.
-
-    Raises:
-        InputError: a process would have nothing to do.
-    """
-    order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, Cut(**choices.cut))
-    check_shares(order.fewest_parts, choices.num_parts, num_processes)
-    return order
-
-
 class _Finetuning:
     """What fine-tuning says, measures and leaves."""
 
@@ -158,6 +137,17 @@ class _Finetuning:
         self.predictor = Predictor(
             state.model, shape, state.tokenizer, settings.task, data.labels, settings.precision, TOKENS_AT_ONCE[device]
         )
+
+    @functools.cached_property
+    def baseline(self) -> Baseline | None:
+        """What guessing the commonest label of the training examples scores."""
+        train, dev = (split.source.examples for split in (self.data.train, self.data.dev))
+        return Baseline.of(self.settings.task, train, dev, self.data.labels)
+
+    @property
+    def majority(self) -> dict[str, float]:
+        """The scores of the baseline, by the names of the model's."""
+        return {} if self.baseline is None else self.baseline.scores
 
     def lessons(self) -> Lessons:
         """Give what is learned, and when the run ends."""
@@ -177,7 +167,10 @@ class _Finetuning:
         trained = sum(parameter.numel() for parameter in self.state.names)
         if trained < size:
             found.append(f"frozen: {settings.freeze}; {trained / 1e6:.1f} M parameters are trained")
-        rate = f"{settings.optimizer.peak_learning_rate:g} after {settings.warmup_of(self.steps):g} steps"
+        rate = f"{settings.optimizer.peak:g} after {settings.warmup_of(self.steps):g} steps"
+        published, width = settings.task.recipe.peak_learning_rate, self.state.bare_model.config.hidden_size
+        if settings.optimizer.peak == settings.rate_for(width) != published:
+            rate += f" (the published {published:g} suits a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
         return [
             *found,
             f"{self.order.steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} "
@@ -207,6 +200,12 @@ class _Finetuning:
         standing = self.state.saves.standing
         standing.num_worse = 0 if done.must_save else standing.num_worse + 1
 
+    def show(self, event: Recorded, progress: Progress) -> None:
+        """Print the scores beside those of guessing, and draw the report."""
+        if event.metrics:
+            progress.line(f"  dev: {console.scores_line(event.metrics, self.majority)}")
+        write_report(self.state.directory, {}, TASK_CHARTS)
+
     def finish(self) -> None:
         """Measure the best weights, and write the model, its predictions and metrics, and the report."""
         best_step = self.state.take_best()
@@ -217,13 +216,22 @@ class _Finetuning:
         best_epoch = round(best_step / self.order.steps_per_epoch, 4)
         result: dict[str, Any] = {**metrics, "best_step": best_step, "best_epoch": best_epoch}
         result["num_examples"] = len(examples)
+        facts = finetuning_facts(
+            to_mapping(self.settings), {**result, "majority_baseline": self.majority or None}, metrics
+        )
+        warnings = []
         if shape.is_degenerate(task, examples, predictions):
             result["is_degenerate"] = True
-            print(
-                "warning: the model says the same of every example; train longer, or with another seed or learning rate"
+            warnings.append(
+                "the model says the same of every example; train longer, or with another seed or learning rate"
             )
-        facts = finetuning_facts(to_mapping(self.settings), result, metrics)
-        line = f"dev: {console.scores_line(metrics)} (step {best_step}, the best by {task.best_metric})"
+        if self.baseline is not None:
+            error, score = self.baseline.standard_error(predictions), metrics[task.best_metric]
+            warnings += self.baseline.warnings(predictions, score, error)
+            result |= {"majority_baseline": self.majority, "standard_error": error}
+        result["warnings"] = warnings
+        print("".join(f"warning: {warning}\n" for warning in warnings), end="")
+        line = f"dev: {console.scores_line(metrics, self.majority)} (step {best_step}, the best by {task.best_metric})"
         publish(self.state, self.steps, facts, result, files=shape.files(examples, predictions), line=line)
 
     def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:

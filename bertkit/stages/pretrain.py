@@ -24,23 +24,24 @@ from bertkit.errors import InputError
 from bertkit.files import sha256_file
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
-from bertkit.run.both_ends import opened, plan, publish, say_what_happens
-from bertkit.run.directory import is_finished
+from bertkit.run.both_ends import opened, plan, publish, reported, say_what_happens
+from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases, micro_sequences_of, segments_of
 from bertkit.run.measure import as_stored, measure_split
 from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import pretraining_losses
+from bertkit.run.pace import settle
 from bertkit.run.platform import compiles
 from bertkit.run.rules import PRETRAIN, identity_of
 from bertkit.run.start import Start, build_model, known_start, starting_moments
 from bertkit.run.state import Choices, TrainingState, depends_on
-from bertkit.run.trainer import Lessons, Trained, fit
+from bertkit.run.trainer import Lessons, Recorded, Trained, fit
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.processes import Accelerator, make_accelerator
 from bertkit.train.shares import check_shares, micro_batch_ranges, num_parts_for
 from bertkit.view import console
 from bertkit.view.progress import Progress
-from bertkit.view.report import write_report
+from bertkit.view.report import CHARTS, write_report
 
 EVALUATION_SEQUENCES = 32
 
@@ -63,6 +64,8 @@ def run(settings: PretrainSettings) -> None:
     start = Start(model, dataset.tokenizer, starting_moments(settings, model))
     accelerator = make_accelerator(settings.device, world_from_environment().size)
     choices = _choose(settings, accelerator)
+    settings, pace = settle(settings, dataset, model, accelerator, choices)
+    identity["steps"] = settings.num_steps
     identity["starting_weights"] = None if init_from is None else init_from["sha256"]
     facts = {
         "data_fingerprint": dataset.fingerprint,
@@ -72,34 +75,37 @@ def run(settings: PretrainSettings) -> None:
     }
     with opened(accelerator, settings, identity, facts, PRETRAIN) as record_changes:
         state = TrainingState(accelerator, settings, start, choices)
-        if state.first_step > settings.steps:
-            raise InputError(
-                f"steps={settings.steps}: the run in {state.directory} has done {state.first_step}; ask for more"
-            )
+        steps = settings.num_steps
+        if state.first_step > steps:
+            raise InputError(f"steps={steps}: the run in {state.directory} has done {state.first_step}; ask for more")
         phases = make_phases(settings, dataset, state.directory / "cache", state.choices.cut)
         for phase in phases.all:  # those of a run that is resumed, with perhaps other processes than it began with
             check_shares(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)
         record_changes(state.first_step)
         pretraining = _Pretraining(settings, dataset, state, phases)
-        say_what_happens(settings, state, settings.steps, pretraining.lines(), pretraining.planned())
+        lines = [*pretraining.lines(), *pace.lines(settings, phases, state.first_step)]
+        say_what_happens(settings, state, steps, lines, pretraining.planned())
         losses = functools.partial(pretraining_losses, precision=settings.precision)
-        lessons = Lessons(phases, losses, settings.steps, settings.schedule.warmup_of(settings.steps))
+        lessons = Lessons(phases, losses, steps, settings.schedule.warmup_of(steps))
         silent = not accelerator.is_main_process
         with (
-            Progress("pretraining", settings.steps, done=state.first_step, silent=silent) as progress,
+            reported(state, pretraining.baselines(phases.at(state.first_step)), CHARTS),
+            Progress("pretraining", steps, done=state.first_step, silent=silent) as progress,
             contextlib.closing(fit(settings, state, lessons, progress)) as events,
         ):
             for event in events:
                 if isinstance(event, Trained):
                     pretraining.measure(event)
                 elif not silent:
-                    pretraining.show(event.step, event.metrics, progress)
+                    pretraining.show(event, progress)
         pretraining.finish()
 
 
 def _check(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDataset, dict[str, Any]] | None:
     """Open the data; give the settings with those of stored instances, and what identifies the run. None: it is done."""
     directory = Path(settings.output_dir)
+    if settings.steps == "auto":  # a run that has begun keeps what it chose
+        settings = dataclasses.replace(settings, steps=identity_there(directory).get("steps", "auto"))
     identity = identity_of(to_mapping(settings), PRETRAIN)
     if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint says how they were cut and masked
         identity |= {"segments": {"kind": "google"}, "masking": None}
@@ -117,7 +123,7 @@ def _check(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDatase
     identity["data_fingerprint"] = dataset.fingerprint
     if _say_if_done(directory, identity | known_start(settings)):
         return None
-    _check_data(dataset)
+    prepared.check_usable(dataset)
     return settings, dataset, identity
 
 
@@ -146,18 +152,6 @@ def _say_if_done(directory: Path, identity: dict[str, Any]) -> bool:
     return finished
 
 
-def _check_data(dataset: PreparedDataset) -> None:
-    damaged = prepared.damaged_files(dataset.directory, dataset.manifest)
-    if damaged:
-        raise InputError(
-            f"{dataset.directory}: {', '.join(damaged)} changed since prepare wrote them; remove "
-            "it and run bertkit prepare again"
-        )
-    if not dataset.splits["train"].num_documents:
-        raise InputError(f"data_dir={dataset.directory}: no documents to train on; prepare more text")
-    prepared.check_ids(dataset.splits["train"], dataset.tokenizer.vocab_size)
-
-
 class _Pretraining:
     """What pretraining says, measures and leaves."""
 
@@ -168,10 +162,14 @@ class _Pretraining:
 
     def lines(self) -> list[str]:
         """Say how often the text is seen, and what is not done."""
-        found = [self.phases.at(self.state.first_step).describe(self.settings.steps)]
+        found = [self.phases.at(self.state.first_step).describe(self.settings.num_steps)]
         if self.phases.all[0].held_out is None:
             fixed = isinstance(self.settings.segments, InstancesConfig)
-            hint = "fixed instances hold all of them" if fixed else "prepare with a larger held_out_prob"
+            hint = (
+                "fixed instances hold all of them"
+                if fixed
+                else "prepare more documents, or with a larger held_out_prob"
+            )
             found.append(f"warning: no held-out documents, so no evaluation; {hint}")
         if self.dataset.tokenizer.rules == "google":
             found.append("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
@@ -208,15 +206,16 @@ class _Pretraining:
         if losses and keeps_best:
             self.state.saves.offer_best(done.step, -sum(losses))
 
-    def show(self, step: int, metrics: dict[str, float], progress: Progress) -> None:
+    def show(self, event: Recorded, progress: Progress) -> None:
         """Print what the losses say of the run's health, draw its report, and announce the next phase."""
-        phase = self.phases.at(step - 1)
-        if "mlm_loss" in metrics:
-            baselines = self._baselines(phase)
-            progress.line(f"  health: {console.health_line(metrics, baselines)}")
+        phase = self.phases.at(event.step - 1)
+        if event.metrics or event.is_saved:
+            baselines = self.baselines(phase)
+            if "mlm_loss" in event.metrics:
+                progress.line(f"  health: {console.health_line(event.metrics, baselines)}")
             write_report(self.state.directory, baselines)
-        if step == phase.last_step < self.settings.steps:
-            progress.line(self.phases.at(step).describe(self.settings.steps))
+        if event.step == phase.last_step < self.settings.num_steps:
+            progress.line(self.phases.at(event.step).describe(self.settings.num_steps))
 
     def finish(self) -> None:
         """Measure, and write the model, its metrics and the report."""
@@ -224,12 +223,12 @@ class _Pretraining:
         metrics = self._evaluate(last)
         if not self.state.accelerator.is_main_process:
             return
-        baselines, settings = self._baselines(last), self.settings
-        result = {**metrics, "unigram_entropy": baselines["unigram entropy"], "steps": settings.steps}
+        baselines, settings = self.baselines(last), self.settings
+        result = {**metrics, "unigram_entropy": baselines["unigram entropy"], "steps": settings.num_steps}
         text = self.dataset.manifest["corpus"]["description"]
-        facts = pretraining_facts(to_mapping(settings), text, result, settings.init_from)
+        facts = pretraining_facts(to_mapping(settings), text, result, settings.model_dir)
         line = console.health_line(metrics, baselines) if "mlm_loss" in metrics else None
-        publish(self.state, settings.steps, facts, result, baselines=baselines, line=line)
+        publish(self.state, settings.num_steps, facts, result, baselines=baselines, line=line)
 
     def _evaluate(self, phase: Phase) -> dict[str, float]:
         if phase.held_out is None:
@@ -240,7 +239,7 @@ class _Pretraining:
         )
         return {name: value for name, (value, _) in results.items()}
 
-    def _baselines(self, phase: Phase) -> dict[str, float]:
+    def baselines(self, phase: Phase) -> dict[str, float]:
         """Give what a model reaches that only counts: words, and which label of next sentence prediction is commoner."""
         baselines = {"unigram entropy": self.dataset.manifest["statistics"]["unigram_entropy"]}
         if phase.held_out is not None and "next_sentence" in self.state.bare_model.heads:

@@ -10,6 +10,7 @@ The facts of each benchmark stand in `conf/task/`. A shape more is a file that e
     files.readers   files, the hub or an input -> examples
     files.rows      rows in memory as the lines of a file
     files.source    the examples of a split
+    baseline        what guessing scores, and how far above it a score is
     batching        features -> packed micro-batches
     metrics         the official metrics
     submission      the archive that the GLUE server takes

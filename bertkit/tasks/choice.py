@@ -22,7 +22,7 @@ from bertkit.tasks.files.labels import as_number
 from bertkit.tasks.files.source import Reading, Wanted, given, text_of, value_of
 from bertkit.tasks.files.tables import Table
 from bertkit.tasks.sequence import assemble, pieces, softmax
-from bertkit.tasks.task import TABLES, Feature, Measured, Shape, labelled_lines, says_the_same
+from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
 
 
 @dataclass(frozen=True)
@@ -169,4 +169,8 @@ SHAPE = Shape(
     ),
     files=labelled_lines,
     row=lambda _, prediction: asdict(prediction),
+    guess=lambda _, train, examples: [
+        ChoicePrediction(example.id, commonest(each.label for each in train), ()) for example in examples
+    ],
+    said_of=lambda prediction: [str(prediction.label)],
 )

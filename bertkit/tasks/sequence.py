@@ -8,6 +8,7 @@ Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_class
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.labels import Labels
 from bertkit.tasks.files.source import NONE_OF_THEM, Reading, Wanted, given, text_of, value_of
 from bertkit.tasks.files.tables import Table
-from bertkit.tasks.task import TABLES, Feature, Measured, Shape, labelled_lines, says_the_same
+from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
 
 SAME_NUMBERS = 0.01  # of the labels' deviation: numbers that deviate less are the same
 
@@ -226,7 +227,7 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.asarray(powers / powers.sum())
 
 
-def _labels_of(example: SequenceExample) -> Sequence[str | float | None]:
+def _labels_of(example: SequenceExample | SequencePrediction) -> Sequence[Any]:
     return (example.label or (NONE_OF_THEM,)) if isinstance(example.label, tuple) else (example.label,)
 
 
@@ -261,6 +262,22 @@ def _is_degenerate(task: TaskConfig, examples: Sequence[Any], predictions: Seque
     return says_the_same(said, true)
 
 
+def _guess(
+    task: TaskConfig, train: Sequence[SequenceExample], examples: Sequence[SequenceExample]
+) -> list[SequencePrediction]:
+    """Say the commonest label, or the mean, or of labels that may hold at once those that mostly do."""
+    labels = [example.label for example in train]
+    answer: Any
+    if task.is_regression:
+        answer = float(np.mean(np.array(labels, float)))
+    elif task.multi_label:
+        counts = Counter(name for names in labels if isinstance(names, tuple) for name in names)
+        answer = tuple(name for name, count in counts.items() if count > len(labels) / 2)
+    else:
+        answer = commonest(labels)
+    return [SequencePrediction(example.id, answer, {}) for example in examples]
+
+
 SHAPE = Shape(
     kind="sequence",
     head="sequence",
@@ -281,4 +298,6 @@ SHAPE = Shape(
     is_degenerate=_is_degenerate,
     files=labelled_lines,
     row=lambda _, prediction: asdict(prediction),
+    guess=_guess,
+    said_of=_labels_of,
 )

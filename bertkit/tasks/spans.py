@@ -311,4 +311,6 @@ SHAPE = Shape(
     files=_files,
     row=_row,
     beside=tuple(map(_beside, SQUAD_FILES)),
+    guess=lambda _, __, examples: [SpanPrediction(each.id, "", [], HIGHEST_ODDS, 1.0) for each in examples],
+    said_of=lambda prediction: ["answered" if prediction.text else "unanswerable"],
 )

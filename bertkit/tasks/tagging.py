@@ -26,7 +26,7 @@ from bertkit.tasks.files.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.files.labels import Ids, Labels
 from bertkit.tasks.files.source import Reading, Wanted, given, value_of
 from bertkit.tasks.files.tables import Table
-from bertkit.tasks.task import Beside, Feature, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.task import Beside, Feature, Measured, Shape, commonest, json_lines, says_the_same
 
 NO_WORD = -1
 WORDS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
@@ -267,6 +267,11 @@ def _columns(examples: Sequence[TaggingExample], predictions: Sequence[list[str]
     return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
 
 
+def _guess(_: TaskConfig, train: Sequence[TaggingExample], examples: Sequence[TaggingExample]) -> list[list[str]]:
+    tag = commonest(tag for example in train for tag in example.tags or ())
+    return [[tag] * len(example.words) for example in examples]
+
+
 SHAPE = Shape(
     kind="tagging",
     head="token",
@@ -291,4 +296,6 @@ SHAPE = Shape(
     files=_files,
     row=lambda example, tags: {"id": example.id, "words": example.words, "tags": tags},
     beside=(Beside(".conll", _columns),),
+    guess=_guess,
+    said_of=lambda tags: tags,
 )

@@ -8,6 +8,7 @@ Axes: T tokens of a sequence, C labels.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,8 @@ class Shape:
         files: of a labelled split's predictions, by name.
         row: what `predict` writes of an example.
         beside: the files that it writes beside these rows.
+        guess: what one predicts of examples who has only counted the labels of the training examples, and says the commonest.
+        said_of: a prediction, in the words of `labels_of`.
         pack: masked LM's own way to batches; None for a head that sees whole sequences.
     """
 
@@ -137,7 +140,14 @@ class Shape:
     has_choices: bool = False
     num_choices: Callable[[Sequence[Any]], int] = lambda examples: 1
     beside: tuple[Beside, ...] = ()
+    guess: Callable[[TaskConfig, Sequence[Any], Sequence[Any]], list[Any]] | None = None
+    said_of: Callable[[Any], Sequence[str | float]] = lambda prediction: ()
     pack: Callable[[Sequence[Feature]], PretrainBatch] | None = None
+
+
+def commonest(values: Iterable[Any]) -> Any:
+    """Give the value that comes most often, the first of several."""
+    return Counter(values).most_common(1)[0][0]
 
 
 def says_the_same(said: Iterable[Any], true: Iterable[Any]) -> bool:

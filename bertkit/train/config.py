@@ -26,7 +26,7 @@ class OptimizerConfig:
     """AdamW or LAMB, and gradient clipping."""
 
     name: Literal["adamw", "lamb"]
-    peak_learning_rate: float
+    peak_learning_rate: float | Literal["auto"]
     beta1: float
     beta2: float
     epsilon: float
@@ -42,7 +42,15 @@ class OptimizerConfig:
         ]
         if not self.weight_decay >= 0:
             problems.append(f"optimizer.weight_decay={self.weight_decay}: expected 0 or more")
-        _require_positive("optimizer", self, "peak_learning_rate", "epsilon", "max_grad_norm", other_problems=problems)
+        if self.peak_learning_rate != "auto" and not self.peak_learning_rate > 0:
+            problems.append(f"optimizer.peak_learning_rate={self.peak_learning_rate}: expected a positive number")
+        _require_positive("optimizer", self, "epsilon", "max_grad_norm", other_problems=problems)
+
+    @property
+    def peak(self) -> float:
+        """The peak learning rate of a run that has begun."""
+        assert self.peak_learning_rate != "auto", "chosen before a run begins"
+        return self.peak_learning_rate
 
 
 @dataclass(frozen=True)
@@ -135,14 +143,25 @@ class ResumeConfig:
     allow: tuple[str, ...]
 
 
+LINES_A_RUN = 100  # about so many: enough for a curve, few enough to read
+
+
 @dataclass(frozen=True)
 class LogConfig:
     """When to write a line."""
 
-    every_steps: int
+    every_steps: int | Literal["auto"]
 
     def __post_init__(self) -> None:
-        _require_positive("log", self, "every_steps")
+        if self.every_steps != "auto" and self.every_steps < 1:
+            raise InputError(f"log.every_steps={self.every_steps}: expected auto or at least 1")
+
+    def every_of(self, steps: int) -> int:
+        """Give the steps from one line to the next in a run of `steps`; auto is the round number that suits it best."""
+        if self.every_steps != "auto":
+            return self.every_steps
+        power = int(10 ** math.floor(math.log10(max(1, steps / LINES_A_RUN))))
+        return min((power, 2 * power, 5 * power, 10 * power), key=lambda every: abs(steps / every - LINES_A_RUN))
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
     def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
         super().__init__(
             groups,
-            lr=config.peak_learning_rate,
+            lr=config.peak,
             betas=(config.beta1, config.beta2),
             eps=config.epsilon,
             fused=True,
@@ -115,7 +115,7 @@ class Lamb(Optimizer):
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
-        numbers = {"lr": config.peak_learning_rate, "betas": (config.beta1, config.beta2), "eps": config.epsilon}
+        numbers = {"lr": config.peak, "betas": (config.beta1, config.beta2), "eps": config.epsilon}
         super().__init__(groups, numbers)
         self.bias_correction = config.bias_correction
         self._begin()

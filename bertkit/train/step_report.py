@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,19 @@ class StepReport:
         return self._values[-1]
 
     @property
+    def measured(self) -> dict[str, float]:
+        """The numbers of the step by the names of the log; none where it was left out or skipped."""
+        if self.is_left_out or self.fault is not None:
+            return {}
+        losses = self.losses
+        return {
+            **({"loss": sum(losses.values())} if losses else {}),
+            **{f"{name}_loss": value for name, value in losses.items()},
+            **{f"{name}_accuracy": value for name, value in self.accuracies.items()},
+            "grad_norm": self.grad_norm,
+        }
+
+    @property
     def fault(self) -> str | None:
         """Why the step was skipped, weights and moments left as they were; None where it was not."""
         names = [f"{name}_loss" for name in self.counts]
@@ -132,6 +146,29 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict) and "step" in row:
             rows.append(row)
     return rows
+
+
+@dataclass
+class Window:
+    """The means of what was measured since the last logged line.
+
+    Checkpoints keep it, so a run that resumes in the middle of a window logs what it would have logged anyway.
+    """
+
+    sums: dict[str, float] = field(default_factory=dict)  # of each value, by its name
+    counts: dict[str, int] = field(default_factory=dict)  # of the steps that had it
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Take what one step measured."""
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def close(self) -> dict[str, float]:
+        """Give the means, and begin anew."""
+        means = {name: total / self.counts[name] for name, total in self.sums.items()}
+        self.sums, self.counts = {}, {}
+        return means
 
 
 class MetricsLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -56,9 +56,10 @@ def skips_line(num_skipped: int) -> str:
     return f"{steps} skipped for a loss or gradient that is not finite; metrics.jsonl has their examples"
 
 
-def scores_line(metrics: dict[str, float]) -> str:
-    """Say what a task's metrics are."""
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+def scores_line(metrics: Mapping[str, float], majority: Mapping[str, float]) -> str:
+    """Say what a task's metrics are, each beside what saying the commonest label of every example gives."""
+    beside = {name: f" (majority {value:.4f})" for name, value in majority.items()}
+    return ", ".join(f"{name} {value:.4f}{beside.get(name, '')}" for name, value in metrics.items())
 
 
 def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:

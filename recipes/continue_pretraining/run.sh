@@ -16,8 +16,8 @@ $bertkit prepare corpus.path="$CORPUS" tokenizer.path="$MODEL_DIR" held_out_prob
 echo "== evaluate: the model before, on the held-out documents"
 $bertkit evaluate model_dir="$MODEL_DIR" data_dir="$run/data" split=held_out
 echo "== pretrain: the model goes on, at a lower learning rate"
-$bertkit pretrain experiment=continue_pretraining init_from="$MODEL_DIR" data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
+$bertkit pretrain experiment=continue_pretraining model_dir="$MODEL_DIR" data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
 echo "== evaluate: the model after, on the same documents"
 $bertkit evaluate model_dir="$run/model" data_dir="$run/data" split=held_out
 echo "== export: a model for transformers, compared with it"
-$bertkit export checkpoint="$run/model" head="${HEAD:-null}" output_dir="$run/exported"
+$bertkit export model_dir="$run/model" head="${HEAD:-null}" output_dir="$run/exported"

@@ -27,4 +27,4 @@ run $bertkit pretrain experiment=bert_base data_dir="$run_dir/data" output_dir="
   launch.num_hosts="${NUM_HOSTS:-1}" launch.host_rank="$rank" launch.address="${ADDRESS:-null}" "$@"
 [ "$rank" = 0 ] || exit 0
 echo "== export: a model for transformers, compared with it"
-run $bertkit export checkpoint="$run_dir/model" head=pretraining output_dir="$run_dir/exported"
+run $bertkit export model_dir="$run_dir/model" head=pretraining output_dir="$run_dir/exported"

@@ -14,4 +14,4 @@ bertkit=.venv/bin/bertkit
 echo "== finetune: the best checkpoint on the dev split, its scores and its predictions"
 $bertkit finetune task="${TASK:-conll2003}" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
 echo "== export: a model for transformers, compared with it"
-$bertkit export checkpoint="$run/model" head=task output_dir="$run/exported"
+$bertkit export model_dir="$run/model" head=task output_dir="$run/exported"

@@ -16,4 +16,4 @@ $bertkit prepare corpus.path="$CORPUS" ${VOCAB:+tokenizer.path="$VOCAB"} output_
 echo "== pretrain: 90 % of the steps at 128 tokens, 10 % at 512"
 $bertkit pretrain experiment=bert_base data_dir="$run/data" output_dir="$run/model" launch.num_processes="${NPROC:-1}" "$@"
 echo "== export: a model for transformers, compared with it"
-$bertkit export checkpoint="$run/model" head=pretraining output_dir="$run/exported"
+$bertkit export model_dir="$run/model" head=pretraining output_dir="$run/exported"

@@ -17,6 +17,6 @@ echo "== pretrain, phase 1: 128 tokens"
 $bertkit pretrain experiment=bert_large_lamb_phase1 data_dir="$run/data" output_dir="$run/phase1" launch.num_processes="${NPROC:-1}" "$@"
 echo "== pretrain, phase 2: 512 tokens, from the weights and the moments of phase 1"
 $bertkit pretrain experiment=bert_large_lamb_phase2 data_dir="$run/data" output_dir="$run/phase2" launch.num_processes="${NPROC:-1}" \
-  init_from="$run/phase1" init_moments=true "$@"
+  model_dir="$run/phase1" init_moments=true "$@"
 echo "== export: a model for transformers, compared with it"
-$bertkit export checkpoint="$run/phase2" head=pretraining output_dir="$run/exported"
+$bertkit export model_dir="$run/phase2" head=pretraining output_dir="$run/exported"

@@ -14,12 +14,12 @@ $bertkit prepare corpus=python_docs tokenizer.vocab_size=2048 held_out_prob=0.05
 echo "== pretrain: a tiny BERT, masked LM and next sentence prediction"
 $bertkit pretrain experiment=quickstart data_dir="$run/data" output_dir="$run/tiny" "$@"
 echo "== export: a model for transformers, compared with it"
-$bertkit export checkpoint="$run/tiny" head=masked_lm output_dir="$run/tiny-mlm"
+$bertkit export model_dir="$run/tiny" head=masked_lm output_dir="$run/tiny-mlm"
 
 cat <<NEXT
 
 Next:
   $bertkit evaluate model_dir=$run/tiny data_dir=$run/data segments.max_seq_length=64
   $bertkit prepare corpus.path=YOUR_TEXT output_dir=runs/mine
-  $bertkit pretrain model=mini data_dir=runs/mine output_dir=runs/mini
+  $bertkit pretrain experiment=quickstart data_dir=runs/mine output_dir=runs/tiny  # minutes; without the experiment, steps follow the text
 NEXT

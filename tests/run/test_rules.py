@@ -19,7 +19,7 @@ from bertkit.settings.compose import compose
 from bertkit.settings.schemas import SCHEMAS
 
 GIVEN = {
-    "pretrain": ["data_dir=x", "output_dir=y", "init_from=z"],
+    "pretrain": ["data_dir=x", "output_dir=y", "init_from=z", "steps=100"],
     "finetune": ["task=squad1", "model_dir=x", "data_dir=z", "output_dir=y"],
 }
 RULES = {"pretrain": PRETRAIN, "finetune": FINETUNE}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -16,18 +17,22 @@ import numpy as np
 import pytest
 import torch
 import transformers
+import yaml
 from conftest import small_model, strike
 from forks import KILL
 from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
+from bertkit.config import build
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.files import read_tensors, sha256_file
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
 from bertkit.model.depth import freeze_below
+from bertkit.settings.compose import compose
+from bertkit.settings.finetune import FinetuneSettings
 from bertkit.train import checkpoint, loop
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.step_report import read_metrics
@@ -99,6 +104,61 @@ def test_a_run_says_what_it_reads_and_starts_from(two_epochs: tuple[Path, str]) 
     assert "53 rows; " in said
     assert "truncated 0 (0.0%)" in said
     assert "2 newly initialised (sequence)" in said
+
+
+def test_scores_stand_beside_guessing(two_epochs: tuple[Path, str]) -> None:
+    """The commonest label of the training rows, for every dev row; each line of scores has it."""
+    result = result_of(two_epochs[0])
+    majority, rows = result["majority_baseline"]["accuracy"], predictions_of(two_epochs[0])
+    shares = {name: sum(row["reference"] == name for row in rows) / len(rows) for name in WORDS}
+    assert majority in shares.values()
+    assert two_epochs[1].count(f" (majority {majority:.4f})") == 3  # after each epoch, and at the end
+    assert 0 < result["standard_error"] < 0.2
+    assert result["warnings"] == []
+
+
+def test_what_went_wrong_quietly_is_said(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rate at which nothing is learned, and texts of which no end is seen; following the advice ends both."""
+    tiny_rate = ["optimizer.peak_learning_rate=1e-9", "num_epochs=1"]
+    assert finetune(data, start, tmp_path / "run", *tiny_rate, "task.max_seq_length=8") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"warning: accuracy \S+ is not above guessing \(\S+\) by two standard errors", said)
+    assert any("is not above guessing" in line for line in result_of(tmp_path / "run")["warnings"])
+    long = tmp_path / "long"
+    long.mkdir()
+    for name in ("train", "dev"):
+        (long / f"{name}.tsv").write_text(
+            "text\tlabel\n" + "kan lon min kan lon min kan\tgood\nkar lor mir kar lor mir kar\tbad\n" * 4
+        )
+    assert finetune(long, start, tmp_path / "cut", "task.max_seq_length=8", "num_epochs=1") == 0
+    assert capsys.readouterr().out.count("every example is truncated, so the model never sees how a text ends") == 2
+    assert finetune(long, start, tmp_path / "whole", "task.max_seq_length=24", "num_epochs=1") == 0
+    assert "truncated, so" not in capsys.readouterr().out
+
+
+def test_a_small_encoder_has_a_rate_that_fits(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said with its reason, written into config.yaml, and known when the command is given again."""
+    given = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
+    assert finetune(data, start, tmp_path / "run", *given) == 0
+    said, width = capsys.readouterr().out, load_model(start).config.hidden_size
+    rate = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["optimizer"]["peak_learning_rate"]
+    assert width < 100
+    assert rate == 1e-3  # the most
+    assert f"learning rate {rate:g} after " in said
+    assert f"(the published 2e-05 suits a hidden size of 768; here it is {width})" in said
+    assert finetune(data, start, tmp_path / "run", *given) == 0
+    assert capsys.readouterr().out.startswith("done already")
+
+
+def test_rates_by_width() -> None:
+    settings = build(FinetuneSettings, compose("finetune", ["task=rte", "model_dir=x", "output_dir=y"]))
+    widths = {16: 1e-3, 128: 7e-4, 256: 2e-4, 384: 8e-5, 512: 4e-5, 768: 2e-5, 1024: 2e-5}  # by hand
+    assert {width: settings.rate_for(width) for width in widths} == pytest.approx(widths)
+    assert settings.with_rate(1e-4).with_rate(2e-4).optimizer.peak == 1e-4
 
 
 def test_the_files_of_a_run(finished: Path) -> None:

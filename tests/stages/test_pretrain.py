@@ -7,12 +7,13 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from forks import KILL
 from bertkit import load_model
 from bertkit.cli import run
 from bertkit.files import locked, sha256_file, to_json
+from bertkit.run import pace, trainer
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 from bertkit.train.step_report import read_metrics
 
@@ -171,6 +173,107 @@ def test_a_run_has_the_schedule_optimizer_and_clipping_it_was_asked_for(prepared
         assert rates == pytest.approx([1e-3 * rate for rate in expected]), option
         made[option] = final_weights(run_dir)
     assert len(set(made.values())) == len(made)
+
+
+def without_pace(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{key: value for key, value in row.items() if key != "tokens_per_second"} for row in rows]
+
+
+def test_logged_values_are_means_since_the_line_before_and_survive_a_stop(
+    prepared_dir: Path, finished: Path, tmp_path: Path
+) -> None:
+    """Of the run that logs every step; and the run that goes on from step 9, within a window, writes the same rows."""
+    every = {row["step"]: row for row in read_metrics(finished / "metrics.jsonl")}
+    more = [*TWELVE, "log.every_steps=5", "checkpoint.keep_last=9"]
+    assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    windows = {1: [1], 5: [2, 3, 4, 5], 6: [6], 10: [7, 8, 9, 10], 12: [11, 12]}  # 6: evaluated
+    assert [row["step"] for row in rows] == list(windows)
+    for row in rows:
+        for name in ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "grad_norm"):
+            values = [every[step][name] for step in windows[row["step"]]]
+            assert row[name] == pytest.approx(sum(values) / len(values), rel=1e-12), (row["step"], name)
+        assert row["learning_rate"] == every[row["step"]]["learning_rate"]
+    for gone in ("checkpoints/step-00000012", "model", "report.html"):
+        path = tmp_path / "run" / gone
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (tmp_path / "run" / "eval.json").unlink()
+    assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
+    assert without_pace(read_metrics(tmp_path / "run" / "metrics.jsonl")) == without_pace(rows)
+
+
+def test_a_run_stopped_before_it_is_measured_has_a_report(prepared_dir: Path, tmp_path: Path) -> None:
+    @contextlib.contextmanager
+    def asked() -> Iterator[Callable[[], bool]]:
+        yield lambda: True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "stop_on_signal", asked)
+        assert pretrain(prepared_dir, tmp_path / "run", *TWELVE, "log.every_steps=1") == 75
+    assert "<svg" in (report := (tmp_path / "run" / "report.html").read_text())
+    assert "step 1<" in report.replace(".", "<")
+
+
+def test_steps_follow_the_text_and_the_time(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run keeps what it chose, and the same command knows it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "MOST_EPOCHS", 1)
+        assert pretrain(prepared_dir, tmp_path / "text") == 0
+        chosen = re.search(
+            r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step",
+            said := capsys.readouterr().out,
+            re.M,
+        )
+        assert chosen, said
+        length = int(re.search(r"([\d,]+) examples an epoch", said)[1])  # type: ignore[index]
+        steps = int(chosen[1])
+        assert steps == pace._rounded(length / 12) > 3
+        assert yaml.safe_load((tmp_path / "text" / "config.yaml").read_text())["steps"] == steps
+        patch.setattr(pace, "MOST_SECONDS", 1e-9)
+        assert pretrain(prepared_dir, tmp_path / "text") == 0
+        assert capsys.readouterr().out.startswith("done already")
+        assert pretrain(prepared_dir, tmp_path / "time") == 0
+        assert re.search(
+            rf"^steps=1: about an hour on this CPU at .*; steps={steps}, 1 epochs of the text, would be",
+            capsys.readouterr().out,
+            re.M,
+        )
+        assert pretrain(prepared_dir, tmp_path / "late", "schedule.warmup_steps=2") == 2
+        assert "schedule.warmup_steps=2 exceeds steps=1" in capsys.readouterr().err
+        assert not (tmp_path / "late").exists()
+
+
+def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with steps that would not be said."""
+    wanted = ["steps=7", "evaluation.every_steps=99"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "MOST_EPOCHS", 0.1)
+        patch.setattr(pace, "SLOW_CPU", 0)
+        patch.setattr(pace, "_seconds_of_steps", lambda *_: [900.0])
+        assert pretrain(prepared_dir, tmp_path / "run", *wanted) == 0
+        said = capsys.readouterr().out
+        before = said[: said.index("step 1/7")]
+        often = re.search(r"warning: the text is seen \d+ times, the paper's about 0.1; set steps=(\d+)", before)
+        hours = re.search(
+            r"warning: about 1h45m on this CPU, as two trial passes took; for an hour set steps=(\d+)", before
+        )
+        assert often, said
+        assert hours, said
+        assert hours[1] == "4"
+        fewer = min(int(often[1]), 4)
+        assert pretrain(prepared_dir, tmp_path / "fewer", *wanted, f"steps={fewer}") == 0
+        assert "warning" not in capsys.readouterr().out
+
+
+def test_a_trial_leaves_model_and_chance_as_they_were(prepared_dir: Path, tmp_path: Path, finished: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "SLOW_CPU", 0)
+        assert pretrain(prepared_dir, tmp_path / "run", *TWELVE) == 0
+    assert final_weights(tmp_path / "run") == final_weights(finished)
 
 
 def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.train.step_report import MetricsLog, read_metrics
+from bertkit.errors import InputError
+from bertkit.train.config import LogConfig
+from bertkit.train.step_report import MetricsLog, Window, read_metrics
 
 
 def write(path: Path, steps: range, last_step: int) -> None:
@@ -103,3 +106,23 @@ def test_rows_are_flushed_to_the_disk(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     calls = [call.split("(")[0] for call in (tmp_path / "calls").read_text().splitlines() if f"<{path}>" in call]
     assert calls == ["write", "fsync", "write", "fsync"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "every"),
+    [(1, 1), (99, 1), (149, 2), (240, 2), (400, 5), (1000, 10), (2400, 20), (10_000, 100), (7038, 100)],
+)
+def test_about_a_hundred_lines_a_run(steps: int, every: int) -> None:
+    assert LogConfig("auto").every_of(steps) == every
+    assert LogConfig(7).every_of(steps) == 7
+    with pytest.raises(InputError, match=r"log\.every_steps=0: expected auto or at least 1"):
+        LogConfig(0)
+
+
+def test_a_window_gives_means_of_what_each_step_had_and_begins_anew() -> None:
+    window = Window()
+    for values in ({"loss": 2.0, "nsp_loss": 1.0}, {}, {"loss": 3.0}):
+        window.add(values)
+    again = Window(**json.loads(json.dumps(dataclasses.asdict(window))))
+    assert again.close() == window.close() == {"loss": 2.5, "nsp_loss": 1.0}
+    assert window.close() == {}

@@ -173,9 +173,20 @@ class Source:
                 f"dev_share={share:g}: holds out {len(held)} of the {len(self.examples)} examples of {self.name}; change it, "
                 "or give a dev file"
             )
+        name = f"the share of {self.name} held out by dev_share={share:g}"
         return (
-            dataclasses.replace(self, examples=rest),
-            dataclasses.replace(self, examples=held, description=f"held out of {self.description}", oddities=()),
+            dataclasses.replace(self, examples=rest, name=f"what dev_share={share:g} leaves of {self.name}"),
+            dataclasses.replace(
+                self, examples=held, name=name, description=f"held out of {self.description}", oddities=()
+            ),
+        )
+
+    def first(self, num_examples: int) -> Source:
+        """Take the first examples alone."""
+        if num_examples >= len(self.examples):
+            return self
+        return dataclasses.replace(
+            self, examples=self.examples[:num_examples], name=f"the first {num_examples:,} examples of {self.name}"
         )
 
 

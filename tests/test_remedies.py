@@ -1,0 +1,130 @@
+"""What a message tells the user to do ends the complaint: each remedy is taken from the message and followed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bertkit.cli import run
+from bertkit.run.rules import FINETUNE as FINETUNE_RULES
+from bertkit.run.rules import PRETRAIN as PRETRAIN_RULES
+from bertkit.run.rules import Change, refused, ways_out
+
+PRETRAIN = "pretrain data_dir=no/data output_dir=no/run"
+FINETUNE = "finetune task=classification model_dir=no/model data_dir=no/data output_dir=no/run"
+TAGS = "finetune task=ner model_dir=no/model data_dir=no/data output_dir=no/run"
+ANSWERS = "finetune task=qa model_dir=no/model data_dir=no/data output_dir=no/run"
+
+# a command; what is wrong in it; where the message says what to do; what then takes the place of the wrong words
+FOLLOWED = [
+    (FINETUNE, "lr=3e-4", r"here it is (\S+)", "{}"),
+    (FINETUNE, "learning_rate=3e-4", r"here it is (\S+)", "{}"),
+    (FINETUNE, "optimizer.lr=3e-4", r"here it is (\S+)", "{}"),
+    (FINETUNE, "batch_size=8", r"here it is (\S+)", "{}"),
+    (FINETUNE, "epochs=2", r"here it is (\S+)", "{}"),
+    (FINETUNE, "max_length=64", r"here it is (\S+)", "{}"),
+    (FINETUNE, "fp16=true", r"here it is (\S+)", "{}"),
+    (FINETUNE, "--lr 3e-4", r"write (\S+)", "{}"),
+    (FINETUNE, "--seed=3", r"write (\S+)", "{}"),
+    (FINETUNE, "--batch-size 8", r"write (\S+)", "{}"),
+    (FINETUNE, "num_epoch=2", r"did you mean '(.*)'", "{}=2"),
+    (FINETUNE, "task.labels=regression", r"set (task.metrics=\S+ task.best_metric=\S+)$", "task.labels=regression {}"),
+    (FINETUNE, "optimizer.name=lamb", r"choose (\S+)", "{}"),
+    (FINETUNE, "freeze=layers", r"such as (\S+)", "freeze={}"),
+    (FINETUNE, "class_weights=[-1,1]", r"expected (balanced)", "task.labels=[a,b] class_weights={}"),
+    (FINETUNE, "seed=1,2", r"add (-m)", "seed=1,2 {} --cfg job"),
+    ("finetune model_dir=no/model data_dir=x output_dir=no/run", "task=seqence", r"did you mean '(.*)'", "task={}"),
+    ("finetune model_dir=no/model output_dir=no/run task=rte", "train_file=no/a.tsv", r"here it is (.*)$", "{}"),
+    (ANSWERS, "task.spans.window_overlap=8", r"set the other to (null)", "task.spans.window_overlap=8 task.spans.window_step={}"),
+    (TAGS, "task.metrics=[f1]", r"set (task.metrics=\S+)", "{}"),
+    (PRETRAIN, "epochs=3", r"here it is (\S+)", "{}"),
+    (PRETRAIN, "max_length=64", r"here it is (\S+)", "{}"),
+    (PRETRAIN, "model=bert-base", r"one of (\w+)", "model={}"),
+    (PRETRAIN, "steps=0", r"expected (auto) or", "steps={}"),
+    (PRETRAIN, "init_moments=true", r"without (\S+);", "init_moments=true {}no/model"),
+    (PRETRAIN, "steps=50 schedule.warmup_steps=100", r"exceeds steps=50; (lower) the warm-up", "steps=50 schedule.warmup_steps=5"),
+    (PRETRAIN, "final_phase.share=0.2", r"(leave) it out", ""),
+    (PRETRAIN, "batch.micro_sequences=2 batch.micro_tokens=99", r"set (one) of them", "batch.micro_tokens=99"),
+    ("prepare corpus.path=no/text output_dir=no/data", "segments.max_seq_length=64", r"add (segments=google)", "segments.max_seq_length=64 {}"),
+    ("prepare corpus.path=no/text output_dir=no/data", "masking.probability=0.2", r"add (segments=google)", "masking.probability=0.2 {}"),
+    ("prepare output_dir=no/data", "num_workers=1", r"set (corpus.path=) to files", "{}no/text"),
+    ("evaluate model_dir=no/model data_dir=no/data", "batch_size=4", r"here it is (\S+)", "{}"),
+    ("predict model_dir=no/model input=no/input output=-", "max_length=64", r"here it is (\S+)", "{}"),
+    ("export output_dir=no/out checkpoint=no/a", "model_dir=no/b", r"give (model_dir=) alone", ""),
+    ("verify", "seed=3", r"missing value: set (model_dir=)", "{}no/model"),
+]  # fmt: skip
+# settings of another command: whose
+GIVEN_ON = [
+    (PRETRAIN, "corpus.path=no/text", "prepare output_dir=no/data"),
+    (PRETRAIN, "corpus=files", "prepare corpus.path=no/text output_dir=no/data"),
+    (PRETRAIN, "+corpus=files", "prepare corpus.path=no/text output_dir=no/data"),
+    (PRETRAIN, "train_file=no/a.txt", "prepare output_dir=no/data"),
+    ("prepare corpus.path=no/text output_dir=no/data", "model=tiny", PRETRAIN),
+    ("prepare corpus.path=no/text output_dir=no/data", "lr=1e-4", PRETRAIN),
+]
+
+
+def complaints(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    code = run(shlex.split(command))
+    lines = capsys.readouterr().err.splitlines()
+    assert code == (2 if lines else 0)
+    return lines
+
+
+@pytest.mark.parametrize(("command", "wrong", "said", "followed"), FOLLOWED)
+def test_what_a_message_says_ends_it(
+    command: str, wrong: str, said: str, followed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, remedy = next(
+        (line, found[1]) for line in complaints(f"{command} {wrong}", capsys) if (found := re.search(said, line))
+    )
+    after = complaints(f"{command} {followed.format(remedy)}", capsys)
+    assert line not in after
+    assert not [each for each in after if "unknown" in each or "expected" in each]
+
+
+@pytest.mark.parametrize(("command", "wrong", "taker"), GIVEN_ON)
+def test_a_setting_of_another_command_is_taken_there(
+    command: str, wrong: str, taker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = complaints(f"{command} {wrong}", capsys)
+    given = re.search(r"give (\S+) to bertkit (\w+)", line)
+    assert given, line
+    assert given[2] == taker.split()[0]
+    after = complaints(f"{taker} {given[1]}", capsys)
+    assert all("no/" in each for each in after), after  # nothing but the files that there are not
+    if given[2] == "prepare":
+        assert "whose output_dir is data_dir= here" in line
+
+
+def test_what_other_commands_and_tools_take_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Synonyms, aliases, and options with an equals sign."""
+    for command in (
+        "export checkpoint=no/model output_dir=no/out",
+        "export init_from=no/model output_dir=no/out",
+        PRETRAIN.replace("no/data", "no/data init_from=no/model"),
+        "evaluate checkpoint=no/model data_dir=no/data",
+        f"{FINETUNE} --config-dir={tmp_path}",
+        *(f"{FINETUNE} task={task}" for task in ("ner", "qa", "classification", "regression")),
+    ):
+        lines = complaints(command, capsys)
+        assert lines, command
+        assert all(re.search("no/(model|data)", line) for line in lines), lines
+    assert run(["finetune", "--config-dir", str(tmp_path / "gone"), "task=ner"]) == 2
+    assert "gone: no such directory" in capsys.readouterr().err
+
+
+def test_nothing_is_advised_that_is_refused() -> None:
+    """What had its effect when a run began is not to be allowed on resume."""
+    changed = [
+        Change("model.hidden_size", 32, 64),
+        Change("segments.kind", "pairs", "full_sentences"),
+        Change("task.labels", "auto", ["a", "b"]),
+    ]
+    for change in changed:
+        rules = FINETUNE_RULES if change.key.startswith("task") else PRETRAIN_RULES
+        assert refused([change], rules, [change.key]) == [change]
+        assert "resume.allow" not in ways_out([change], rules)
