@@ -6,7 +6,6 @@ named and left alone from then on.
 
 from __future__ import annotations
 
-import importlib.util
 import queue
 import sys
 import threading
@@ -14,8 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from bertkit.errors import InputError
 
 FOLDER = "trackers"  # in the directory of the run, for those that write files
 PROJECT = "bertkit"  # for those that have projects or experiments
@@ -33,13 +30,7 @@ class Trackers:
             names: of Accelerate's trackers; none is fine.
             directory: of the run, whose name it has with them.
             settings: of the run.
-
-        Raises:
-            InputError: the package of a tracker is not installed.
         """
-        for name in names:
-            if importlib.util.find_spec(name) is None:
-                raise InputError(f"log.trackers: {name} is not installed; pip install {name}, or leave it out")
         flat = dict(_flattened(settings))
         self._all = [_Tracker(name, directory, flat) for name in names]
 
@@ -79,7 +70,7 @@ class _Tracker(threading.Thread):
 
     def run(self) -> None:
         try:
-            tracker = self._started()
+            tracker = self._opened()
             while (row := self.rows.get()) is not None:
                 values = {name: value for name, value in row.items() if isinstance(value, (int, float, str))}
                 step = values.pop("step")
@@ -88,7 +79,7 @@ class _Tracker(threading.Thread):
         except Exception as error:  # whatever a tracker's own packages, services and disks raise
             self._warn(f"gives up ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
 
-    def _started(self) -> Any:
+    def _opened(self) -> Any:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
         kind, folder, run = LOGGER_TYPE_TO_CLASS[self.tracker], str(self.directory / FOLDER), self.directory.name

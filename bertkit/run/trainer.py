@@ -8,16 +8,19 @@ A stage writes `for event in fit(settings, state, lessons, progress)`, and is gi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bertkit import signs
+from bertkit.config import to_mapping
 from bertkit.errors import StoppedError
 from bertkit.launch.world import stopped_line
 from bertkit.run.directory import stop_on_signal
 from bertkit.run.state import TrainingState
+from bertkit.run.trackers import Trackers
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.loop import Course, Learner, Losses, Numbered, train
@@ -82,7 +85,7 @@ def fit(
         StorageError: a checkpoint could not be saved.
     """
     rows = _Rows(settings, state, lessons, progress)
-    with stop_on_signal() as stop_requested, state.saves:
+    with contextlib.closing(rows), stop_on_signal() as stop_requested, state.saves:
         course, standing = _course(settings, state, lessons), state.saves.standing
         learner = Learner(state.accelerator, state.model, state.optimizer, lessons.losses)
         is_due = functools.partial(_is_due, settings, lessons)
@@ -117,7 +120,6 @@ def fit(
                 raise StoppedError(
                     f"stopped at step {step} of {lessons.steps}; its checkpoint is saved, and the same command resumes"
                 )
-    rows.close()
     if any(state.ranks.each(stop_requested)):  # in the last step, which is saved
         raise StoppedError(stopped_line(state.last_step))
 
@@ -166,6 +168,7 @@ class _Rows:
         self.lessons, self.progress = lessons, progress
         is_main = state.accelerator.is_main_process
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
+        self.trackers = Trackers(settings.log.trackers if is_main else (), state.directory, to_mapping(settings))
         self.num_tokens, self.seconds = 0, 0.0
         self.window, self.unread = state.saves.standing.window, list[StepReport]()
 
@@ -195,6 +198,7 @@ class _Rows:
         if report.fault is not None:
             row["examples"] = list(lessons.order.names(report.step - 1))
         self.log.write(row)
+        self.trackers.log(row)
         self.progress.line(console.step_line(row, lessons.steps, self.progress.time_left()))
 
     def sync(self) -> None:
@@ -203,9 +207,10 @@ class _Rows:
             self.log.sync()
 
     def close(self) -> None:
-        """Flush the rows to the disk, and close the file."""
+        """Flush the rows to the disk, close the file, and let the trackers end."""
         if self.log is not None:
             self.log.close()
+        self.trackers.close()
 
 
 def metrics_row(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.config import nearest
 from bertkit.errors import InputError
 
 
@@ -143,18 +145,28 @@ class ResumeConfig:
     allow: tuple[str, ...]
 
 
+TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 LINES_A_RUN = 100  # about so many: enough for a curve, few enough to read
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    """When to write a line."""
+    """When to write a line, and who gets it beside the file: some of Accelerate's trackers."""
 
     every_steps: int | Literal["auto"]
+    trackers: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        problems = []
         if self.every_steps != "auto" and self.every_steps < 1:
-            raise InputError(f"log.every_steps={self.every_steps}: expected auto or at least 1")
+            problems.append(f"log.every_steps={self.every_steps}: expected auto or at least 1")
+        for name in self.trackers:
+            if name not in TRACKERS:
+                problems.append(f"log.trackers: unknown {name}{nearest(name, TRACKERS)} (one of {', '.join(TRACKERS)})")
+            elif importlib.util.find_spec(name) is None:
+                problems.append(f"log.trackers: {name} is not installed; pip install {name}, or leave it out")
+        if problems:
+            raise InputError("\n".join(problems))
 
     def every_of(self, steps: int) -> int:
         """Give the steps from one line to the next in a run of `steps`; auto is the round number that suits it best."""

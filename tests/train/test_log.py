@@ -113,10 +113,10 @@ def test_rows_are_flushed_to_the_disk(tmp_path: Path) -> None:
     [(1, 1), (99, 1), (149, 2), (240, 2), (400, 5), (1000, 10), (2400, 20), (10_000, 100), (7038, 100)],
 )
 def test_about_a_hundred_lines_a_run(steps: int, every: int) -> None:
-    assert LogConfig("auto").every_of(steps) == every
-    assert LogConfig(7).every_of(steps) == 7
+    assert LogConfig("auto", ()).every_of(steps) == every
+    assert LogConfig(7, ()).every_of(steps) == 7
     with pytest.raises(InputError, match=r"log\.every_steps=0: expected auto or at least 1"):
-        LogConfig(0)
+        LogConfig(0, ())
 
 
 def test_a_window_gives_means_of_what_each_step_had_and_begins_anew() -> None:
