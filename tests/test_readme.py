@@ -26,7 +26,7 @@ from bertkit.data.tokenizer import train_wordpiece
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12", "checkpoint.every_steps=12"]

@@ -8,7 +8,7 @@
 4. Ids -> dataset: splitting.py holds documents out, prepared.py is the dataset on the disk; statistics.py counts,
    describes, and says what is wrong. What several machines have encoded becomes one dataset.
 5. Documents -> pairs: segments.py, drawn by keys (keyed_random.py).
-6. Pairs -> masks -> a packed batch: masking.py.
+6. Pairs -> masks -> a packed batch: masking.py, collate.py.
 7. Batches -> step: sampling.py says which examples make up a step, and keeps the pairs of an epoch.
 
 Instead of 5 to 7, google.py draws the fixed instances of the original, and instances.py stores and prints them.

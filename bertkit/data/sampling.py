@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from bertkit import signs
 from bertkit.batch import PretrainBatch
 from bertkit.config import to_mapping
+from bertkit.data.collate import collate
 from bertkit.data.config import MaskingConfig, SegmentsConfig
 from bertkit.data.instances import Instances
 from bertkit.data.keyed_random import Stream, bits, permute
-from bertkit.data.masking import collate
 from bertkit.data.prepared import Split, fingerprint
 from bertkit.data.segments import Examples, concatenate, examples_of_epoch, select
 from bertkit.data.tokenizer import VocabFacts

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.data.collate import assemble
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.encoded_documents import EncodedDocuments
 from bertkit.data.instances import open_instances
-from bertkit.data.masking import assemble
 from bertkit.data.prepared import SPLITS, PreparedDataset
 from bertkit.data.segments import document_pairs, select
 

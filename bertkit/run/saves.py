@@ -14,8 +14,9 @@ from bertkit import signs
 from bertkit.errors import StorageError
 from bertkit.train import checkpoint
 from bertkit.train.config import SavingConfig
+from bertkit.train.log import Window
 from bertkit.train.processes import Ranks
-from bertkit.train.step_report import NO_SKIPS, Skips, Window
+from bertkit.train.step_report import NO_SKIPS, Skips
 
 
 @dataclass

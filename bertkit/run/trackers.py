@@ -6,6 +6,8 @@ named and left alone from then on.
 
 from __future__ import annotations
 
+import importlib
+import os
 import queue
 import sys
 import threading
@@ -82,13 +84,14 @@ class _Tracker(threading.Thread):
     def _opened(self) -> Any:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-        kind, folder, run = LOGGER_TYPE_TO_CLASS[self.tracker], str(self.directory / FOLDER), self.directory.name
+        kind, folder, run = LOGGER_TYPE_TO_CLASS[self.tracker], self.directory / FOLDER, self.directory.name
         if self.tracker == "wandb":
             tracker = kind(PROJECT, name=run, dir=self.directory)
         elif self.tracker == "mlflow":
-            tracker = kind(PROJECT, logging_dir=folder, run_name=run)
+            _keep_mlflow_in(folder)
+            tracker = kind(PROJECT, logging_dir=str(folder), run_name=run)
         elif kind.requires_logging_directory:
-            tracker = kind(run, logging_dir=folder)
+            tracker = kind(run, logging_dir=str(folder))
         else:
             tracker = kind(PROJECT)
         if hasattr(tracker, "start"):
@@ -98,6 +101,14 @@ class _Tracker(threading.Thread):
 
     def _warn(self, text: str) -> None:
         print(f"warning: log.trackers: {self.tracker} {text}; the run goes on", file=sys.stderr, flush=True)
+
+
+def _keep_mlflow_in(folder: Path) -> None:
+    """Have mlflow write into the run's directory, not into the current one, unless it is told where."""
+    if "MLFLOW_TRACKING_URI" not in os.environ:
+        folder.mkdir(exist_ok=True)
+        mlflow = importlib.import_module("mlflow")
+        mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').absolute()}")
 
 
 def _flattened(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -23,9 +23,10 @@ from bertkit.run.state import TrainingState
 from bertkit.run.trackers import Trackers
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.log import MetricsLog
 from bertkit.train.loop import Course, Learner, Losses, Numbered, train
-from bertkit.train.optimizer import learning_rate
-from bertkit.train.step_report import MetricsLog, StepReport
+from bertkit.train.schedule import learning_rate
+from bertkit.train.step_report import StepReport
 from bertkit.view import console
 from bertkit.view.progress import Progress
 

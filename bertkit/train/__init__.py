@@ -4,9 +4,11 @@ Doors:
 
     config       the settings
     losses       loss terms: a sum and a count
-    optimizer    AdamW, LAMB, clipping, the learning rate of a step
+    optimizer    AdamW, LAMB, clipping
+    schedule     the learning rate of a step
     loop         the training step; evaluation
-    step_report  what a step did, and metrics.jsonl
+    step_report  what a step did
+    log          metrics.jsonl
     shares       which process takes which micro-batches; sums in one order
     processes    devices, processes and what they say to one another
     checkpoint   durable saves and strict loads

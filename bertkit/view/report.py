@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.files import read_json, write_durably
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 from bertkit.view.charts import LineChart
 from bertkit.view.page import facts_table, page
 

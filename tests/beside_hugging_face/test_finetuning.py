@@ -29,7 +29,8 @@ from bertkit.tasks.task import Feature
 from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig
 from bertkit.train.loop import Course, Learner
-from bertkit.train.optimizer import OPTIMIZERS, parameter_groups, polynomial
+from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.schedule import polynomial
 
 STEPS, WARMUP, BATCH, LENGTH, RATE, NUM_LABELS = 50, 5, 13, 17, 2e-3, 3
 KINDS = {

@@ -35,7 +35,8 @@ from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
-from bertkit.train.optimizer import AdamW, parameter_groups, polynomial
+from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.schedule import polynomial
 
 pytestmark = pytest.mark.slow
 BATCH, LENGTH = 16, 128

@@ -31,7 +31,8 @@ from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
-from bertkit.train.optimizer import OPTIMIZERS, parameter_groups, polynomial
+from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
+from bertkit.train.schedule import polynomial
 
 STEPS, WARMUP, BATCH, LENGTH, RATE = 200, 20, 16, 40, 1e-3
 

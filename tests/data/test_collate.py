@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bertkit.data.collate import assemble, collate
 from bertkit.data.config import MaskingConfig
-from bertkit.data.masking import assemble, collate
 from bertkit.data.prepared import Split, SplitWriter
 from bertkit.data.segments import Examples
 from bertkit.data.tokenizer import VocabFacts

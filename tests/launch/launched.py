@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 SMALL = [
     "device=cpu",

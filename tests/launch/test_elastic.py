@@ -21,7 +21,7 @@ from forks import KILL
 
 from bertkit.files import sha256_file
 from bertkit.train.checkpoint import all_checkpoints, read_moments
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 WORKER = Path(__file__).with_name("elastic_worker.py")
 STEPS = 18

@@ -24,7 +24,7 @@ from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train import shares
 from bertkit.train.checkpoint import all_checkpoints
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 SMALL = [
     "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=64",

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.train.checkpoint import all_checkpoints
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 LARGE = [  # 32 million parameters, a checkpoint of 385 MB
     "device=cpu", "model=medium", "model.num_hidden_layers=10", "segments.max_seq_length=24", "batch.sequences=2",

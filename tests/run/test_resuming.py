@@ -18,7 +18,7 @@ from bertkit.cli import run
 from bertkit.files import sha256_file
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 SMALL = [
     "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def package(folder: Path, name: str, code: str, monkeypatch: pytest.MonkeyPatch)
     (folder / name).mkdir()
     (folder / name / "__init__.py").write_text(code)
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 def test_what_there_is_not_is_refused_at_once(
@@ -78,7 +80,7 @@ def test_real_trackers_get_every_row(prepared_dir: Path, tmp_path: Path, monkeyp
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
     assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in rows])
-    mlflow.set_tracking_uri(str(folder))
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
     (found,) = mlflow.search_runs(experiment_names=["bertkit"], output_format="list")
     assert found.data.metrics["loss"] == pytest.approx(rows[-1]["loss"])
     assert found.data.params["seed"] == "0"

@@ -22,7 +22,7 @@ from bertkit.interop.load import load_directory
 from bertkit.run.length_phases import make_phases
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 
 def evaluate(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.train import checkpoint, loop
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 WORDS = {"good": ("kan", "lon", "min"), "bad": ("kar", "lor", "mir")}  # of two topics of the shared made-up text
 SMALL = ["task=sequence", "task.max_seq_length=24", "device=cpu", "batch.sequences=8", "log.every_steps=1", "num_epochs=2",

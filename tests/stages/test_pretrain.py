@@ -27,7 +27,7 @@ from bertkit.cli import run
 from bertkit.files import locked, sha256_file, to_json
 from bertkit.run import pace, trainer
 from bertkit.train.checkpoint import all_checkpoints, fault_of
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 SMALL = [
     "device=cpu",

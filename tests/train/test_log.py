@@ -13,7 +13,7 @@ import pytest
 
 from bertkit.errors import InputError
 from bertkit.train.config import LogConfig
-from bertkit.train.step_report import MetricsLog, Window, read_metrics
+from bertkit.train.log import MetricsLog, Window, read_metrics
 
 
 def write(path: Path, steps: range, last_step: int) -> None:
@@ -72,7 +72,7 @@ def test_what_a_power_cut_leaves_is_healed(tmp_path: Path) -> None:
 SYNCS = """
 import sys
 from pathlib import Path
-from bertkit.train.step_report import MetricsLog
+from bertkit.train.log import MetricsLog
 
 log = MetricsLog(Path(sys.argv[1]), 0)
 log.write({"step": 1})

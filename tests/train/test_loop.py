@@ -27,10 +27,11 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
 from bertkit.train import loop, processes, shares
 from bertkit.train.config import OptimizerConfig
+from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm, cross_entropy
 from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.step_report import Skips, StepReport, read_metrics
+from bertkit.train.step_report import Skips, StepReport
 
 LAYOUTS = {"1 x 8": 8, "2 x 4": 4, "4 x 2": 2, "8 x 1": 1, "3 + 3 + 2": 3}
 

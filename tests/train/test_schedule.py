@@ -11,7 +11,7 @@ from bertkit.errors import InputError
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.config import ScheduleConfig
-from bertkit.train.optimizer import polynomial
+from bertkit.train.schedule import polynomial
 
 ROOT = math.sqrt
 TABLES = [

@@ -1,0 +1,37 @@
+"""The learning rate over the steps: pure functions of the step, which counts from 0."""
+
+from __future__ import annotations
+
+from bertkit.train.config import ScheduleConfig
+
+
+def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
+    """Give the learning rate of a step, counted from 0: the peak, times `polynomial`."""
+    return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
+
+
+def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_from: str) -> float:
+    """Rise linearly from 0 over the warm-up, then fall to 0 at `steps`, as a power of what is left.
+
+        step / warmup_steps                             while step < warmup_steps
+        ((steps - step) / (steps - first)) ^ power      from then on
+
+    Step 0 of a warm-up has multiplier 0, as in BERT. Power 1 is linear, power 0 constant.
+
+    Args:
+        step: from 0 to below `steps`.
+        steps: of the whole run.
+        warmup_steps: may be a fraction, where it was given as a share of the steps.
+        power: of the decay.
+        decay_from: "warmup_end", when `first` is `warmup_steps` and nothing jumps; or "start", when it is 0, and the
+            multiplier jumps at the end of the warm-up from 1 down to (1 - warmup_steps / steps) ^ power.
+
+    Source: transformers `get_linear_schedule_with_warmup` (power 1, from the end of the warm-up); google-research/bert
+    optimization.py, lines 32-54 (power 1, from the start); NVIDIA/DeepLearningExamples PyTorch/LanguageModeling/BERT
+    schedulers.py, `PolyWarmUpScheduler` (power 0.5, from the start), which counts steps from 1: its multiplier of an
+    update is ours of the next one.
+    """
+    if step < warmup_steps:
+        return step / warmup_steps
+    first = warmup_steps if decay_from == "warmup_end" else 0
+    return float(((steps - step) / (steps - first)) ** power)
