@@ -1,0 +1,234 @@
+"""Draw the pictures of the README and CONTRIBUTING: `python tests/pictures.py [RUN_DIR]`.
+
+architecture.svg  what the commands make of each other, and the way of a training step, by the code's own names
+house.svg         the rooms of the package, a floor each; imports point down
+report.svg        what the report of RUN_DIR shows; without RUN_DIR the picture stays as it is
+
+Each picture brings its own background, and another one where dark colours are preferred.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from house import ROOT, modules
+from test_layers import GROUND, RULE
+
+from bertkit.model.config import HEADS
+from bertkit.settings.help import COMMANDS
+from bertkit.tasks.config import SHAPES
+
+PICTURES = ROOT / ".github" / "pictures"
+STYLE = """
+text { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
+.title { font-weight: 600; font-size: 15px } .name { font-weight: 600 } .small { font-size: 12px; fill: #59636e }
+.paper { fill: #ffffff; stroke: #d1d9e0 } .box { fill: #f6f8fa; stroke: #818b98 } .command { fill: #ddf4ff; stroke: #0969da }
+.frame { fill: none; stroke: #818b98; stroke-dasharray: 4 4 } .arrow { fill: none; stroke: #59636e; stroke-width: 1.5 }
+.tip { fill: #59636e }
+@media (prefers-color-scheme: dark) {
+  text { fill: #f0f6fc } .small { fill: #9198a1 } .paper { fill: #0d1117; stroke: #3d444d }
+  .box { fill: #151b23; stroke: #656c76 } .command { fill: #121d2f; stroke: #4493f8 } .frame { stroke: #656c76 }
+  .arrow { stroke: #9198a1 } .tip { fill: #9198a1 }
+}
+"""
+TIP = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+    '<path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>'
+)
+# the commands between what they take and make, with what is small below the name; then the commands under some of it
+CHAIN = (
+    ("text", ""), ("prepare",), ("dataset", "tokenizer, shards"), ("pretrain",), ("run", "model/, report.html"),
+    ("finetune",), ("task model", "model/, report.html"),
+)  # fmt: skip
+BELOW = (
+    ("run", ("export", "verify"), "Hugging Face directory, compared"),
+    ("task model", ("predict", "evaluate"), "predictions, metrics"),
+)
+# the way of a training step: the names in each box, and the file that defines them
+STEP = (
+    ("document_pairs", "data/segments.py"),
+    ("mask_tokens", "data/masking.py"),
+    ("collate", "data/collate.py"),
+    ("Embeddings", "model/bert.py"),
+    ("attend", "model/attention.py"),
+    ("FeedForward", "model/bert.py"),
+    ("make_head", "model/heads.py"),
+    ("cross_entropy", "train/losses.py"),
+    ("optimizer_step", "train/loop.py"),
+    ("save", "train/checkpoint.py"),
+)
+NUM_CHARTS = 4
+REPORT_STYLE = """
+.headline { font-size: 20px; font-weight: 600 } .chart text { font-size: 13px; fill: #59636e } .legend { fill: none }
+@media (prefers-color-scheme: dark) {
+  .chart text { fill: #9198a1 } [stroke="#57606a"] { stroke: #9198a1 } tspan[fill="#57606a"] { fill: #9198a1 }
+  [stroke="#1f6feb"] { stroke: #4493f8 } [fill="#1f6feb"] { fill: #4493f8 } [stroke="#d1570a"] { stroke: #f0883e }
+  [fill="#d1570a"] { fill: #f0883e } .chart line[stroke="#eaeef2"] { stroke: #262c36 }
+}
+"""
+FIRST_ROW = 5  # boxes; the second row runs back. The last of the first and the first of the second are a layer
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{html.escape(words)}</text>'
+
+
+def box(x: float, y: float, width: float, height: float, lines: Sequence[str], kind: str = "box") -> str:
+    """A box with a name, and what is small below it."""
+    first = y + height / 2 + 5 - 9 * (len(lines) - 1)
+    words = [text(x + width / 2, first + 18 * n, line, "small" if n else "name") for n, line in enumerate(lines)]
+    return f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"/>{"".join(words)}'
+
+
+def arrow(*points: tuple[float, float]) -> str:
+    path = " ".join(f"{x:g},{y:g}" for x, y in points)
+    return f'<polyline class="arrow" points="{path}" marker-end="url(#tip)"/>'
+
+
+def picture(width: int, height: int, label: str, parts: Iterable[str], more_style: str = "") -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{html.escape(label)}"><style>{STYLE}{more_style}</style>{TIP}\n'
+        f'<rect class="paper" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="10"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def defined(file: str) -> set[str]:
+    """The functions and classes of a file of the package."""
+    tree = ast.parse((ROOT / "bertkit" / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def flow() -> list[str]:
+    """What the commands make of each other, from text to predictions."""
+    parts, ends, x = [text(24, 34, "The commands, and what they make", "title", "start")], {}, 24.0
+    for lines in CHAIN:
+        is_command = lines[0] in COMMANDS
+        width = 76.0 if is_command else 124.0 if lines[1] else 56.0
+        parts.append(box(x, 52, width, 50, [line for line in lines if line], "command" if is_command else "box"))
+        if x > 24:
+            parts.append(arrow((x - 18, 77), (x - 1, 77)))
+        ends[lines[0]] = x + width
+        x += width + 18
+    for above, names, what in BELOW:
+        for number, name in enumerate(reversed(names)):
+            if name not in COMMANDS:
+                raise ValueError(f"there is no command {name}")
+            left = ends[above] - 76 - number * 84
+            parts += [box(left, 126, 76, 32, [name], "command"), arrow((left + 52, 102), (left + 52, 125))]
+        parts.append(text(ends[above], 178, what, "small", "end"))
+    return parts
+
+
+def step() -> list[str]:
+    """The way of a batch through a training step, in two rows.
+
+    Raises:
+        ValueError: the code does not define a name that is drawn.
+    """
+    width, height, pitch, top = 136.0, 50.0, 156.0, 252.0
+    parts = [text(24, top - 26, "A training step, from documents to a checkpoint", "title", "start")]
+    for number, (name, file) in enumerate(STEP):
+        if name not in defined(file):
+            raise ValueError(f"bertkit/{file} does not define {name}")
+        is_back = number >= FIRST_ROW
+        x = 24 + pitch * (2 * FIRST_ROW - 1 - number if is_back else number)
+        y = top + 92 * is_back
+        parts.append(box(x, y, width, height, [name, file]))
+        if number == FIRST_ROW - 1:
+            parts.append(arrow((x + width / 2, y + height), (x + width / 2, y + 91)))
+            parts.append(
+                f'<rect class="frame" x="{x - 8}" y="{y - 10}" width="{width + 16}" height="{height + 112}" rx="8"/>'
+            )
+            parts.append(text(x + width + 8, y + height + 122, "EncoderLayer, once for each layer", "small", "end"))
+        elif number < len(STEP) - 1:
+            y += height / 2
+            parts.append(
+                arrow((x, y), (x + width - pitch + 1, y)) if is_back else arrow((x + width, y), (x + pitch - 1, y))
+            )
+    parts.append(text(24, top + 172, f"heads: {', '.join(HEADS)}", "small", "start"))
+    parts.append(text(24, top + 192, f"shapes of tasks: {', '.join(SHAPES)}", "small", "start"))
+    return parts
+
+
+def architecture() -> str:
+    return picture(810, 466, "The commands of bertkit, and a training step", [*flow(), *step()])
+
+
+def summary(name: str) -> str:
+    """The first sentence of what a room says that it is for."""
+    words = ast.get_docstring(ast.parse(modules(ROOT)[f"bertkit.{name}"].read_text(encoding="utf-8"))) or ""
+    return re.split(r"\.\s|\.$|:$", words.split("\n\n")[0])[0].replace("\n", " ").replace("`", "")
+
+
+def levels() -> list[list[str]]:
+    """The rooms by how many lie below them, the highest floor first."""
+    depth: dict[str, int] = {}
+
+    def of(name: str) -> int:
+        if name not in depth:
+            depth[name] = 1 + max((of(below) for below in RULE[name] if below in RULE), default=0)
+        return depth[name]
+
+    highest = max(map(of, RULE))
+    return [[name for name in RULE if depth[name] == floor] for floor in range(highest, 0, -1)]
+
+
+def house() -> str:
+    """A floor for each level of rooms, and the ground."""
+    width, gap, y = 810, 12.0, 52.0
+    parts = [text(24, 34, "Imports point down", "title", "start")]
+    for floor in levels():
+        each = (width - 48 + gap) / len(floor) - gap
+        words = [textwrap.wrap(summary(name), int(each / 6.4)) for name in floor]
+        height = 32.0 + 18 * max(map(len, words))
+        for number, (name, lines) in enumerate(zip(floor, words, strict=True)):
+            room = f"{name}/" if (ROOT / "bertkit" / name).is_dir() else f"{name}.py"
+            parts.append(box(24 + number * (each + gap), y, each, height, [room, *lines]))
+        y += height + gap
+    each = (width - 48 + gap) / len(GROUND) - gap
+    parts += [box(24 + n * (each + gap), y, each, 34, [f"{name}.py"], "command") for n, name in enumerate(GROUND)]
+    return picture(width, int(y + 52), "The rooms of bertkit", parts)
+
+
+def report(page: str) -> str:
+    """The first charts of a report, with its name and its first sentence."""
+    (name,) = re.findall("<h1>(.*?)</h1>", page)
+    sentence = html.unescape(re.findall("<p>(.*?)</p>", page)[0])
+    figures = re.findall(
+        r'<figcaption>(.*?)</figcaption>(<svg.*?</svg>)<div class="legend">(.*?)</div>', page, re.DOTALL
+    )
+    parts = [text(24, 40, html.unescape(name), "headline", "start")]
+    lines = textwrap.wrap(sentence, 140)
+    parts += [text(24, 66 + 20 * number, line, "", "start") for number, line in enumerate(lines)]
+    top = 66 + 20 * len(lines)
+    for number, (title, drawing, legend) in enumerate(figures[:NUM_CHARTS]):
+        x, y = 16 + 492 * (number % 2), top + 296 * (number // 2)
+        parts.append(text(x + 8, y + 16, html.unescape(title), "title", "start"))
+        parts.append(f'<g transform="translate({x} {y + 24})" class="chart">{drawing}</g>')
+        entries = re.findall('<span style="color:(.*?)">(.*?)</span>', legend)
+        spans = "".join(f'<tspan fill="{color}" dx="12">{words}</tspan>' for color, words in entries)
+        parts.append(f'<text x="{x + 40}" y="{y + 280}" class="legend">{spans}</text>')
+    rows = -(-len(figures[:NUM_CHARTS]) // 2)
+    return picture(1000, top + 296 * rows + 8, f"The report of a run: {sentence}", parts, REPORT_STYLE)
+
+
+def main(run_dir: Path | None) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    (PICTURES / "architecture.svg").write_text(architecture(), encoding="utf-8")
+    (PICTURES / "house.svg").write_text(house(), encoding="utf-8")
+    if run_dir is not None:
+        page = (run_dir / "report.html").read_text(encoding="utf-8")
+        (PICTURES / "report.svg").write_text(report(page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
