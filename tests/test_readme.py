@@ -14,9 +14,12 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pictures
 import pytest
 from conftest import make_text, small_config, write_text
 
@@ -32,34 +35,179 @@ ROOT = Path(__file__).resolve().parents[1]
 FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12", "checkpoint.every_steps=12"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+GUIDES = ("own_data", "reproducibility", "how_fast", "what_is_shown")  # without a script
+INSTALLING = {  # what the README prints beside commands of bertkit; each has a test of its own here or below
+    "git clone REPOSITORY_URL bertkit", "cd bertkit", "pip install .", "recipes/quickstart/run.sh", "tests/run.sh",
+    "source .venv/bin/activate",
+}  # fmt: skip
+# what stands between `bertkit` as it is printed and as it is run here: training and benches are shortened
+SHIM = """#!/bin/sh
+case "$1" in
+  pretrain) exec {python} -m bertkit "$@" steps=12 schedule.warmup_steps=2 evaluation.every_steps=12 checkpoint.every_steps=12 ;;
+  finetune) exec {python} -m bertkit "$@" num_epochs=1 ;;
+  bench) exec {python} -m bertkit "$@" vocab_size=2048 rounds=2 steps_per_round=1 num_texts=8 ;;
+esac
+exec {python} -m bertkit "$@"
+"""
 
 
-def test_the_tour(tmp_path: Path, python: Path) -> None:
-    commands = [shlex.split(line) for block in blocks("bash") for line in block.splitlines()]
-    tour = [command for command in commands if command[0] == "bertkit"]
-    assert [command[1] for command in tour] == ["prepare", "pretrain", "evaluate", "export", "verify"]
-    for _, stage, *arguments in tour:
-        more = FEWER_STEPS if stage == "pretrain" else []
-        command = [python, "-m", "bertkit", stage, *arguments, *more]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    (snippet,) = blocks("python")
-    done = subprocess.run([python, "-c", snippet], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("torch.Size([2, ")
-    for name in ("runs/tiny", "runs/tiny-mlm", "runs/tiny-parity.json"):
-        assert (tmp_path / name).exists()
+def code_of(name: str) -> list[tuple[str, str]]:
+    """The language and text of each block of code that a document prints."""
+    return re.findall(r"```(\w+)\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_two_commands_exist_and_nothing_else_is_promised() -> None:
-    commands = [line for block in blocks("bash") for line in block.splitlines()]
-    assert [line for line in commands if not line.startswith("bertkit")] == [
-        "recipes/quickstart/run.sh",
-        "tests/run.sh",
-    ]
+def run_document(name: str, root: Path, python: Path) -> str:
+    """Run what a document prints, in its order; give what was said on standard output."""
+    environment = {**os.environ, "PATH": f"{root / '.venv' / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    said = []
+    for language, code in code_of(name):
+        if language == "text":
+            continue
+        lines = [line for line in code.splitlines() if line not in INSTALLING]
+        command: list[str | Path] = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [python, "-c"]}[language]
+        done = subprocess.run([*command, "\n".join(lines)], cwd=root, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, code + done.stderr
+        said.append(done.stdout)
+    return "\n".join(said)
+
+
+def test_the_readme(quickstarted: Path, python: Path) -> None:
+    said = run_document("README.md", quickstarted, python)
+    runs = quickstarted / "runs"
+    for made in ("my_bert/report.html", "reviews/eval.json", "reviews/report.html", "reviews-hf/config.json"):
+        assert (runs / made).is_file(), made
+    assert len((quickstarted / "predictions.jsonl").read_text().splitlines()) == 3
+    assert json.loads((quickstarted / "parity.json").read_text())
+    assert "'label': '" in said
+    assert "torch.Size([1, " in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*GUIDES[:3], "multi_host"])
+def test_guides(name: str, quickstarted: Path, python: Path) -> None:
+    said = run_document(f"recipes/{name}/README.md", quickstarted, python)
+    if name == "own_data":
+        made = re.findall(r"finetune .*output_dir=(\S+)", (ROOT / "recipes/own_data/README.md").read_text())
+        assert len(made) == 6
+        assert all((quickstarted / run / "eval.json").is_file() for run in made)
+        assert json.loads(said.splitlines()[-1])
+    if name == "reproducibility":
+        hashes = re.findall(r"^([0-9a-f]{64})  ", said, re.MULTILINE)
+        assert len(hashes) == 2
+        assert len(set(hashes)) == 1
+    if name == "how_fast":
+        assert said.count("| Hugging Face") >= 3
+
+
+def test_what_the_quickstart_says_is_what_the_readme_prints(quickstarted: Path) -> None:
+    """Numbers and places aside, every line of the printed output is said, in its order."""
+    (printed,) = (code for language, code in code_of("README.md") if language == "text")
+    lines = [alike(line) for line in printed.splitlines() if line != "..."]
+    said = (alike(line) for line in (quickstarted / "said.txt").read_text().splitlines())
+    assert len(lines) > 10
+    assert [line for line in lines if line not in said] == []  # each search goes on behind the last one
+
+
+def alike(line: str) -> str:
+    """A line without what a shorter run in another folder says otherwise: numbers, time left, folders, names, verdicts."""
+    line = re.sub(r"\d+m?\d*s left|\? left", "T", line)
+    line = re.sub(r"\S*/(\S+)", r"\1", re.sub(r"\d[\d.,e+-]*", "#", line))
+    return re.sub(r"\((not )?below it.*?\)|\(hidden_states.*?\)", "", line)
+
+
+def test_the_quickstart_again_says_that_it_is_done(quickstarted: Path) -> None:
+    said = (quickstarted / "said.txt").read_text()
+    again = subprocess.run([quickstarted / "recipes/quickstart/run.sh"], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert (said.count("done already"), again.stdout.count("done already")) == (0, 3)
+
+
+def test_the_readme_is_short_and_leads_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    assert len(text.split()) <= 1500
+    printed = {line for language, code in code_of("README.md") if language == "bash" for line in code.splitlines()}
+    assert {line for line in printed if not line.startswith("bertkit ")} == INSTALLING
     assert all(os.access(ROOT / name, os.X_OK) for name in ("recipes/quickstart/run.sh", "tests/run.sh", ".ci/run"))
+    documents = [
+        "README.md",
+        ".github/CONTRIBUTING.md",
+        *(str(p.relative_to(ROOT)) for p in ROOT.glob("recipes/*/*.md")),
+    ]
+    assert len(documents) == len(RECIPES) + len(GUIDES) + 3
+    for name in documents:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        headings = {
+            re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)", text, re.MULTILINE)
+        }
+        for target in re.findall(r"\]\(([^)]*)\)", text):
+            place, _, anchor = target.partition("#")
+            assert target.startswith("https://") or ((ROOT / name).parent / place).exists(), f"{name}: {target}"
+            assert place or anchor in headings, f"{name}: {target}"
+
+
+def test_every_test_that_a_claim_names_is_there() -> None:
+    text = (ROOT / "recipes/what_is_shown/README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`((?:\S+=\S+ )?(?:pytest|python) [^`]+)`", text)
+    assert len(commands) > 20
+    for command in commands:
+        words = shlex.split(command)
+        files = [ROOT / word for word in words if word.startswith("tests/")]
+        assert files, command
+        content = "".join(path.read_text(encoding="utf-8") for path in files)
+        if "-k" in words:
+            assert re.search(rf"def test_\w*{words[words.index('-k') + 1]}", content), command
+        if words[0] == "pytest" and "slow" in command:
+            assert "mark.slow" in content, command
+        if words[0] == "pytest" and "gpu" in command:
+            assert "mark.gpu" in content, command
+
+
+def test_the_pictures_show_the_code_and_a_report(quickstarted: Path) -> None:
+    """`python tests/pictures.py` draws them again."""
+    kept = {path.stem: path.read_text(encoding="utf-8") for path in pictures.PICTURES.iterdir()}
+    assert kept["architecture"] == pictures.architecture()
+    assert kept["house"] == pictures.house()
+    drawn = pictures.report((quickstarted / "runs/quickstart/tiny/report.html").read_text(encoding="utf-8"))
+    titles = [re.findall(r'class="title">(.*?)<', picture) for picture in (kept["report"], drawn)]
+    assert titles[0] == titles[1]
+    assert len(titles[0]) == pictures.NUM_CHARTS
+    for picture in (*kept.values(), drawn):
+        assert ElementTree.fromstring(picture).tag.endswith("svg")
+
+
+def test_a_clone_has_what_the_readme_starts(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no repository to clone")
+    command = "git clone REPOSITORY_URL bertkit\ncd bertkit\n"
+    assert command in (ROOT / "README.md").read_text(encoding="utf-8")
+    script = (
+        command.replace("REPOSITORY_URL", f"-q {shlex.quote(str(ROOT))}")
+        + "test -x recipes/quickstart/run.sh -a -x tests/run.sh"
+    )
+    assert subprocess.run(["bash", "-euc", script], cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.slow
+def test_pip_installs_what_runs(tmp_path: Path) -> None:
+    """As `pip install .`, without what it depends on, beside a Python that has it."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        tmp_path,
+        ROOT,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([tmp_path / "bin" / "bertkit", "--help"], env=environment, capture_output=True, text=True)
+    assert "usage: bertkit" in done.stdout
 
 
 # name -> what the environment needs beside RUN_DIR, the last of them asked for first; the arguments that shorten training; how
@@ -81,7 +229,10 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
 
 
 def test_every_recipe_is_known_and_says_what_it_takes() -> None:
-    assert sorted(path.name for path in (ROOT / "recipes").iterdir()) == sorted([*RECIPES, "prepare_on_dask"])
+    folders = {path.name for path in (ROOT / "recipes").iterdir()}
+    assert folders == {*RECIPES, *GUIDES, "prepare_on_dask"}
+    for name in GUIDES:
+        assert [path.name for path in (ROOT / "recipes" / name).iterdir()] == ["README.md"]
     for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare_workers.py
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
@@ -123,19 +274,65 @@ def write_tasks(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, python: Path) -> Path:
+def make_checkout(root: Path, python: Path, shim: str = '#!/bin/sh\nexec {python} -m bertkit "$@"\n') -> Path:
     """The recipes beside an installation that starts at once."""
-    root = tmp_path / "checkout"
     shutil.copytree(ROOT / "recipes", root / "recipes")
     for path, text in (
-        (root / ".venv" / "bin" / "bertkit", f'#!/bin/sh\nexec {python} -m bertkit "$@"\n'),
+        (root / ".venv" / "bin" / "bertkit", shim.format(python=python)),
         (root / "docker" / "install.sh", ""),
     ):
         path.parent.mkdir(parents=True)
         path.write_text(text)
         path.chmod(0o755)
     return root
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, python: Path) -> Path:
+    return make_checkout(tmp_path / "checkout", python)
+
+
+@pytest.fixture(scope="module")
+def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path:
+    """A checkout in which the quickstart was run, with files such as the README's walkthroughs and the guides read."""
+    root = make_checkout(tmp_path_factory.mktemp("readme") / "bertkit", python, SHIM)
+    done = subprocess.run([root / "recipes/quickstart/run.sh"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (root / "said.txt").write_text(done.stdout)
+    write_own_data(root)
+    return root
+
+
+def write_own_data(root: Path) -> None:
+    """What a user brings: text, and a folder for each shape of task."""
+    sentences = [sentence.rstrip(".") for document in make_text(29) for sentence in document]
+    labels = ["good", "bad"]
+    tables = {
+        "reviews": ["text,label", *(f"{s},{labels[n % 2]}" for n, s in enumerate(sentences))],
+        "prices": ["text,label", *(f"{s},{n % 7}.5" for n, s in enumerate(sentences))],
+        "feelings": ["text,label", *(f'{s},"{("joy", "anger", "joy,anger")[n % 3]}"' for n, s in enumerate(sentences))],
+    }
+    texts = {f"{name}/train.csv": "\n".join(lines) for name, lines in tables.items()}
+    texts["new.csv"] = "\n".join(["text", *sentences[:3]])
+    tagged = ["".join(f"{w} {('O', 'B-PER')[n == 0]}\n" for n, w in enumerate(s.split())) for s in sentences]
+    texts["names/train.conll"] = "\n".join(tagged)
+    questions = [
+        {
+            "id": str(n),
+            "question": s.split()[0],
+            "context": s,
+            "answers": {"text": [s.split()[1]], "answer_start": [s.index(s.split()[1])]},
+        }
+        for n, s in enumerate(sentences)
+    ]
+    texts["questions/train.json"] = "\n".join(map(json.dumps, questions))
+    endings = [{"context": s, "endings": [s[:9], s[-9:]], "label": n % 2} for n, s in enumerate(sentences)]
+    texts["endings/train.jsonl"] = "\n".join(map(json.dumps, endings))
+    for name, content in texts.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(content + "\n")
+    (root / "my_text").mkdir()
+    write_text(root / "my_text" / "some.txt", make_text(61))
 
 
 def check_recipe(recipe: str, root: Path, run_dir: Path, inputs: dict[str, str]) -> None:
@@ -157,7 +354,8 @@ LONG = ("continue_pretraining", "glue", "multi_host", "pretrain_base", "pretrain
 
 
 @pytest.mark.parametrize(
-    "recipe", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RECIPES]
+    "recipe",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RECIPES if name != "quickstart"],
 )
 def test_recipes(recipe: str, checkout: Path, tmp_path: Path, inputs: dict[str, str]) -> None:
     check_recipe(recipe, checkout, tmp_path / "run", inputs)
@@ -288,7 +486,9 @@ def test_the_final_phase_and_the_second_run_are_what_the_recipes_say() -> None:
 
 
 def test_the_map_of_the_code_names_what_is_there() -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## The code")[1].split("Exit codes:")[0]
+    section = (
+        (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## The house")[1].split("`python ")[0]
+    )
     named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", section)
     assert len(named) > 30
     folders = (ROOT, ROOT / "bertkit", ROOT / "bertkit" / "model")

@@ -115,7 +115,7 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
         return []
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or "identity" not in manifest:
-        raise InputError(f"output_dir={directory} holds something else than a run; choose another one")
+        raise InputError(f"output_dir={directory} holds something that is not a run; choose another one")
     changes = resume_rules.changes(manifest["identity"], identity)
     refused = resume_rules.refused(changes, rules, allow)
     if refused:

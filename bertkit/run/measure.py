@@ -97,7 +97,7 @@ def check_fit(
     if config.vocab_size != dataset.tokenizer.vocab_size:
         problems.append(
             f"the model has a vocabulary of {config.vocab_size}, {dataset.directory} one of {dataset.tokenizer.vocab_size}; "
-            "prepare the text with tokenizer.path= of the model's directory"
+            "prepare the text with tokenizer.path= set to the model's directory"
         )
     problems += too_long("max_seq_length", segments.max_seq_length, config.max_position_embeddings, setting)
     if segments.has_pairs and config.type_vocab_size < 2:

@@ -297,7 +297,7 @@ def memory_lines(parts: Sequence[PartOfRun], num_here: int) -> list[str]:
     except (
         RuntimeError
     ) as error:  # a kernel of this device that cannot be run with shapes alone; the plan is only advice
-        return [f"memory is not planned here: {str(error).splitlines()[0]}"]
+        return [f"how much memory a step needs is not known here: {str(error).splitlines()[0]}"]
     each = "" if num_here == 1 else f" in each of {num_here} processes"
     needed, free = part.needed, here.free // num_here
     lines = [f"expected peak memory {_gigabytes(here.held + needed)}{each} of {_gigabytes(here.total)} here"]

@@ -58,15 +58,15 @@ def go_on_as(before: Platform, here: Platform, is_strict: bool, where: object, w
             + " and ".join(remedy for _, remedy in changed)
         )
     if changed:
-        warn(f"{texts}: the last bits of the weights may differ from those of a run never stopped")
+        warn(f"{texts}: the last bits of the weights may differ from those of a run that was never stopped")
     if before.device != here.device:
         warn(f"resumed with device {here.device}, begun with {before.device}: the results differ by rounding")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if here.device == "cpu" and here.num_threads * local_size > cores:
         warn(
-            f"{local_size} process(es) of {here.num_threads} threads on {cores} core(s), as the run began: slow; to "
-            f"change processes at will, begin a run with {THREADS}=1"
+            f"{local_size} process(es) of {here.num_threads} threads on {cores} core(s), as when the run began; this is slow. To "
+            f"be free to change the number of processes, begin a run with {THREADS}=1"
         )
     return here
 
@@ -96,10 +96,10 @@ def still_compiles(
         return began_compiled
     if is_strict:
         raise InputError(
-            f"{where}: the run began with compiled layers, which needs {missing}; install it, or begin another run with "
+            f"{where}: the run began with compiled layers, which need {missing}; install it, or begin another run with "
             "compile=false"
         )
-    warn(f"the run began with compiled layers, which needs {missing}: going on without, with other dropout")
+    warn(f"the run began with compiled layers, which need {missing}; it goes on without them, and draws other dropout")
     return False
 
 

@@ -136,7 +136,7 @@ class TrainingState:
         best = self.saves.standing.best
         if best is not None and self.ranks.first(self.best_dir) is None:
             self.saves.warn(
-                f"the best checkpoint, of step {best['step']}, is not there; the best is looked for from here on"
+                f"the best checkpoint, of step {best['step']}, is gone; the best of the later ones is kept from here on"
             )
             self.saves.standing.best = None
         self._take_weights(newest)

@@ -77,7 +77,7 @@ class Coverage:
             return []
         ids = ", ".join(examples[number].id for number in self.unknown[:MAX_NAMED])
         return [
-            f"{description}: {len(self.unknown):,} examples have a text that is nothing but [UNK] to the tokenizer, the first "
+            f"{description}: {len(self.unknown):,} examples have a text of which the tokenizer knows no word, only [UNK]; the first "
             f"with the id {ids}; check that the model is one for this language"
         ]
 

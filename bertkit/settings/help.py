@@ -57,7 +57,15 @@ first steps:
   bertkit prepare corpus=python_docs tokenizer.vocab_size=4096 output_dir=runs/docs
   bertkit pretrain experiment=quickstart data_dir=runs/docs output_dir=runs/tiny
   bertkit finetune task=mrpc model_dir=runs/tiny data_dir=glue output_dir=runs/mrpc
-  bertkit export model_dir=runs/tiny head=masked_lm output_dir=runs/tiny-mlm"""
+  bertkit export model_dir=runs/tiny head=masked_lm output_dir=runs/tiny-mlm
+
+exit codes:
+  0 done                           6 another process or host died or hangs
+  1 verify found a difference     70 a fault of bertkit itself
+  2 wrong input or settings       75 stopped on request, checkpoint saved
+  3 output directory in use      130 interrupted before there was anything to save
+  4 storage                      141 the reader of the output left
+  5 numerics"""
 
 
 def usage() -> str:

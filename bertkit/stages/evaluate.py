@@ -82,7 +82,7 @@ def _measure(
         return None
     metrics = {key: totals[key] / counts[key] for key in totals}
     if not all(map(math.isfinite, metrics.values())):
-        raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights are beyond use")
+        raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights cannot be used")
     return {**metrics, "split": "+".join(names)}
 
 

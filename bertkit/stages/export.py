@@ -72,7 +72,7 @@ def run(settings: ExportSettings) -> None:
     print(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
         print(
-            "it has no pooler, which was not trained: load it with AutoModel.from_pretrained(..., add_pooling_layer=False)"
+            "it has no pooler, because none was trained; load it with AutoModel.from_pretrained(..., add_pooling_layer=False)"
         )
     if settings.google and model.config.hidden_act == "gelu":
         print("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
@@ -155,7 +155,7 @@ def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
     worst = worst_failure(result)
     if worst is not None:
         raise InputError(
-            f"{settings.model_dir}: not exported, for it differs from transformers, most in {worst['dtype']} "
+            f"{settings.model_dir}: not exported: it differs from transformers, most in {worst['dtype']} "
             f"{worst['what']} (by {worst['max_abs']:.1e}); see bertkit verify"
         )
     if result["tokenizer_fault"]:

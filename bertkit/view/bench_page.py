@@ -52,7 +52,7 @@ class Result:
 
 
 def rates_found(unit: str, results: Sequence[Result]) -> Findings:
-    """Put results into a table and charts, and into a second table what bertkit is without each of its tricks."""
+    """Put results into a table and charts, and into a second table its speed without each of its fast ways."""
     tables = [Table("", ("", unit, *HEAD), [_row(each) for each in results])]
     tricks = [
         (without.name.removeprefix(f"{own.name}, "), f"{without.rate / own.rate:.2f}")
@@ -61,9 +61,9 @@ def rates_found(unit: str, results: Sequence[Result]) -> Findings:
         if without.name.startswith(f"{own.name}, ")
     ]
     if tricks:
-        tables.append(Table("Tricks", ("without one of them, or plain", "rate, to that with all"), tricks))
+        tables.append(Table("Fast ways", ("switched off", "speed beside all of them on"), tricks))
     bars = [(each.name, each.ratio, each.ratio_low, each.ratio_high) for each in results]
-    charts = [BarChart("Ratio to the first, median of the rounds, least to greatest", bars)]
+    charts = [BarChart("Speed beside the first row: median of the rounds, from the lowest to the highest", bars)]
     if any(each.peak_megabytes for each in results):
         charts.append(BarChart("Peak memory, MB", [(each.name, *3 * (each.peak_megabytes,)) for each in results]))
     return Findings(unit, [dataclasses.asdict(each) for each in results], tables, charts)

@@ -53,7 +53,7 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
 def skips_line(num_skipped: int) -> str:
     """Say how many steps a run skipped."""
     steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
-    return f"{steps} skipped for a loss or gradient that is not finite; metrics.jsonl has their examples"
+    return f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples"
 
 
 def scores_line(metrics: Mapping[str, float], majority: Mapping[str, float]) -> str:

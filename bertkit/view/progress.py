@@ -41,8 +41,8 @@ class Progress:
             self.bar.update(step)
         elif not self.silent and time.monotonic() - self.last_line_at > SECONDS_BETWEEN_LINES:
             self.last_line_at = time.monotonic()
-            share = f" {100 * self.done / self.total:.0f} %" if self.total else ""
-            print(f"{self.label}:{share}, {self.time_left()} left", file=self.file, flush=True)
+            how_far = f"{100 * self.done / self.total:.0f} %, {self.time_left()} left" if self.total else "at it"
+            print(f"{self.label}: {how_far}", file=self.file, flush=True)
 
     def line(self, text: str) -> None:
         """Print a line without disturbing the bar."""

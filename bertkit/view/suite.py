@@ -27,7 +27,7 @@ def suite_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: st
         f"Average: {value}, of the scores of {', '.join(average['tasks']) or 'no task'}.",
     ]
     for name in average["left_out"]:
-        why = "as in Devlin et al. 2019" if name in left_out else "no run of it counts"
+        why = "as in Devlin et al. 2019" if name in left_out else "none of its runs counts"
         lines.append(f"Left out of the average: {name} ({why}).")
     lines.append("A score is the mean of a task's metrics.")
     if faults:

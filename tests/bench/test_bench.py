@@ -158,7 +158,7 @@ def test_each_trick_is_left_out_in_turn(prepared_dir: Path, capsys: pytest.Captu
     assert run(["bench", *arguments]) == 0
     tables = capsys.readouterr().out
     for name in (*(f"without {each}" for each in bertkit_way.fast_ways("cpu")), "plain"):
-        assert f"| {name} |" in tables.partition("Tricks")[2]
+        assert f"| {name} |" in tables.partition("Fast ways")[2]
 
 
 @pytest.mark.slow

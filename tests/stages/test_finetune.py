@@ -676,7 +676,7 @@ def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pyte
     assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
     said = capsys.readouterr().out
     one_class = "every label is 'entailment'; nothing can be learned or measured from one class"
-    unknown = "2 examples have a text that is nothing but [UNK] to the tokenizer, the first with the id 0, 2;"
+    unknown = "2 examples have a text of which the tokenizer knows no word, only [UNK]; the first with the id 0, 2;"
     for name in ("train", "dev"):
         assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
         assert f"warning: {tmp_path}/{name}.tsv (tsv): {unknown}" in said

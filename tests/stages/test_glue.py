@@ -283,7 +283,7 @@ def test_the_sums_by_hand() -> None:
         "| wnli | accuracy 25.00 ± 0.00 | 25.00 ± 0.00 | 2 |",
         "",
         "Average: 70.00, of the scores of cola, mrpc.",
-        "Left out of the average: rte (no run of it counts).",
+        "Left out of the average: rte (none of its runs counts).",
         "Left out of the average: wnli (as in Devlin et al. 2019).",
         "A score is the mean of a task's metrics.",
         "",

@@ -44,7 +44,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
     content = read_json(path)
     is_one = isinstance(content, dict) and content.get("format") == FORMAT
     if not is_one or not all(isinstance(content.get(name), kind) for name, kind in _FIELDS.items()):
-        raise InputError(f"{path}: holds something else than a certificate of this version; choose another file")
+        raise InputError(f"{path}: is not a certificate of this version; choose another file")
     return dict(content)
 
 
@@ -111,6 +111,6 @@ def in_one_screen(result: dict[str, Any]) -> str:
     if result["tokenizer_fault"]:
         lines.append(f"  BAD tokenizer: {result['tokenizer_fault']}")
     if result["rewritten_because"]:
-        lines.append("  compared with a copy that bertkit wrote, for transformers does not load the directory itself")
+        lines.append("  compared with a copy that bertkit wrote, because transformers cannot load the directory itself")
     lines.append("within tolerance" if result["within_tolerance"] else "NOT within tolerance")
     return "\n".join(lines)

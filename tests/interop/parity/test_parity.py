@@ -113,7 +113,7 @@ def test_a_weight_flipped_in_memory_after_loading_fails(exported: Path, tmp_path
     with pytest.raises(ParityError, match="not within tolerance"):
         check_certificate(load_model(exported), output)
     output.write_text("{}")
-    with pytest.raises(InputError, match="holds something else than a certificate"):
+    with pytest.raises(InputError, match="is not a certificate of this version"):
         check_certificate(load_model(exported), output)
 
 
