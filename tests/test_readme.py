@@ -38,7 +38,6 @@ FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12
 GUIDES = ("own_data", "reproducibility", "how_fast", "what_is_shown")  # without a script
 INSTALLING = {  # what the README prints beside commands of bertkit; each has a test of its own here or below
     "git clone REPOSITORY_URL bertkit", "cd bertkit", "pip install .", "recipes/quickstart/run.sh", "tests/run.sh",
-    "source .venv/bin/activate",
 }  # fmt: skip
 # what stands between `bertkit` as it is printed and as it is run here: training and benches are shortened
 SHIM = """#!/bin/sh
@@ -80,6 +79,7 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
     assert json.loads((quickstarted / "parity.json").read_text())
     assert "'label': '" in said
     assert "torch.Size([1, " in said
+    assert json.loads((runs / "python" / "eval.json").read_text())["num_examples"] == 16
 
 
 @pytest.mark.slow
@@ -126,7 +126,12 @@ def test_the_readme_is_short_and_leads_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
     assert len(text.split()) <= 1500
-    printed = {line for language, code in code_of("README.md") if language == "bash" for line in code.splitlines()}
+    printed = {
+        line
+        for language, code in code_of("README.md")
+        if language == "bash"
+        for line in code.replace("\\\n", "").splitlines()
+    }
     assert {line for line in printed if not line.startswith("bertkit ")} == INSTALLING
     assert all(os.access(ROOT / name, os.X_OK) for name in ("recipes/quickstart/run.sh", "tests/run.sh", ".ci/run"))
     documents = [
