@@ -49,7 +49,8 @@ LATER = (
 # what stands between `bertkit` as it is printed and as it is run here: training and benches are shortened
 SHIM = """#!/bin/sh
 case "$1" in
-  pretrain) exec {python} -m bertkit "$@" steps=12 schedule.warmup_steps=2 evaluation.every_steps=12 checkpoint.every_steps=12 ;;
+  pretrain) exec {python} -m bertkit "$@" steps=12 schedule.warmup_steps=2 evaluation.every_steps=12 checkpoint.every_steps=12 \\
+    evaluation.max_sequences=64 ;;
   finetune) exec {python} -m bertkit "$@" num_epochs=1 ;;
   bench) exec {python} -m bertkit "$@" vocab_size=2048 rounds=2 steps_per_round=1 num_texts=8 ;;
 esac
@@ -320,7 +321,7 @@ def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path
 
 def write_own_data(root: Path) -> None:
     """What a user brings: text, and a folder for each shape of task."""
-    sentences = [sentence.rstrip(".") for document in make_text(29) for sentence in document]
+    sentences = [sentence.rstrip(".") for document in make_text(7) for sentence in document]
     labels = ["good", "bad"]
     tables = {
         "reviews": ["text,label", *(f"{s},{labels[n % 2]}" for n, s in enumerate(sentences))],
@@ -347,7 +348,7 @@ def write_own_data(root: Path) -> None:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(content + "\n")
     (root / "my_text").mkdir()
-    write_text(root / "my_text" / "some.txt", make_text(61))
+    write_text(root / "my_text" / "some.txt", make_text(31))
 
 
 def check_recipe(recipe: str, root: Path, run_dir: Path, inputs: dict[str, str]) -> None:
@@ -365,13 +366,8 @@ def check_recipe(recipe: str, root: Path, run_dir: Path, inputs: dict[str, str])
     assert path.is_file()
 
 
-LONG = ("continue_pretraining", "glue", "multi_host", "pretrain_base", "pretrain_large_lamb", "squad")  # alike
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in RECIPES if name != "quickstart"],
-)
+@pytest.mark.slow  # the quickstart, by default, and the README go the same ways
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "quickstart"])
 def test_recipes(recipe: str, checkout: Path, tmp_path: Path, inputs: dict[str, str]) -> None:
     check_recipe(recipe, checkout, tmp_path / "run", inputs)
 
