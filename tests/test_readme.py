@@ -89,7 +89,7 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
     assert json.loads((quickstarted / "parity.json").read_text())
     assert "'label': '" in said
     assert "torch.Size([1, " in said
-    assert json.loads((runs / "python" / "eval.json").read_text())["num_examples"] == 16
+    assert json.loads((runs / "py" / "eval.json").read_text())["num_examples"] == 16
 
 
 @pytest.mark.slow
