@@ -47,8 +47,9 @@ CHAIN = (
     ("finetune",), ("task model", "model/, report.html"),
 )  # fmt: skip
 BELOW = (
+    ("dataset", ("evaluate",), "losses of any model"),
     ("run", ("export", "verify"), "Hugging Face directory, compared"),
-    ("task model", ("predict", "evaluate"), "predictions, metrics"),
+    ("task model", ("predict", "embed"), "predictions, vectors"),
 )
 # the way of a training step: the names in each box, and the file that defines them
 STEP = (
