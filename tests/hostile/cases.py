@@ -1,0 +1,117 @@
+"""What a hostile case is, and what every answer to one must be: see `check`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MEMORY_BYTES = 2_000_000_000  # of data of a process, beside what torch maps
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+Content = bytes | str | Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command that nobody should give, and how it has to end."""
+
+    name: str
+    arguments: Sequence[
+        str
+    ]  # {here} is the case's own folder, also the current directory; {shared} what the session made
+    words: str = ""  # a regular expression that its line of error has
+    code: int = 2
+    files: Mapping[str, Content] = field(
+        default_factory=dict
+    )  # to write before, by name; a function makes what is no file
+    stdin: bytes | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    kept: Sequence[str] = ()  # names that the command may leave in the folder
+    seconds: float = 20.0
+    more: Callable[[Path, subprocess.CompletedProcess[str]], None] | None = None  # what else must hold afterwards
+
+
+def check(case: Case, python: Path, folder: Path, shared: Path) -> None:
+    """Run a case as a process; exit code, one line, nothing left behind, no traceback, time and memory are looked at.
+
+    Args:
+        case: to run.
+        python: a Python that starts at once (`conftest.python`).
+        folder: an empty one, for the case alone.
+        shared: where models and data are that several cases use; they must not change.
+    """
+    for name, content in case.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
+    before = listing(folder)
+    arguments = [text.replace("{here}", str(folder)).replace("{shared}", str(shared)) for text in case.arguments]
+    environment = {**os.environ, "TMPDIR": str(folder / ".tmp"), **case.environment}
+    (folder / ".tmp").mkdir()
+    began = time.monotonic()
+    limited = f'ulimit -d {MEMORY_BYTES // 1024}; exec "$@"'
+    with subprocess.Popen(
+        ["bash", "-c", limited, "bash", str(python), "-m", "bertkit", *arguments], cwd=folder, env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="surrogateescape",
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            given = None if case.stdin is None else case.stdin.decode("utf-8", "surrogateescape")
+            out, err = process.communicate(given or "", timeout=case.seconds)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise AssertionError(f"{case.name}: still running after {case.seconds:g} s") from None
+    done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    said = f"{case.name}: exit {done.returncode} after {time.monotonic() - began:.1f} s\n{out[-2000:]}\n{err[-4000:]}"
+    assert done.returncode == case.code, said
+    assert "Traceback" not in out + err, said
+    assert not CONTROL.search(out + err), said
+    if case.code not in (0, 1):
+        errors = [line for line in err.splitlines() if not line.startswith("warning: ")]
+        assert len(errors) == 1, said
+        assert errors[0].startswith("error: "), said
+        assert re.search(case.words, errors[0]), said
+    elif case.words:
+        assert re.search(case.words, out + err), said
+    left = set(os.listdir(folder / ".tmp"))
+    assert not left, f"{said}\nleft in the temporary folder: {sorted(left)}"
+    after = listing(folder)
+    gone = {name for name in before if after.get(name) != before[name]}
+    new = {
+        name
+        for name in after.keys() - before.keys()
+        if not any(name == kept or name.startswith(f"{kept}/") for kept in case.kept)
+    }
+    assert not gone, f"{said}\nchanged or gone: {sorted(gone)}"
+    assert not new, f"{said}\nleft behind: {sorted(new)}"
+    if case.more is not None:
+        case.more(folder, done)
+
+
+def listing(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Give every name below a folder, with what would show that it changed; links are not followed."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name == ".tmp" or name.startswith(".tmp/"):
+            continue
+        state = path.lstat()
+        is_file = path.is_file() and not path.is_symlink()
+        found[name] = (
+            state.st_mode,
+            state.st_ino,
+            state.st_size if is_file else None,
+            os.readlink(path) if path.is_symlink() else None,
+        )
+    return found
