@@ -8,12 +8,12 @@ from pathlib import Path
 
 from bertkit.config import conf_dir, nearest
 from bertkit.errors import InputError
+from bertkit.settings.help import COMMANDS
 
 MODEL_DIR = "model_dir"
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
 VALUED_OPTIONS = ("--config-dir", "--config", "--cfg", "--completion")
 SYNONYMS = ("checkpoint", "init_from")  # of model_dir
-COMMANDS_IN_ORDER = ("prepare", "pretrain", "finetune", "glue", "predict", "evaluate", "export", "verify", "bench")
 
 # Names of other tools, mostly of transformers' TrainingArguments and scripts -> the settings that may be meant, of which a
 # command has the first ones that it knows. One with a value takes the place of the whole.
@@ -102,7 +102,7 @@ def undashed(command: str, option: str, value: str) -> str:
     """Say what to write for an option that there is none of."""
     key, has_value, own = option.lstrip("-").partition("=")
     key, value = key.replace("-", "_"), own if has_value else value
-    if command in COMMANDS_IN_ORDER:
+    if command in COMMANDS:
         ours = here(command, key, value or "...")
         if ours is None and key.partition(".")[0] in names_of(command):
             ours = f"{key}={value or '...'}"
@@ -121,7 +121,7 @@ def advice(command: str, key: str, value: str) -> str | None:
         return f"; bertkit {command} has no such setting"
     for name in (key, *foreign):
         first = name.partition(".")[0].partition("=")[0]
-        owner = next((each for each in COMMANDS_IN_ORDER if first in names_of(each)), None)
+        owner = next((each for each in COMMANDS if first in names_of(each)), None)
         if owner is not None and first not in names_of(command):
             given, here_as = name if "=" in name else f"{name}={value}", _TAKES_OVER.get(owner)
             then = f", whose output_dir is {here_as}= here" if here_as in names_of(command) else ""
