@@ -511,7 +511,7 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert (again["segments"]["kind"], again["model"], again["log"]) == (
         "full_sentences",
         old["model"],
-        {"every_steps": "auto"},
+        {"every_steps": "auto", "trackers": []},
     )
     assert run(["pretrain", "--config", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml: " in (said := capsys.readouterr().err)
