@@ -296,6 +296,7 @@ GIVEN = {
     "glue": ["model_dir=x", "output_dir=y"],
     "evaluate": ["model_dir=x", "data_dir=y"],
     "export": ["checkpoint=x", "output_dir=y"],
+    "embed": ["model_dir=x", "input=y", "output=z.npy"],
     "verify": ["model_dir=x"],
     "bench": ["what=pretrain"],
 }

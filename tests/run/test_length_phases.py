@@ -235,7 +235,7 @@ def test_two_processes_take_the_same_steps(prepared_dir: Path, tmp_path: Path, t
         (["final_phase.share=1.0"], "final_phase.share=1.0: expected a share of the steps between 0 and 1"),
         (["final_phase.share=0.01"], "final_phase.share=0.01 of steps=10 leaves a phase without steps"),
         (["steps=1", "schedule.warmup_steps=0"], "final_phase.share=0.4 of steps=1 leaves a phase without steps"),
-        (["init_moments=true"], "init_moments=true has no effect without init_from="),
+        (["init_moments=true"], "init_moments=true has no effect without model_dir="),
     ],
 )
 def test_refusals(more: list[str], message: str) -> None:
@@ -249,7 +249,7 @@ def test_instances_of_a_fixed_length_have_no_final_phase() -> None:
     """One reason, whatever else of the phase would not do."""
     given = ["data_dir=x", "output_dir=y", "segments=google", "final_phase.max_seq_length=100"]
     with pytest.raises(
-        InputError, match=r"segments=google has one length.*start a second run with init_from="
+        InputError, match=r"segments=google has one length.*start a second run with model_dir="
     ) as error:
         build(PretrainSettings, compose("pretrain", given))
     assert "\n" not in str(error.value)

@@ -61,7 +61,9 @@ TABLE = {
     "sequence": ("auto", None, ("accuracy",), "accuracy", 32, 2e-5, 3),
     "tagging": ("auto", None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
     "spans": (None, None, ("squad_v2",), "f1", 48, 5e-5, 2),
+    "regression": ("regression", None, ("pearson", "spearmanr"), "pearson", 32, 2e-5, 3),
 }
+TABLE |= {alias: TABLE[name] for alias, name in (("classification", "sequence"), ("ner", "tagging"), ("qa", "spans"))}
 KINDS = {
     "squad1": "spans",
     "squad2": "spans",
@@ -70,12 +72,14 @@ KINDS = {
     "pos": "tagging",
     "swag": "choice",
     "choice": "choice",
+    "ner": "tagging",
+    "qa": "spans",
 }
 
 
 def test_every_task_is_in_the_table() -> None:
     assert sorted(path.stem for path in (conf_dir() / "task").glob("*.yaml")) == sorted(TABLE)
-    assert len(TABLE) == 19
+    assert len(TABLE) == 23
 
 
 @pytest.mark.parametrize("name", TABLE)
