@@ -92,7 +92,7 @@ def test_the_facts_of_a_task(name: str) -> None:
     assert task.kind == KINDS.get(name, "tagging" if name == "tagging" else "sequence")
     assert task.max_seq_length == (384 if task.kind == "spans" else 128)
     assert (task.spans is not None) == (task.kind == "spans")
-    assert task.is_regression == (name == "stsb")
+    assert task.is_regression == (name in ("stsb", "regression"))
     assert task.needs_pair == (name in ("mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"))
 
 
