@@ -292,6 +292,7 @@ GIVEN = {
     "pretrain": ["data_dir=x", "output_dir=y"],
     "finetune": ["task=sequence", "model_dir=x", "output_dir=y"],
     "predict": ["model_dir=x", "input=y", "output=z"],
+    "embed": ["model_dir=x", "input=y", "output=z.npy"],
     "glue": ["model_dir=x", "output_dir=y"],
     "evaluate": ["model_dir=x", "data_dir=y"],
     "export": ["checkpoint=x", "output_dir=y"],
