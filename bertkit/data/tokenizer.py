@@ -6,6 +6,7 @@ as everyone does who runs an exported model, or Google's own; `google_words.py` 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,9 +129,30 @@ class Tokenizer:
 
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
         """Encode texts, without special tokens, and say where in its text each piece stands."""
+        return [TextPieces(encoding.ids, offsets) for encoding, offsets in self._with_offsets(texts)]
+
+    def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        """Find the words of texts as the model's pre-tokenizer cuts them: at blanks, punctuation and Chinese characters.
+
+        Returns:
+            For each word of each text its characters, (first, last), `last` excluded; a combining accent belongs to the
+            letter before it.
+        """
+        found = []
+        for text, (encoding, offsets) in zip(texts, self._with_offsets(texts), strict=True):
+            words: dict[int, tuple[int, int]] = {}
+            for word, (start, end) in zip(encoding.word_ids, offsets, strict=True):
+                while end < len(text) and unicodedata.combining(text[end]):
+                    end += 1
+                words[word] = (min(start, words.get(word, (start, end))[0]), end)
+            found.append(list(words.values()))
+        return found
+
+    def _with_offsets(self, texts: list[str]) -> list[tuple[Any, list[tuple[int, int]]]]:
+        """Encode texts; give each encoding with the characters of its pieces in the text itself."""
         if self.word_backend is None:
             encodings = self.corpus_backend.encode_batch(texts, add_special_tokens=False)
-            return [TextPieces(encoding.ids, encoding.offsets) for encoding in encodings]
+            return [(encoding, encoding.offsets) for encoding in encodings]
         words = [split_words(text, self.lowercase) for text in texts]
         encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
         found = []
@@ -138,8 +160,7 @@ class Tokenizer:
             # Every rule gives the same number of characters for a character by itself as inside of a text.
             origin = [place for place, each in enumerate(text) for _ in split_words(each, self.lowercase)]
             assert len(origin) == len(split), "a character and a text are split alike"
-            offsets = [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]
-            found.append(TextPieces(encoding.ids, offsets))
+            found.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
         return found
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:

@@ -76,7 +76,8 @@ class LoadedPredictor:
 
         Args:
             inputs: a text, a pair `(text, text_pair)` or `(question, context)`, or a row: a mapping of columns to values,
-                as in a file that `predict` reads; for tags also a list of words within a list. Or many of these: a list, a
+                as in a file that `predict` reads. A tagger finds the entities of a text, with their characters; within a
+                list it also takes a list of words. Or many of these: a list, a
                 `datasets.Dataset`, a pandas frame.
 
         Returns:
@@ -87,11 +88,10 @@ class LoadedPredictor:
         """
         if isinstance(inputs, (str, tuple, Mapping)):
             return self([inputs])[0]
-        shape = self._predictor.shape
         return [
-            shape.row(example, prediction)
-            for examples, features in self._read(inputs)
-            for example, prediction in zip(examples, answer_here(self._predictor, examples, features), strict=True)
+            predictor.shape.row(example, prediction)
+            for predictor, examples, features in self._read(inputs)
+            for example, prediction in zip(examples, answer_here(predictor, examples, features), strict=True)
         ]
 
     def logits(self, inputs: Any) -> Any:
@@ -107,12 +107,11 @@ class LoadedPredictor:
         Raises:
             InputError: a masked LM has none of a whole input; or as for a call.
         """
-        predictor = self._predictor
-        if predictor.shape.pack is not None:
+        if self._predictor.shape.pack is not None:
             raise InputError("logits: a masked LM gives tokens at [MASK]; call load_model for its logits")
         inputs = [inputs] if isinstance(inputs, (str, tuple, Mapping)) else inputs
         found: list[Any] = []
-        for examples, features in self._read(inputs):
+        for predictor, examples, features in self._read(inputs):
             rows = logits_here(predictor, examples, features)
             num_choices = predictor.shape.num_choices(examples)
             found += (
@@ -120,19 +119,23 @@ class LoadedPredictor:
                 if num_choices == 1
                 else [np.concatenate(rows[n : n + num_choices]) for n in range(0, len(rows), num_choices)]
             )
-        if predictor.shape.head in ("token", "span"):
+        if self._predictor.shape.head in ("token", "span"):
             return found
         return np.stack(found).astype(np.float32) if found else np.zeros((0, len(self.labels)), np.float32)
 
-    def _read(self, inputs: Any) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Read inputs as examples, some at a time, with their features."""
+    def _read(self, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Any]]]:
+        """Read inputs as examples, some at a time, with their features and what predicts them."""
         predictor = self._predictor
         rows, task = _as_rows(inputs, predictor.shape, predictor.task)
         lines = "".join(f"{line}\n" for line in as_json_lines(rows, "inputs"))
         stream = cast(io.BufferedReader, io.BufferedReader(io.BytesIO(lines.encode())))
         labels = tuple(predictor.labels)
-        for examples in open_inputs(predictor.shape, task, stream, Path("inputs"), "jsonl", labels).chunks:
-            yield examples, list(make_features(task, examples, predictor.tokenizer, labels, predictor.shape))
+        found = open_inputs(predictor.shape, task, stream, Path("inputs"), "jsonl", labels)
+        predictor = dataclasses.replace(
+            predictor, shape=found.shape
+        )  # of a tagger what reads running text, where it is given
+        for examples in found.chunks:
+            yield predictor, examples, list(make_features(task, examples, predictor.tokenizer, labels, found.shape))
 
 
 def _as_rows(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConfig]:
@@ -141,7 +144,7 @@ def _as_rows(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConf
     if not isinstance(first, (str, tuple, list)):
         return inputs, task
     if shape.is_of_words:
-        names: tuple[str, ...] = ("words",)
+        names: tuple[str, ...] = ("text",) if isinstance(first, str) else ("words",)
     else:
         names = ("question", "context") if shape.head == "span" else ("text", "text_pair")
     columns = dataclasses.replace(task.columns, id=None, **{name: name for name in names})

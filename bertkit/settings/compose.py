@@ -29,7 +29,11 @@ from bertkit.settings.glue import GLUE_TASKS
 
 WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
+OF_WORDS = {"compare": "runs"}  # a setting that is given as words without a name, too
 KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate")  # they take task.* without task=
+LITERAL = {
+    "predict": ("text", "text_pair")
+}  # settings whose value is a text as it stands, whatever Hydra would read in it
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -92,6 +96,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     """Compose one configuration file."""
     directories = conf_dirs(config_dir)
     searchpath = _searchpath(directories)
+    overrides, literal = _without_literal(command, overrides)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
         own = words.names_of(command)
@@ -125,6 +130,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             raise InputError(f"cannot compose the configuration: {reason}") from None
     chosen = [text.partition("=")[2] for text in choices if text.startswith("experiment=")]
     plain.pop("experiment", None)
+    plain |= literal
     if command in KNOW_THE_TASK_OF_A_MODEL:
         plain["task_changes"] = _values(changes)["task"] if changes else {}
     if command in KNOW_WHAT_IS_GIVEN:
@@ -157,6 +163,21 @@ def _flat_lines(mapping: Mapping[str, Any], prefix: str) -> list[str]:
         else:  # in a list, since a document that is a word alone has an end mark
             found.append(f"{prefix}{key}: {yaml.safe_dump([value], default_flow_style=True, width=999).strip()[1:-1]}")
     return found
+
+
+def _without_literal(command: str, overrides: list[str]) -> tuple[list[str], dict[str, str | list[str]]]:
+    """Take out what Hydra must not read: texts, and words without a name; give the rest, and these by their settings."""
+    literal: dict[str, str | list[str]] = {}
+    rest, words = [], []
+    for text in overrides:
+        key, has_value, value = text.partition("=")
+        if key in LITERAL.get(command, ()):
+            literal[key] = value
+        elif not has_value and command in OF_WORDS:
+            words.append(text)
+        else:
+            rest.append(text)
+    return rest, literal | ({OF_WORDS[command]: words} if words else {})
 
 
 def _refuse_unknown_option(group: str, overrides: list[str], groups: Mapping[str, list[str]]) -> None:

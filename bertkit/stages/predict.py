@@ -1,4 +1,4 @@
-"""Stage: a model and inputs -> predictions: a JSON line for each input example, in their order.
+"""Stage: a model and inputs -> predictions: a row for each input example, in their order.
 
 Inputs are read, predicted and written a chunk at a time, so that a file of any length needs the same memory; within a
 chunk, batches are of about as many tokens each, the shortest examples first.
@@ -7,9 +7,12 @@ chunk, batches are of about as many tokens each, the shortest examples first.
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
+import functools
 import os
 import sys
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,12 +21,15 @@ from bertkit.files import PARTIAL, writing
 from bertkit.lines import opened_input
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 from bertkit.run.predictor import open_predictor
-from bertkit.run.task_model import answer_here
+from bertkit.run.task_model import Predictor, answer_here
 from bertkit.settings.predict import PredictSettings
-from bertkit.tasks.files.readers import open_inputs
+from bertkit.tasks.files.readers import Inputs, open_inputs, take_texts
+from bertkit.tasks.files.writers import Write, row_writer, write_lines
 from bertkit.tasks.shapes import make_features
-from bertkit.tasks.task import Beside, Shape
+from bertkit.tasks.task import Beside
 from bertkit.view.progress import Progress
+
+COPIED = ("id", "text", "words")  # what a prediction has from its input
 
 
 def run(settings: PredictSettings) -> None:
@@ -34,19 +40,21 @@ def run(settings: PredictSettings) -> None:
             before are whole, and stay under the partial name of an output file.
     """
     predictor = open_predictor(settings)
-    task, shape, labels = predictor.task, predictor.shape, tuple(predictor.labels)
-    with opened_input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:
-        output = _Output(settings, shape, stack)
+    with contextlib.ExitStack() as stack:
+        inputs, bytes_read, num_bytes = _inputs(settings, predictor, stack)
+        predictor = dataclasses.replace(predictor, shape=inputs.shape)
+        output = _Output(settings, predictor, stack)
         to_file = settings.output != "-"
         progress = stack.enter_context(Progress("predicting", num_bytes, silent=not to_file, file=sys.stderr))
         try:
-            inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels)
             for examples in inputs.chunks:
-                if not output.num_lines:
+                if not output.num_lines and settings.text is None:
                     progress.line(inputs.description)
-                features = list(make_features(task, examples, predictor.tokenizer, labels, shape))
-                output.write(examples, answer_here(predictor, examples, features))
-                progress.advance(stream.tell() if num_bytes else output.num_lines)
+                features = list(
+                    make_features(predictor.task, examples, predictor.tokenizer, predictor.labels, inputs.shape)
+                )
+                output.write(examples, answer_here(predictor, examples, features), inputs.rows)
+                progress.advance(bytes_read() if num_bytes else output.num_lines)
             output.finish()
         except BrokenPipeError:  # who reads has seen enough, such as head
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,12 +77,26 @@ def run(settings: PredictSettings) -> None:
         print(f"{output.num_lines:,} predictions in {settings.output}", file=sys.stderr)
 
 
-class _Output:
-    """Where predictions go: JSON lines, and beside a file what the shape's own programs read."""
+def _inputs(
+    settings: PredictSettings, predictor: Predictor, stack: contextlib.ExitStack
+) -> tuple[Inputs, Callable[[], int], int | None]:
+    """Open the input, or take the text; give also what tells the bytes read, and the size in bytes where it is known."""
+    shape, task = predictor.shape, predictor.task
+    if settings.input is None:
+        pairs = None if settings.text_pair is None else [settings.text_pair]
+        return take_texts(shape, task, [settings.text or ""], pairs), lambda: 0, None
+    stream, num_bytes = stack.enter_context(opened_input(settings.input))
+    name, labels = Path(settings.input), tuple(predictor.labels)
+    inputs = open_inputs(shape, task, stream, name, settings.format, labels, keep_rows=settings.carry_input)
+    return inputs, stream.tell, num_bytes
 
-    def __init__(self, settings: PredictSettings, shape: Shape, stack: contextlib.ExitStack) -> None:
-        self.shape, self.num_lines = shape, 0
-        self.lines: TextIO = sys.stdout
+
+class _Output:
+    """Where predictions go: rows, and beside a file what the shape's own programs read."""
+
+    def __init__(self, settings: PredictSettings, predictor: Predictor, stack: contextlib.ExitStack) -> None:
+        self.shape, self.num_lines = predictor.shape, 0
+        self.put: Write = functools.partial(write_lines, sys.stdout)
         self.beside: list[tuple[Beside, TextIO]] = []
         if settings.output == "-":
             return
@@ -83,20 +105,19 @@ class _Output:
             raise InputError(f"output={settings.output} is a folder; give a file in it")
         places = [
             path.with_suffix(each.name) if each.name.startswith(".") else path.parent / each.name
-            for each in shape.beside
+            for each in self.shape.beside
         ]
         _check_free(settings, path, places)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.lines = stack.enter_context(writing(path))
+        self.put = stack.enter_context(row_writer(path, predictor.task.label_separator))
         self.beside = [
-            (each, stack.enter_context(writing(place))) for each, place in zip(shape.beside, places, strict=True)
+            (each, stack.enter_context(writing(place))) for each, place in zip(self.shape.beside, places, strict=True)
         ]
 
-    def write(self, examples: list[Any], predictions: list[Any]) -> None:
-        """Write the predictions of a chunk, and let readers see them."""
-        for example, prediction in zip(examples, predictions, strict=True):
-            self.lines.write(json.dumps(self.shape.row(example, prediction), ensure_ascii=False) + "\n")
-        self.lines.flush()
+    def write(self, examples: list[Any], predictions: list[Any], carried: deque[dict[str, Any]]) -> None:
+        """Write the predictions of a chunk, after the fields of the input's rows where they are `carried`."""
+        rows = [self.shape.row(example, said) for example, said in zip(examples, predictions, strict=True)]
+        self.put([_joined(carried.popleft(), row) for row in rows] if carried else rows)
         for each, file in self.beside:
             begin, between, _ = each.frame
             file.write((between if self.num_lines else begin) + each.text(examples, predictions))
@@ -108,6 +129,12 @@ class _Output:
             file.write(each.frame[2] if self.num_lines else each.empty)
 
 
+def _joined(given: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Put the fields of an input's row before its prediction; one of the same name, such as a label, as `input_NAME`."""
+    kept = {name: value for name, value in given.items() if name not in row or name not in COPIED}
+    return {f"input_{name}" if name in row else name: value for name, value in kept.items()} | row
+
+
 def _check_free(settings: PredictSettings, path: Path, beside: list[Path]) -> None:
     """Refuse to overwrite the input, what a run wrote of itself, or what was written beside another output.
 
@@ -116,7 +143,7 @@ def _check_free(settings: PredictSettings, path: Path, beside: list[Path]) -> No
     """
     in_run = run_of(path.parent) == path.parent.resolve()
     for target in (path, *beside):
-        if settings.input != "-" and target.resolve() == Path(settings.input).resolve():
+        if settings.input not in ("-", None) and target.resolve() == Path(str(settings.input)).resolve():
             raise InputError(f"output={path}: {target} would be written, which is the input; choose another name")
         if in_run and target.name in FILES_OF_A_RUN:
             raise InputError(f"output={path}: {target} is written too, and belongs to the run; choose another folder")

@@ -11,7 +11,10 @@ The facts of each benchmark stand in `conf/task/`. A shape more is a file that e
     files.rows      rows in memory as the lines of a file
     files.source    the examples of a split
     baseline        what guessing scores, and how far above it a score is
+    files.writers   rows of predictions -> a file, as its ending says
+    entities        running text -> entities, by a tagger
     batching        features -> packed micro-batches
     metrics         the official metrics
+    review          scores by label, calibration, confusions, mistakes
     submission      the archive that the GLUE server takes
 """

@@ -7,6 +7,7 @@ each, a softmax over the choices.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks import metrics
+from bertkit.tasks import metrics, review
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.labels import as_number
 from bertkit.tasks.files.source import Reading, Wanted, given, text_of, value_of
@@ -147,6 +148,23 @@ def predictions(
     return answers
 
 
+def _review(
+    _: TaskConfig, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction], __: Sequence[str]
+) -> dict[str, Any]:
+    """Endings by their numbers, from 0; mistakes by their texts."""
+    pairs, shown, sure = Counter[tuple[str, str]](), [], []
+    for example, said in zip(examples, predictions, strict=True):
+        right, confidence = example.label or 0, said.probabilities[said.label]
+        pairs[str(right), str(said.label)] += 1
+        sure.append((confidence, right == said.label))
+        if right != said.label:
+            texts = example.endings[right], example.endings[said.label]
+            shown.append(review.Case(example.id, {"context": example.context}, *texts, confidence))
+    numbers = [str(number) for number in range(num_choices_of(examples))]
+    found = {"confusion": review.confusion(pairs, numbers), "calibration": review.calibration(sure)}
+    return {**found, "mistakes": review.mistakes(shown)}
+
+
 SHAPE = Shape(
     kind="choice",
     head="choice",
@@ -173,4 +191,5 @@ SHAPE = Shape(
         ChoicePrediction(example.id, commonest(each.label for each in train), ()) for example in examples
     ],
     said_of=lambda prediction: [str(prediction.label)],
+    review=_review,
 )

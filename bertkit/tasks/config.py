@@ -11,6 +11,10 @@ from typing import Literal
 from bertkit.errors import InputError
 
 Column = str | int | tuple[str, ...] | None
+WORDS, TEXTS = (
+    ("tokens", "words"),
+    ("text", "sentence"),
+)  # what data sets call lists of words, and running text to be tagged
 
 # the kinds of tasks -> where each has its SHAPE; imported when it is asked for
 SHAPES = {

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bertkit.config import nearest
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks import metrics
+from bertkit.tasks import metrics, review
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.labels import Labels
 from bertkit.tasks.files.source import NONE_OF_THEM, Reading, Wanted, given, text_of, value_of
@@ -278,6 +278,26 @@ def _guess(
     return [SequencePrediction(example.id, answer, {}) for example in examples]
 
 
+def _review(
+    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[SequencePrediction], labels: Sequence[str]
+) -> dict[str, Any]:
+    cases = []
+    for example, said in zip(examples, predictions, strict=True):
+        about: dict[str, str] = {"text": example.text}
+        if example.text_pair is not None:
+            about["second text"] = example.text_pair
+        if task.multi_label:
+            for label, share in said.probabilities.items():
+                holds, named = label in example.label, {**about, "label": label}
+                cases.append(review.Case(example.id, named, holds, share > 0.5, max(share, 1 - share)))
+        else:
+            sure = said.probabilities.get(str(said.label), 0.0)
+            cases.append(review.Case(example.id, about, example.label, said.label, sure))
+    if task.is_regression:
+        return review.review_of_numbers(cases)
+    return (review.review_of_label_sets if task.multi_label else review.review_of_labels)(cases, labels)
+
+
 SHAPE = Shape(
     kind="sequence",
     head="sequence",
@@ -300,4 +320,5 @@ SHAPE = Shape(
     row=lambda _, prediction: asdict(prediction),
     guess=_guess,
     said_of=_labels_of,
+    review=_review,
 )

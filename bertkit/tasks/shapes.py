@@ -27,6 +27,15 @@ def shape_of_head(head: str) -> Shape:
     return next(shape for shape in map(_shape, SHAPES) if shape.head == head)
 
 
+def of_running_text(shape: Shape) -> Shape:
+    """Give what reads running text where words are not given: of a tagger, entities; every other shape reads it itself."""
+    if shape.head != "token":
+        return shape
+    from bertkit.tasks import entities
+
+    return entities.SHAPE
+
+
 def _shape(kind: str) -> Shape:
     shape: Shape = importlib.import_module(SHAPES[kind]).SHAPE
     return shape

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bertkit.data.tokenizer import TextPieces, Tokenizer
 from bertkit.errors import InputError
 from bertkit.files import to_json
-from bertkit.tasks import metrics
+from bertkit.tasks import metrics, review
 from bertkit.tasks.config import SpansConfig, TaskConfig
 from bertkit.tasks.files.source import Reading, Wanted, given, text_of
 from bertkit.tasks.files.tables import Table
@@ -287,6 +287,21 @@ def _row(example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
     }
 
 
+def _review(
+    _: TaskConfig, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction], __: Sequence[str]
+) -> dict[str, Any]:
+    from bertkit.tasks.official import exact, f1  # imports `evaluate`, which takes its time
+
+    cases, scores = [], []
+    for example, said in zip(examples, predictions, strict=True):
+        accepted = tuple(answer.text for answer in example.answers or ())
+        sure = next((each.probability for each in said.n_best if each.text == said.text), 1.0)
+        cases.append(review.Case(example.id, {"question": example.question}, accepted, said.text, sure))
+        golds = accepted or ("",)
+        scores.append((max(exact(gold, said.text) for gold in golds), max(f1(gold, said.text) for gold in golds)))
+    return review.review_of_answers(cases, scores)
+
+
 SHAPE = Shape(
     kind="spans",
     head="span",
@@ -313,4 +328,5 @@ SHAPE = Shape(
     beside=tuple(map(_beside, SQUAD_FILES)),
     guess=lambda _, __, examples: [SpanPrediction(each.id, "", [], HIGHEST_ODDS, 1.0) for each in examples],
     said_of=lambda prediction: ["answered" if prediction.text else "unanswerable"],
+    review=_review,
 )

@@ -20,8 +20,8 @@ from bertkit import signs
 from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.tasks import metrics
-from bertkit.tasks.config import TaggingConfig, TaskConfig
+from bertkit.tasks import metrics, review
+from bertkit.tasks.config import WORDS, TaggingConfig, TaskConfig
 from bertkit.tasks.files.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.files.labels import Ids, Labels
 from bertkit.tasks.files.source import Reading, Wanted, given, value_of
@@ -29,7 +29,7 @@ from bertkit.tasks.files.tables import Table
 from bertkit.tasks.task import Beside, Feature, Measured, Shape, commonest, json_lines, says_the_same
 
 NO_WORD = -1
-WORDS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
+TAGS = ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,19 @@ class TaggingExample:
     id: str
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class TaggingPrediction:
+    """What a model says of an example.
+
+    Attributes:
+        tags: one for each word.
+        scores: the probability of each of them.
+    """
+
+    tags: list[str]
+    scores: list[float]
 
 
 def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
@@ -206,23 +219,20 @@ def _windows(lengths: list[int], room: int, overlap: int) -> list[tuple[int, int
         first = max(first + 1, begin)
 
 
-def tags_of(
-    examples: Sequence[TaggingExample],
-    features: Sequence[Feature],
-    logits: Sequence[NDArray[np.floating]],
-    labels: Sequence[str],
-) -> list[list[str]]:
-    """Give every word of every example its tag, by the logits, (T, C), of each feature.
+def logits_of_words(
+    examples: Sequence[TaggingExample], features: Sequence[Feature], logits: Sequence[NDArray[np.floating]]
+) -> list[NDArray[np.floating]]:
+    """Give the logits, (words, C), of every example, from those of each feature, (T, C).
 
-    A word that stands in several windows is tagged where it has most context: where the smaller of the numbers of
-    pieces on its two sides is greatest, in the earlier window of two equal ones.
+    Those of a word that stands in several windows are taken where it has most context: where the smaller of the numbers
+    of pieces on its two sides is greatest, in the earlier window of two equal ones.
 
     Source: google-research/bert run_squad.py `_check_is_max_context` has the idea for spans.
     """
-    tags: list[list[str]] = [[""] * len(example.words) for example in examples]
+    num_labels = logits[0].shape[-1] if len(logits) else 0
+    found = [np.zeros((len(example.words), num_labels), np.float32) for example in examples]
     contexts = [np.full(len(example.words), -1) for example in examples]
     for feature, scores in zip(features, logits, strict=True):
-        best = scores.argmax(-1)  # (T,)
         last = len(feature.input_ids) - 2  # of the pieces between [CLS] and [SEP], which begin at 1
         for position, word in enumerate(feature.where):
             if word == NO_WORD:
@@ -230,10 +240,27 @@ def tags_of(
             context = min(position - 1, last - position)
             if context > contexts[feature.example][word]:
                 contexts[feature.example][word] = context
-                tags[feature.example][word] = labels[best[position]]
-    for example, found in zip(examples, contexts, strict=True):
-        assert (found >= 0).all(), f"example {example.id}: words without a window"
-    return tags
+                found[feature.example][word] = scores[position]
+    for example, own in zip(examples, contexts, strict=True):
+        assert (own >= 0).all(), f"example {example.id}: words without a window"
+    return found
+
+
+def tags_of(
+    examples: Sequence[TaggingExample],
+    features: Sequence[Feature],
+    logits: Sequence[NDArray[np.floating]],
+    labels: Sequence[str],
+) -> list[TaggingPrediction]:
+    """Give every word of every example its most probable tag, by the logits, (T, C), of each feature."""
+    answers = []
+    for rows in logits_of_words(examples, features, logits):
+        powers = np.exp(rows.astype(np.float64) - rows.max(-1, keepdims=True, initial=-np.inf))  # (words, C)
+        scores = powers.max(-1, initial=0) / powers.sum(-1)
+        answers.append(
+            TaggingPrediction([labels[best] for best in rows.argmax(-1)] if len(rows) else [], scores.tolist())
+        )
+    return answers
 
 
 def _features(
@@ -251,25 +278,27 @@ def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
     return Measured("tags that mark no chunks", ("accuracy",), way_out)
 
 
-def _files(examples: Sequence[TaggingExample], predictions: Sequence[list[str]]) -> dict[str, str]:
+def _files(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, str]:
     """The tags beside the true ones: in predictions.txt a word, its tag and the predicted one a line."""
     rows = [
-        {"id": example.id, "words": example.words, "tags": tags, "reference": example.tags or ()}
-        for example, tags in zip(examples, predictions, strict=True)
+        {"id": example.id, "words": example.words, "tags": said.tags, "reference": example.tags or ()}
+        for example, said in zip(examples, predictions, strict=True)
     ]
     sentences = (zip(row["words"], row["reference"], row["tags"], strict=True) for row in rows)
     columns = "\n".join("".join(f"{' '.join(line)}\n" for line in sentence) for sentence in sentences)
     return {"predictions.jsonl": json_lines(rows), "predictions.txt": columns}
 
 
-def _columns(examples: Sequence[TaggingExample], predictions: Sequence[list[str]]) -> str:
-    sentences = (zip(example.words, tags, strict=True) for example, tags in zip(examples, predictions, strict=True))
+def _columns(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> str:
+    sentences = (zip(each.words, said.tags, strict=True) for each, said in zip(examples, predictions, strict=True))
     return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
 
 
-def _guess(_: TaskConfig, train: Sequence[TaggingExample], examples: Sequence[TaggingExample]) -> list[list[str]]:
+def _guess(
+    _: TaskConfig, train: Sequence[TaggingExample], examples: Sequence[TaggingExample]
+) -> list[TaggingPrediction]:
     tag = commonest(tag for example in train for tag in example.tags or ())
-    return [[tag] * len(example.words) for example in examples]
+    return [TaggingPrediction([tag] * len(each.words), [1.0] * len(each.words)) for each in examples]
 
 
 SHAPE = Shape(
@@ -288,14 +317,17 @@ SHAPE = Shape(
     predictions=lambda _, examples, features, logits, labels, __: tags_of(examples, features, logits, labels),
     measured=_measured,
     score=lambda task, examples, predictions, _: metrics.score(
-        task.metrics, predictions, [list(example.tags or ()) for example in examples]
+        task.metrics, [said.tags for said in predictions], [list(example.tags or ()) for example in examples]
     ),
     is_degenerate=lambda _, examples, predictions: says_the_same(
-        (tag for tags in predictions for tag in tags), (tag for example in examples for tag in example.tags or ())
+        (tag for said in predictions for tag in said.tags), (tag for example in examples for tag in example.tags or ())
     ),
     files=_files,
-    row=lambda example, tags: {"id": example.id, "words": example.words, "tags": tags},
+    row=lambda example, said: {"id": example.id, "words": example.words, "tags": said.tags},
     beside=(Beside(".conll", _columns),),
     guess=_guess,
-    said_of=lambda tags: tags,
+    said_of=lambda said: said.tags,
+    review=lambda _, examples, predictions, __: review.review_of_tags(
+        [(e.id, e.words, e.tags or (), p.tags, p.scores) for e, p in zip(examples, predictions, strict=True)]
+    ),
 )

@@ -113,6 +113,7 @@ class Shape:
         beside: the files that it writes beside these rows.
         guess: what one predicts of examples who has only counted the labels of the training examples, and says the commonest.
         said_of: a prediction, in the words of `labels_of`.
+        review: of a labelled split's predictions, what `review` says beside the scores.
         pack: masked LM's own way to batches; None for a head that sees whole sequences.
     """
 
@@ -142,6 +143,7 @@ class Shape:
     beside: tuple[Beside, ...] = ()
     guess: Callable[[TaskConfig, Sequence[Any], Sequence[Any]], list[Any]] | None = None
     said_of: Callable[[Any], Sequence[str | float]] = lambda prediction: ()
+    review: Callable[[TaskConfig, Sequence[Any], Sequence[Any], LabelNames], dict[str, Any]] = lambda *_: {}
     pack: Callable[[Sequence[Feature]], PretrainBatch] | None = None
 
 

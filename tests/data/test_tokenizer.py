@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import make_text, real_data
 
-from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer, train_wordpiece
+from bertkit.data.tokenizer import SPECIAL_TOKENS, Rules, Tokenizer, load_tokenizer, train_wordpiece
 from bertkit.errors import InputError
 
 # of each published vocabulary, whether it is lower-cased; the Chinese file does not show it (it has no upper-case letters)
@@ -430,3 +430,31 @@ def test_offsets_of_pieces_are_as_in_the_reference(name: str) -> None:
                 compared += len(found.ids)
                 assert [list(each) for each in found.offsets] == row["hf_offsets"], row["text"]
     assert compared > 3000
+
+
+@pytest.mark.parametrize("rules", ["hugging_face", "google"])
+def test_words_of_running_text(rules: Rules) -> None:
+    """Characters of the text itself, whatever lower-casing and stripping made of it."""
+    letters = [chr(ord("a") + n) for n in range(26)]
+    vocab = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    own = Tokenizer({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)
+    texts = ["", " \u200b", "It's  U.S. caf\u00e9,cafe\u0301 \u5317\u4eac [MASK]"]
+    expected = [
+        "It",
+        "'",
+        "s",
+        "U",
+        ".",
+        "S",
+        ".",
+        "caf\u00e9",
+        ",",
+        "cafe\u0301",
+        "\u5317",
+        "\u4eac",
+        "[",
+        "MASK",
+        "]",
+    ]
+    found = [[text[start:end] for start, end in places] for text, places in zip(texts, own.words(texts), strict=True)]
+    assert found == [[], [], expected]

@@ -16,7 +16,7 @@ import torch
 import yaml
 from conftest import small_model
 
-from bertkit import export_model, load_model, load_tokenizer
+from bertkit import export_model, load_model, load_predictor, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.settings.compose import compose
@@ -155,6 +155,120 @@ def test_words_in_a_sentence_a_line(make: Make, tmp_path: Path) -> None:
 def test_conll_columns(name: str, make: Make, tmp_path: Path) -> None:
     rows = predict(make("token"), tmp_path / name, "kan B-X\nlon I-X\n\nmin O\n")
     assert [row["words"] for row in rows] == [["kan", "lon"], ["min"]]
+
+
+RUNNING = ["Kan's lon-min, cafe\u0301\u200b!", "", "kan lon kar " * 40]
+
+
+def test_entities_in_running_text(make: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Words as the pre-tokenizer finds them, characters that are the entity's, from lines and from columns of texts."""
+    content = "".join(f"{text}\n" for text in RUNNING)
+    rows = predict(make("token"), tmp_path / "in.txt", content, "format=text")
+    tagged: list[list[list[str]]] = [[]]
+    for line in (tmp_path / "out.conll").read_text(encoding="utf-8").split("\n")[:-1]:
+        tagged[-1].append(line.split("\t")) if line else tagged.append([])
+    assert [word for word, _ in tagged[0]] == ["Kan", "'", "s", "lon", "-", "min", ",", "cafe\u0301", "!"]
+    # the same as of the words given one by one
+    words = "".join(json.dumps({"tokens": [word for word, _ in block]}) + "\n" for block in tagged[:3])
+    by_words = predict(make("token"), tmp_path / "words.jsonl", words)
+    assert [row["tags"] for row in by_words] == [[tag for _, tag in block] for block in tagged[:3]]
+    for row, text, block in zip(rows, RUNNING, tagged[:3], strict=True):
+        assert row["text"] == text
+        starts = [number for number, (_, tag) in enumerate(block) if tag.startswith("B-") or
+                  (tag == "I-X" and (number == 0 or block[number - 1][1] == "O"))]  # fmt: skip
+        assert len(row["entities"]) == len(starts)
+        for entity in row["entities"]:
+            assert list(entity) == ["text", "label", "start", "end", "score"]
+            assert text[entity["start"] : entity["end"]] == entity["text"] != ""
+            assert entity["label"] == "X"
+            assert 1 / 3 < entity["score"] <= 1
+    assert sum(len(row["entities"]) for row in rows) > 3
+    table = "number,text\n" + "".join(f'{n},"{text}"\n' for n, text in enumerate(RUNNING))
+    assert predict(make("token"), tmp_path / "in.csv", table) == rows
+    records = "".join(json.dumps({"text": text, "lang": "x"}) + "\n" for text in RUNNING)
+    assert predict(make("token"), tmp_path / "in.jsonl", records) == rows
+
+
+def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(head: str, *given: str) -> dict[str, Any]:
+        assert run(["predict", f"model_dir={make(head)}", "device=cpu", *given]) == 0
+        found = capsys.readouterr()
+        assert found.err == ""
+        (line,) = found.out.splitlines()
+        row: dict[str, Any] = json.loads(line)
+        return row
+
+    pair = [f"text={TEXTS[0]}, ['min", "text_pair=kar=lor"]  # nothing of it is Hydra's
+    (row,) = predict(
+        make("sequence"), tmp_path / "in.jsonl", json.dumps({"text": TEXTS[0] + ", ['min", "text_pair": "kar=lor"})
+    )
+    capsys.readouterr()
+    assert said("sequence", *pair) == row
+    assert said("token", "text=Kan lon.")["text"] == "Kan lon."
+    assert len(said("masked_lm", "text=kan [MASK].", "top_k=2")["masks"][0]) == 2
+    assert load_predictor(make("token"), device="cpu")("Kan lon.") == said("token", "text=Kan lon.")
+    answer = said("span", "text=kan?", "text_pair=lon min", *SPANS)
+    assert answer["text"] in ("", "lon", "min", "lon min")
+    for head, given, line in (
+        ("sequence", ["text=kan", "input=x"], "input= and text=: set one of the two"),
+        ("sequence", [], "missing value: set input=, or text="),
+        ("sequence", ["text=kan", "format=csv"], "format: has no effect with text="),
+        ("sequence", ["input=x", "text_pair=kan"], "text_pair: has no effect without text="),
+        ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs a second text too; set it"),
+        ("span", ["text=kan", *SPANS], "text_pair: task=spans needs a context too; set it"),
+        ("token", ["text=kan", "text_pair=kan"], "text_pair: has no effect on this model"),
+        ("choice", ["text=kan"], "text=: a choice has several endings; give them in a file"),
+    ):
+        assert run(["predict", f"model_dir={make(head)}", "device=cpu", *given]) == 2
+        assert f"error: {line}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make, tmp_path: Path) -> None:
+    """The rows of JSON lines, in each of the formats; with the input's fields beside them."""
+    import pandas
+
+    texts = [*TEXTS, 'a "b"\t,\nc']
+    given = [{"id": f"n{n}", "text": text, "label": "good", "stars": n} for n, text in enumerate(texts)]
+    content = "".join(json.dumps(row) + "\n" for row in given)
+    rows = predict(make("sequence"), tmp_path / "in.jsonl", content, "carry_input=true")
+    carried = [{key: row[key] for key in ("id", "text", "stars", "input_label")} for row in rows]
+    assert carried == [{**{key: row[key] for key in ("id", "text", "stars")}, "input_label": "good"} for row in given]
+    output = tmp_path / f"out.{ending}"
+    arguments = ["predict", f"model_dir={make('sequence')}", f"input={tmp_path / 'in.jsonl'}", "device=cpu"]
+    assert run([*arguments, f"output={output}", "carry_input=true"]) == 0
+    assert not list(tmp_path.glob("*.partial"))
+    if ending == "parquet":
+        found = pandas.read_parquet(output).to_dict("records")
+        assert [row["probabilities"] for row in found] == [row["probabilities"] for row in rows]
+    else:
+        read = pandas.read_csv(output, sep="\t" if ending == "tsv" else ",", quoting=3 if ending == "tsv" else 0)
+        found = read.fillna({"text": ""}).to_dict("records")
+        for name in LABELS["sequence"]:
+            assert [row[f"probabilities.{name}"] for row in found] == pytest.approx(
+                [row["probabilities"][name] for row in rows]
+            )
+    last = 'a "b" , c' if ending == "tsv" else texts[-1]
+    assert [row["text"] for row in found] == [*TEXTS, last]
+    assert [(row["id"], row["label"], row["stars"]) for row in found] == [
+        (row["id"], row["label"], row["stars"]) for row in rows
+    ]
+
+
+def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The types of a column show late: its first chunk has no entity at all."""
+    import pandas
+
+    monkeypatch.setattr("bertkit.tasks.files.readers.EXAMPLES_AT_ONCE", 2)
+    content = "".join(f"{text}\n" for text in ["", "", *RUNNING])
+    rows = predict(make("token"), tmp_path / "in.txt", content, "format=text")
+    given = ["predict", f"model_dir={make('token')}", f"input={tmp_path / 'in.txt'}", "format=text", "device=cpu"]
+    for name in ("a.parquet", "b.csv"):
+        assert run([*given, f"output={tmp_path / name}"]) == 0
+    found = pandas.read_parquet(tmp_path / "a.parquet")["entities"]
+    assert [list(each) for each in found] == [row["entities"] for row in rows]
+    cells = pandas.read_csv(tmp_path / "b.csv")["entities"]
+    assert [json.loads(cell) for cell in cells] == [row["entities"] for row in rows]
 
 
 def squad(question: str, contexts: list[str]) -> str:

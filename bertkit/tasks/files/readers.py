@@ -7,6 +7,8 @@
 | text | a line, for a sequence or masked LM |
 | words | a line of words between blanks, to be tagged |
 
+A tagger reads running text too: with format=text a text a line, and a table with a column of texts and none of words.
+
 What is wrong with a file is said in one line with the file, the line and the field. Labels are matched by name; rows
 whose label is not known have None, which is an error where labels are expected: in every split but test.
 
@@ -21,18 +23,19 @@ import io
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import InputError
 from bertkit.lines import PEEKED_BYTES, is_blank, numbered_lines, read_lines, unpacked, unpacking
-from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.config import TEXTS, WORDS, TaskConfig
 from bertkit.tasks.files.formats import ENDINGS, check_input, format_of_file, format_of_input, is_of_pairs, suffix_of
 from bertkit.tasks.files.source import Source, Wanted, take_all
-from bertkit.tasks.files.tables import Gaps, Rows, Table, open_table, records
-from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.files.tables import Gaps, Rows, Table, names_of, open_table, records
+from bertkit.tasks.shapes import of_running_text, shape_of
 from bertkit.tasks.task import Shape
 
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
@@ -112,10 +115,20 @@ class Inputs:
     description: str  # what the input was taken for, in a line; empty where it is
     chunks: Iterator[list[Any]]  # the examples in their order, up to EXAMPLES_AT_ONCE of them at a time
     gaps: Gaps  # the rows that lacked cells, among those that have been read
+    shape: Shape  # of the examples: the one that was asked for, or what reads running text for it
+    rows: deque[dict[str, Any]] = field(
+        default_factory=deque
+    )  # the fields of the rows read so far, where they are kept
 
 
 def open_inputs(
-    shape: Shape, task: TaskConfig, file: io.BufferedReader, name: Path, given: str | None, labels: tuple[str, ...]
+    shape: Shape,
+    task: TaskConfig,
+    file: io.BufferedReader,
+    name: Path,
+    given: str | None,
+    labels: tuple[str, ...],
+    keep_rows: bool = False,
 ) -> Inputs:
     """Tell how an input is written, find the columns that are needed, and read its examples in their order.
 
@@ -126,6 +139,7 @@ def open_inputs(
         name: of the file, for its ending and for messages; `-` for standard input.
         given: the format; None to tell it by the ending, else by the beginning.
         labels: of the model: columns of words whose last one holds them are CoNLL.
+        keep_rows: whether the fields of the rows are wanted beside the examples.
 
     Raises:
         InputError: something in it is wrong, with the line; of what comes later when it is read.
@@ -135,11 +149,13 @@ def open_inputs(
         file = unpacked(file, name)
         beginning = file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
     if not beginning:
-        return Inputs("", iter(()), gaps)
+        return Inputs("", iter(()), gaps, shape)
     format, is_guess = given, False
     if format is None:
         format, is_guess = format_of_input(shape, task, name, beginning, labels)
     format = "json" if format == "squad" else format
+    if format in ("text", "csv", "tsv"):
+        shape = of_running_text(shape)
     check_input(shape, task, format, name)
     try:
         table = (
@@ -147,13 +163,53 @@ def open_inputs(
             if format == "parquet"
             else open_table(task, name, format, numbered_lines(file, name), gaps)
         )
-        reading = shape.read(_of_texts(task) if format == "text" else task, table, Wanted(is_labelled=False))
+        return _inputs(shape, _of_texts(task) if format == "text" else task, table, keep_rows)
     except InputError as error:
         is_plain = is_guess and shape.plain and not is_of_pairs(task)
         raise InputError(f"{error}; for plain text set format={shape.plain}" if is_plain else str(error)) from None
+
+
+def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
+    """Take texts, or pairs of them, in memory: what a sequence is, running text to be tagged, questions and their contexts.
+
+    Raises:
+        InputError: an example of the shape is more than that, or less.
+    """
+    if shape.has_choices:
+        raise InputError("text=: a choice has several endings; give them in a file, by input=")
+    shape, is_of_spans = of_running_text(shape), shape.head == "span"
+    names = ("question", "context") if is_of_spans else ("text", "text_pair")
+    if pairs is None and (is_of_spans or is_of_pairs(task)):
+        raise InputError(
+            f"text_pair: task={task.name} needs {'a context' if is_of_spans else 'a second text'} too; set it"
+        )
+    if pairs is not None and not is_of_spans and shape.head != "sequence":
+        raise InputError("text_pair: has no effect on this model, which reads single texts; leave it out")
+    own = (texts,) if pairs is None else (texts, pairs)
+    rows = ((number, dict(zip(names, values, strict=False))) for number, values in enumerate(zip(*own, strict=True), 1))
+    named = dict(zip(names, names if pairs is not None else (names[0], None), strict=True))
+    task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, id=None, **named), needs_pair=False)
+    table = Table("text", "jsonl", names[: len(own)], rows, Gaps(are_filled=True), is_typed=True)
+    return _inputs(shape, task, table, keep_rows=False)
+
+
+def _inputs(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool) -> Inputs:
+    columns = task.columns
+    if table.names and shape.is_of_words and not {*names_of(columns.words or WORDS)} & {*table.names}:
+        shape = of_running_text(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
+    rows: deque[dict[str, Any]] = deque()
+
+    def noted() -> Rows:
+        for number, row in table.rows:
+            rows.append(row if isinstance(row, dict) else {})  # a sentence is written with its prediction
+            yield number, row
+
+    reading = shape.read(
+        task, dataclasses.replace(table, rows=noted()) if keep_rows else table, Wanted(is_labelled=False)
+    )
     found = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(reading.examples, EXAMPLES_AT_ONCE)), [])
-    return Inputs(f"{name} read as {format}: {found}", chunks, gaps)
+    return Inputs(f"{table.name} read as {table.format}: {found}", chunks, table.gaps, shape, rows)
 
 
 def _of_texts(task: TaskConfig) -> TaskConfig:

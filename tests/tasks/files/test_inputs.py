@@ -167,7 +167,7 @@ REFUSALS = [
     ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?'); set task.columns.question="),
     ("spans", "in.csv", "question,text\n", "in.csv:1: no column 'context'"),
     ("swag", "in.csv", "sent1,sent2,ending0\n", "in.csv:1: no column 'ending1'"),
-    ("tagging", "-", '{"text": "kan"}\n', "no column 'tokens' or 'words' (it has: 'text'); set task.columns.words="),
+    ("tagging", "-", '{"texts": "kan"}\n', "no column 'tokens' or 'words' (it has: 'texts'); set task.columns.words="),
 ]  # fmt: skip
 
 

@@ -1,0 +1,166 @@
+"""Entities: running text -> the words that the model's pre-tokenizer finds -> a tag for each -> entities with their places.
+
+    text       Johanson lives in Ulaanbaatar.
+    words      Johanson   lives in   Ulaanbaatar .
+    tags       B-PER      O     O    B-LOC       O
+    entities   Johanson, PER, characters 0 to 8; Ulaanbaatar, LOC, characters 18 to 29
+
+It is how a tagger is predicted from where words are not given; nothing is trained on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.tasks import tagging
+from bertkit.tasks.config import TEXTS, TaskConfig
+from bertkit.tasks.files.conll import chunks_of
+from bertkit.tasks.files.source import Reading, Wanted, given, text_of
+from bertkit.tasks.files.tables import Table
+from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
+from bertkit.tasks.task import TABLES, Beside, Feature
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """A running text."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A part of a text that has a label: `text[start:end]`.
+
+    Attributes:
+        text: of the entity.
+        label: its type, or, of tags that mark no chunks, the tag.
+        start: its first character in the whole text.
+        end: the character after its last.
+        score: the mean of the probabilities of its words' tags.
+    """
+
+    text: str
+    label: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True)
+class TextPrediction:
+    """What a model says of a text.
+
+    Attributes:
+        words: of the text, in their order.
+        tags: one for each word.
+        entities: in the order of the text.
+    """
+
+    words: tuple[str, ...]
+    tags: list[str]
+    entities: list[Entity]
+
+
+def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+    """Read a text from every row.
+
+    Raises:
+        InputError: the column is missing; of a row, when it is taken.
+    """
+    reading = Reading(task, table, wanted)
+    text = reading.find(task.columns.text or TEXTS, "text")
+    ids = reading.ids()
+
+    def examples() -> Iterator[TextExample]:
+        for number, row in reading.rows:
+            where = table.place(number)
+            yield TextExample(ids.take(given(row, ids.field), where, number), text_of(row, text, where))
+
+    reading.examples = examples()
+    return reading
+
+
+def entities_of(text: str, places: Sequence[tuple[int, int]], said: TaggingPrediction) -> list[Entity]:
+    """Group the tags of a text's words into entities.
+
+    A chunk begins and ends as the CoNLL evaluation has it, whatever the scheme. Tags that mark no chunks, such as parts
+    of speech, make every word an entity.
+
+    Args:
+        text: the whole of it.
+        places: the characters, (first, last), of each word, `last` excluded.
+        said: the tags of the words.
+    """
+    try:
+        found = chunks_of(said.tags)
+    except ValueError:
+        found = [(tag, number, number + 1) for number, tag in enumerate(said.tags)]
+    entities = []
+    for label, first, last in found:
+        start, end = places[first][0], places[last - 1][1]
+        score = sum(said.scores[first:last]) / (last - first)
+        entities.append(Entity(text[start:end], label, start, end, score))
+    return entities
+
+
+def _in_words(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[list[Any], list[TaggingExample]]:
+    """Give the places of each text's words, and the texts as examples of words."""
+    places = tokenizer.words([example.text for example in examples])
+    return places, [
+        TaggingExample(example.id, tuple(example.text[start:end] for start, end in own), None)
+        for example, own in zip(examples, places, strict=True)
+    ]
+
+
+def _features(
+    task: TaskConfig, examples: Sequence[TextExample], tokenizer: Tokenizer, labels: Sequence[str]
+) -> list[Feature]:
+    return tagging.SHAPE.features(task, _in_words(examples, tokenizer)[1], tokenizer, labels)
+
+
+def _predictions(
+    _: TaskConfig,
+    examples: Sequence[TextExample],
+    features: Sequence[Feature],
+    logits: Sequence[NDArray[np.floating]],
+    labels: Sequence[str],
+    tokenizer: Tokenizer,
+) -> list[TextPrediction]:
+    places, in_words = _in_words(examples, tokenizer)
+    said = tagging.tags_of(in_words, features, logits, labels)
+    return [
+        TextPrediction(each.words, tags.tags, entities_of(example.text, own, tags))
+        for example, own, each, tags in zip(examples, places, in_words, said, strict=True)
+    ]
+
+
+def _row(example: TextExample, said: TextPrediction) -> dict[str, Any]:
+    return {"id": example.id, "text": example.text, "entities": [asdict(entity) for entity in said.entities]}
+
+
+# what a tagger's head says of running text; of no task, since words and their tags are what trains it
+SHAPE = dataclasses.replace(
+    tagging.SHAPE,
+    formats=("text", *TABLES),
+    plain="text",
+    is_of_words=False,
+    read=read,
+    content=lambda example: example.text,
+    features=_features,
+    predictions=_predictions,
+    row=_row,
+    beside=(Beside(".conll", lambda _, said: "".join(map(_columns, said))),),
+)
+
+
+def _columns(said: TextPrediction) -> str:
+    return "".join(f"{word}\t{tag}\n" for word, tag in zip(said.words, said.tags, strict=True)) + "\n"
