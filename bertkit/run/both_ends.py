@@ -7,6 +7,7 @@ final metrics are written.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from bertkit.run.directory import RESULT, held, record_changes
 from bertkit.run.memory import PartOfRun, TrainingStep, memory_lines, processes_here
 from bertkit.run.rules import Change, Rules
 from bertkit.run.state import TrainingState
+from bertkit.run.task_data import TaskData
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.checkpoint import rotate
 from bertkit.train.processes import Accelerator, leaving_together, on_main_process
 from bertkit.view import console
+from bertkit.view.progress import duration
 from bertkit.view.report import CHARTS, TASK_CHARTS, Curves, write_report
 
 
@@ -140,18 +143,20 @@ def publish(
     files: Mapping[str, str] | None = None,
     baselines: Mapping[str, float] | None = None,
     line: str | None = None,
+    review: Mapping[str, Any] | None = None,
 ) -> None:
     """Write what a run leaves, by its first process; the final metrics last, they mark the run as done.
 
     `files` are those of the predictions, by name; None for pretraining, whose checkpoints all stay. `baselines` are
-    what the curves are compared with; None for fine-tuning. `line` says how good the model is.
+    what the curves are compared with; None for fine-tuning. `line` says how good the model is. `review` is what the report
+    of a fine-tune shows of the predictions.
     """
     directory = state.directory
     with building_dir(directory / "model") as partial:
         write_model(state.bare_model, state.tokenizer, partial, {"README.md": model_card(state.bare_model, facts)})
     for name, content in (files or {}).items():
         write_durably(directory / name, content)
-    write_report(directory, dict(baselines or {}), TASK_CHARTS if baselines is None else CHARTS)
+    write_report(directory, dict(baselines or {}), TASK_CHARTS if baselines is None else CHARTS, review)
     if files is not None:  # model/ has the best weights now
         rotate(directory, steps, state.saves.config.keep_last, best=None)
     write_durably(directory / RESULT, to_json(result))
@@ -160,3 +165,40 @@ def publish(
     if state.saves.standing.skips.total:
         print(console.skips_line(state.saves.standing.skips.total))
     print(f"model:  {directory / 'model'}\nreport: {directory / 'report.html'}")
+
+
+def report_of(
+    settings: FinetuneSettings,
+    state: TrainingState,
+    data: TaskData,
+    result: Mapping[str, Any],
+    found: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Give what the report of a fine-tune shows: the review of the predictions and its scores, and how they came about. `found` is the
+    shape's review, with the `scores`.
+    """
+    task = settings.task
+    cut = [
+        f"{name}: {split.coverage.num_truncated:,} of {len(split.source.examples):,} examples"
+        for name, split in (("train", data.train), ("dev", data.dev))
+    ]
+    size = sum(parameter.numel() for parameter in state.bare_model.parameters())
+    trained = sum(parameter.numel() for parameter in state.names)
+    resumed = f", from step {state.first_step:,} on" if state.first_step else ""
+    facts = {
+        "started from": settings.model_dir,
+        "parameters": f"{size:,}, of which {trained:,} are trained",
+        "time": f"{duration(time.monotonic() - state.started_at)}{resumed}",
+        "steps": f"{state.last_step:,}; the best: {result['best_step']:,}, after {result['best_epoch']:g} epochs",
+        "learning rate": f"{settings.optimizer.peak:g}, after {settings.warmup_of(state.last_step):g} steps of warm-up",
+        "examples a step": f"{settings.batch.sequences:,}",
+        f"truncated at {task.max_seq_length} tokens": "; ".join(cut),
+    }
+    return {
+        **found,
+        "facts": facts,
+        "guessing": result.get("majority_baseline", {}),
+        "warnings": result["warnings"],
+        "best_metric": task.best_metric,
+        "num_examples": result["num_examples"],
+    }

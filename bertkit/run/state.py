@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,7 @@ class TrainingState:
     Attributes:
         first_step: steps done before.
         last_step: steps done in all, as of the newest save.
+        started_at: this start, by the monotonic clock.
         choices: of this start, or of an earlier one.
         saves: its checkpoints, and the best of them.
         platform: where this start computes.
@@ -96,6 +98,7 @@ class TrainingState:
         self.frozen_depth = start.frozen_depth
         self.ranks.check_shared(self.directory)
         self.first_step = self.last_step = 0
+        self.started_at = time.monotonic()
         self.saves = Saves(self.directory, settings.checkpoint, self.ranks)
         self.choices = self.ranks.first(lambda: choices)
         self.platform = self.ranks.first(lambda: platform_here(accelerator))

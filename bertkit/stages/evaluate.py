@@ -21,6 +21,7 @@ from bertkit.run.task_data import Coverage
 from bertkit.run.task_model import answer, check_labels, open_task_model, task_settings_of_run
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.files import readers
+from bertkit.tasks.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, make_features
 from bertkit.train import shares
 from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
@@ -117,8 +118,10 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         for line in (source.describe(), *(f"warning: {text}" for text in warnings)):
             print(line, file=sys.stderr)
         # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
-        metrics = opened.shape.score(task, examples, predictions, task.label_names or opened.labels)
-        return {**metrics, "num_examples": len(examples), "split": split}
+        labels = task.label_names or opened.labels
+        metrics = opened.shape.score(task, examples, predictions, labels)
+        more = measured_beside(opened.shape.review(task, examples, predictions, labels))
+        return {**metrics, "num_examples": len(examples), "split": split, **more}
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:

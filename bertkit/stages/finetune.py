@@ -18,7 +18,7 @@ from bertkit.config import to_mapping
 from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.run.both_ends import opened, plan, publish, reported, say_what_happens
+from bertkit.run.both_ends import opened, plan, publish, report_of, reported, say_what_happens
 from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import task_losses
@@ -40,6 +40,7 @@ from bertkit.run.trainer import Lessons, Recorded, Trained, fit
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.baseline import Baseline
 from bertkit.tasks.batching import TrainingOrder
+from bertkit.tasks.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import choose_device, make_accelerator
@@ -213,6 +214,7 @@ class _Finetuning:
         if not self.state.accelerator.is_main_process:
             return
         task, shape, examples = self.settings.task, self.predictor.shape, self.data.dev.source.examples
+        found = shape.review(task, examples, predictions, self.data.labels)
         best_epoch = round(best_step / self.order.steps_per_epoch, 4)
         result: dict[str, Any] = {**metrics, "best_step": best_step, "best_epoch": best_epoch}
         result["num_examples"] = len(examples)
@@ -232,7 +234,15 @@ class _Finetuning:
         result["warnings"] = warnings
         print("".join(f"warning: {warning}\n" for warning in warnings), end="")
         line = f"dev: {console.scores_line(metrics, self.majority)} (step {best_step}, the best by {task.best_metric})"
-        publish(self.state, self.steps, facts, result, files=shape.files(examples, predictions), line=line)
+        publish(
+            self.state,
+            self.steps,
+            facts,
+            {**result, **measured_beside(found)},
+            files=shape.files(examples, predictions),
+            line=line,
+            review=report_of(self.settings, self.state, self.data, result, found | {"scores": metrics}),
+        )
 
     def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:
         """Give the scores on the dev split, the predictions, and the mean loss, in which all classes weigh alike."""

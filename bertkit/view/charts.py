@@ -1,17 +1,20 @@
-"""Charts as inline SVG: lines over steps or sizes, and bars with their spread."""
+"""Charts as inline SVG: lines over steps or sizes, and bars with their spread.
+
+Colours are those of the page, which has light and dark ones; what a pointer rests on says its values.
+"""
 
 from __future__ import annotations
 
 import html
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 480, 240, 62, 24, 28, 12
-BAR_HEIGHT, BAR_LEFT = 26, 300
-COLORS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df")
-GREY = "#57606a"
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
+BAR_HEIGHT, BAR_LEFT = 40, 4
+NUM_COLORS = 6  # of a page: --c0 and so on
+MAX_HOVERED = 120  # points of a line that a pointer can rest on; a longer one has them evenly spaced
+SOFT, RULE = "var(--soft)", "var(--rule)"
 Points = Sequence[tuple[float, float]]
 Scale = Callable[[float], float]
 
@@ -20,35 +23,43 @@ Scale = Callable[[float], float]
 class LineChart:
     """Lines over a common axis."""
 
-    title: str  # says what both axes are
+    title: str
     lines: Sequence[tuple[str, Points]]
     baseline: tuple[str, float] | None = None  # a dashed line to compare with
     is_log: bool = False  # both axes in powers, where a power law is a straight line; all values above 0
+    x_name: str = ""  # what the axes are, where the title does not say it
+    y_name: str = ""
 
     def svg(self) -> str:
         """Draw it, from 0 on unless the axes are in powers; nothing when there is no point."""
-        colored = zip(self.lines, itertools.cycle(COLORS), strict=False)
-        lines = [(label, points, color) for (label, points), color in colored if points]
+        colored = [(*line, color(number), _dashes(number)) for number, line in enumerate(self.lines)]
+        lines = [each for each in colored if each[1]]
         if not lines:
             return ""
-        (x, x_ticks), (y, y_ticks) = self._axes([point for _, points, _ in lines for point in points])
-        parts = [
-            _level(y(value), "#eaeef2") + _text(LEFT - 6, y(value) + 4, f"{value:,.6g}", "end") for value in y_ticks
-        ]
-        parts += [_text(x(place), HEIGHT - 8, f"{place:,.6g}", "middle") for place in x_ticks]
+        (x, x_ticks), (y, y_ticks) = self._axes([point for _, points, *_ in lines for point in points])
+        parts = axes(x, x_ticks, y, y_ticks, (self.x_name, self.y_name))
         legend = []
         if self.baseline is not None:
             name, height = self.baseline
-            parts.append(_level(y(height), GREY, ' stroke-dasharray="5 4"'))
-            legend.append(f'<span style="color:{GREY}">- - {html.escape(name)}</span>')
-        for label, points, color in lines:
-            places = [(x(place), y(value)) for place, value in points]
-            path = " ".join(f"{across:.1f},{down:.1f}" for across, down in places)
-            parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')
-            if len(points) <= 30:
-                parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2.5" fill="{color}"/>' for a, d in places]
-            legend.append(f'<span style="color:{color}">— {html.escape(label)}</span>')
-        return _figure(self.title, WIDTH, HEIGHT, parts, legend)
+            parts.append(hovered(f"{name}: {height:,.4g}", level(y(height), SOFT, ' stroke-dasharray="5 4"')))
+            legend.append((f"- - {name}", SOFT))
+        for label, points, shade, dashes in lines:
+            path = " ".join(f"{x(place):.1f},{y(value):.1f}" for place, value in points)
+            parts.append(f'<polyline points="{path}" fill="none" stroke-width="1.6"{dashes} style="stroke:{shade}"/>')
+            parts += [
+                self._point(label, point, (x, y), shade, len(points) > 30) for point in evenly(points, MAX_HOVERED)
+            ]
+            legend.append((f"{'- -' if dashes else '—'} {label}", shade))
+        return figure(self.title, WIDTH, HEIGHT, parts, legend)
+
+    def _point(
+        self, label: str, point: tuple[float, float], scales: tuple[Scale, Scale], shade: str, is_many: bool
+    ) -> str:
+        """Draw a point; of many it is only felt, not seen."""
+        across, down = (scale(value) for scale, value in zip(scales, point, strict=True))
+        size, seen = ("5", ";fill-opacity:0") if is_many else ("2.5", "")
+        said = f"{label}: {point[1]:,.5g} at {self.x_name or 'x'} {point[0]:,.6g}"
+        return hovered(said, f'<circle cx="{across:.1f}" cy="{down:.1f}" r="{size}" style="fill:{shade}{seen}"/>')
 
     def _axes(self, points: Points) -> tuple[tuple[Scale, list[float]], tuple[Scale, list[float]]]:
         """Give the scale of each axis, and where its ticks are."""
@@ -57,11 +68,11 @@ class LineChart:
         places = sorted({place for place, _ in points})
         if self.is_log:
             low, high = low / 1.1, high * 1.1
-            x = _scale(places[0], max(places[-1], places[0] * 1.01), LEFT, WIDTH - RIGHT, math.log)
-            return (x, places), (_scale(low, high, HEIGHT - BOTTOM, TOP, math.log), _log_ticks(low, high))
+            x = scaled(places[0], max(places[-1], places[0] * 1.01), LEFT, WIDTH - RIGHT, math.log)
+            return (x, places), (scaled(low, high, HEIGHT - BOTTOM, TOP, math.log), _log_ticks(low, high))
         low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-        x = _scale(0, max(places[-1], 1), LEFT, WIDTH - RIGHT)
-        return (x, _ticks(0, places[-1])), (_scale(low, high, HEIGHT - BOTTOM, TOP), _ticks(low, high))
+        x = scaled(0, max(places[-1], 1), LEFT, WIDTH - RIGHT)
+        return (x, ticks(0, places[-1])), (scaled(low, high, HEIGHT - BOTTOM, TOP), ticks(low, high))
 
 
 @dataclass(frozen=True)
@@ -72,41 +83,88 @@ class BarChart:
     bars: Sequence[tuple[str, float, float, float]]  # name, value, least, greatest
 
     def svg(self) -> str:
-        """Draw it, from 0 on; nothing when there is no bar."""
+        """Draw it, from 0 on, each name above its bar; nothing when there is no bar."""
         if not self.bars:
             return ""
-        x = _scale(0, max(greatest for *_, greatest in self.bars), BAR_LEFT, WIDTH + BAR_LEFT - 2 * RIGHT)
+        x = scaled(0, max(greatest for *_, greatest in self.bars), BAR_LEFT, WIDTH - 60)
         parts = []
         for number, (name, value, least, greatest) in enumerate(self.bars):
             top = TOP + number * BAR_HEIGHT
-            middle = top + BAR_HEIGHT / 2 - 3
-            parts.append(
-                _text(BAR_LEFT - 6, middle + 4, html.escape(name), "end")
-                + f'<rect x="{BAR_LEFT}" y="{top}" width="{x(value) - BAR_LEFT:.1f}" height="{BAR_HEIGHT - 6}" '
-                f'fill="{COLORS[0]}" fill-opacity="0.6"/>'
-                f'<line x1="{x(least):.1f}" x2="{x(greatest):.1f}" y1="{middle:.1f}" y2="{middle:.1f}" stroke="#1c2128"/>'
-                + _text(x(greatest) + 6, middle + 4, f"{value:,.4g}", "start")
+            middle = top + 11
+            spread = "" if least == greatest else f" ({least:,.4g} to {greatest:,.4g})"
+            bar = (
+                text(BAR_LEFT, top, name, "start")
+                + f'<rect x="{BAR_LEFT}" y="{top + 4}" width="{x(value) - BAR_LEFT:.1f}" height="14" '
+                f'fill-opacity="0.6" style="fill:{color(0)}"/>'
+                f'<line x1="{x(least):.1f}" x2="{x(greatest):.1f}" y1="{middle}" y2="{middle}" style="stroke:var(--ink)"/>'
+                + text(x(greatest) + 6, middle + 4, f"{value:,.4g}", "start")
             )
-        return _figure(self.title, WIDTH + BAR_LEFT, 2 * TOP + len(self.bars) * BAR_HEIGHT, parts, [])
+            parts.append(hovered(f"{name}: {value:,.4g}{spread}", bar))
+        return figure(self.title, WIDTH, TOP + len(self.bars) * BAR_HEIGHT, parts, [])
 
 
-def _figure(title: str, width: int, height: int, parts: Sequence[str], legend: Sequence[str]) -> str:
+def color(number: int) -> str:
+    """Give the page's colour of a line, by its number."""
+    return f"var(--c{number % NUM_COLORS})"
+
+
+def _dashes(number: int) -> str:
+    """Tell lines of the same colour apart."""
+    return "" if number < NUM_COLORS else f' stroke-dasharray="{2 + 4 * (number // NUM_COLORS)} 3"'
+
+
+def figure(
+    title: str,
+    width: float,
+    height: float,
+    parts: Sequence[str],
+    legend: Sequence[tuple[str, str]],
+    is_fixed: bool = False,
+) -> str:
+    """Put a drawing together; a fixed one keeps its size, and a narrow page scrolls it."""
     title = html.escape(title)
-    return (
-        f'<figure><figcaption>{title}</figcaption><svg role="img" aria-label="{title}" width="{width}" height="{height}">'
-        f'{"".join(parts)}</svg><div class="legend">{"".join(legend)}</div></figure>'
+    size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
+    drawing = (
+        f'<svg role="img" aria-label="{title}" viewBox="0 0 {width:.0f} {height:.0f}"{size}>{"".join(parts)}</svg>'
     )
+    named = "".join(f'<span style="color:{shade}">{html.escape(name)}</span>' for name, shade in legend)
+    drawing = f'<div class="scroll">{drawing}</div>' if is_fixed else drawing
+    whole = ' class="whole"' if is_fixed else ""
+    return f'<figure{whole}><figcaption>{title}</figcaption>{drawing}<div class="legend">{named}</div></figure>'
 
 
-def _level(height: float, color: str, more: str = "") -> str:
-    return f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="{color}"{more}/>'
+def axes(x: Scale, x_ticks: Sequence[float], y: Scale, y_ticks: Sequence[float], names: tuple[str, str]) -> list[str]:
+    """Draw levels with their values, the places below, and what both axes are."""
+    parts = [level(y(value), RULE) + text(LEFT - 6, y(value) + 4, f"{value:,.6g}", "end") for value in y_ticks]
+    parts += [text(x(place), HEIGHT - BOTTOM + 15, f"{place:,.6g}", "middle") for place in x_ticks]
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    named = [(middle, HEIGHT - 6, names[0], "middle"), (4, 10, names[1], "start")]
+    return parts + [text(*each) for each in named if each[2]]
 
 
-def _text(across: float, down: float, text: str, anchor: str) -> str:
-    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}">{text}</text>'
+def hovered(said: str, drawn: str) -> str:
+    """Let a drawing say something to a pointer that rests on it."""
+    return f"<g><title>{html.escape(said)}</title>{drawn}</g>"
 
 
-def _scale(low: float, high: float, first: float, last: float, bend: Callable[[float], float] = float) -> Scale:
+def level(height: float, shade: str, more: str = "") -> str:
+    """Draw a horizontal line over the whole width."""
+    return f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"{more} style="stroke:{shade}"/>'
+
+
+def text(across: float, down: float, said: str, anchor: str) -> str:
+    """Write a text."""
+    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}">{html.escape(said)}</text>'
+
+
+def evenly(points: Points, most: int) -> Points:
+    """Give the points, or of more than `most` so many, evenly spaced, with the last."""
+    if len(points) <= most:
+        return points
+    return [points[round(number * (len(points) - 1) / (most - 1))] for number in range(most)]
+
+
+def scaled(low: float, high: float, first: float, last: float, bend: Callable[[float], float] = float) -> Scale:
     """Map values from low to high to places from first to last, straight or through a logarithm."""
     return lambda value: first + (last - first) * (bend(value) - bend(low)) / (bend(high) - bend(low))
 
@@ -116,10 +174,10 @@ def _log_ticks(low: float, high: float) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1, 2, 5) if len(powers) <= 4 else (1,)
     found = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
-    return found if len(found) > 2 else _ticks(low, high)
+    return found if len(found) > 2 else ticks(low, high)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Round numbers between two limits, some four to eight of them."""
     rough = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))

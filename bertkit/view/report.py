@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from bertkit.files import read_json, write_durably
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import LineChart
 from bertkit.view.page import facts_table, page
+from bertkit.view.review import headline, number, review_sections
 
 
 class Curves(NamedTuple):
@@ -19,30 +20,45 @@ class Curves(NamedTuple):
     title: str
     series: tuple[tuple[str, str], ...]
     baseline: str | None = None
+    unit: str = ""
 
 
 CHARTS = (
-    Curves("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
-    Curves("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out"))),
-    Curves("Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing"),
-    Curves("Learning rate", (("learning_rate", "learning rate"),)),
-    Curves("Gradient norm before clipping", (("grad_norm", "gradient norm"),)),
-    Curves("Tokens per second", (("tokens_per_second", "tokens per second"),)),
+    Curves("Masked LM loss", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy", "nats"),
+    Curves("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")), None, "share"),
+    Curves(
+        "Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing", "share"
+    ),
+    Curves("Learning rate", (("learning_rate", "learning rate"),), None, "per step"),
+    Curves("Gradient norm before clipping", (("grad_norm", "gradient norm"),), None, "norm"),
+    Curves("Speed", (("tokens_per_second", "tokens per second"),), None, "tokens/s"),
 )
 TASK_CHARTS = (
-    Curves("Loss of the task's head", (("loss", "training"), ("eval_loss", "dev"))),
-    Curves("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev"))),
-    Curves("F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of chunks"))),
-    Curves("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev"))),
-    Curves("Matthews correlation", (("eval_matthews_correlation", "dev"),)),
+    Curves("Loss of the task's head", (("loss", "training"), ("eval_loss", "dev")), None, "loss"),
+    Curves("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev")), None, "share"),
+    Curves(
+        "F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of entities"), ("eval_f1_macro", "dev, macro")), None, "F1"
+    ),
+    Curves("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev")), None, "correlation"),
+    Curves("Matthews correlation", (("eval_matthews_correlation", "dev"),), None, "correlation"),
+    Curves("Exact match", (("eval_exact_match", "dev"), ("eval_exact", "dev")), None, "%"),
     *CHARTS[-3:],
 )
 
 
-def write_report(run_dir: Path, baselines: dict[str, float], charts: Sequence[Curves] = CHARTS) -> None:
+def write_report(
+    run_dir: Path,
+    baselines: dict[str, float],
+    charts: Sequence[Curves] = CHARTS,
+    review: Mapping[str, Any] | None = None,
+) -> None:
     """Draw the run's metrics so far; charts without values are left out.
 
-    The `baselines` are "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
+    Args:
+        run_dir: of the run.
+        baselines: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
+        charts: that are drawn.
+        review: of a fine-tuned model's predictions, as `view.review` takes it; None while it is trained.
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
     figures = [_chart(rows, curves, baselines).svg() for curves in charts]
@@ -56,16 +72,19 @@ def write_report(run_dir: Path, baselines: dict[str, float], charts: Sequence[Cu
         "processes": manifest["world_size"],
         "command": "bertkit " + " ".join(manifest["command_line"]),
     }
-    body = f"""<div class="charts">{"".join(figures)}</div>
-<h2>Last metrics</h2>{facts_table(last)}
-<h2>Run</h2>{facts_table(facts)}"""
-    text = page(run_dir.resolve().name, _headline(last, baselines), body, settings)
+    curves = f'<div class="charts">{"".join(figures)}</div>'
+    body = f"{curves}\n<h2>Last metrics</h2>{facts_table(last)}"
+    if review is not None:
+        body = f"{review_sections(review)}\n<h2>Curves</h2>{curves}"
+    body += f"\n<h2>Run</h2>{facts_table(facts)}"
+    text = page(run_dir.resolve().name, headline(review) if review else _headline(last, baselines), body, settings)
     write_durably(run_dir / "report.html", text)
 
 
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     if "eval_mlm_loss" not in last:
-        return f"step {last.get('step', 0):,}"
+        scores = [f"{key[5:].replace('_', ' ')} {number(last[key])}" for key in last if key.startswith("eval_")]
+        return f"step {last.get('step', 0):,}" + (f": {', '.join(scores)} on the dev split" if scores else "")
     unigram_entropy = baselines["unigram entropy"]
     side = "below" if last["eval_mlm_loss"] < unigram_entropy else "not below"
     text = f"Step {last['step']:,}: held-out masked LM loss {last['eval_mlm_loss']:.3f}, {side} the unigram entropy of {unigram_entropy:.3f}"
@@ -80,4 +99,5 @@ def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, floa
         for key, label in curves.series
     ]
     baseline = curves.baseline
-    return LineChart(curves.title, lines, (baseline, constants[baseline]) if baseline in constants else None)
+    compared = (baseline, constants[baseline]) if baseline in constants else None
+    return LineChart(curves.title, lines, compared, x_name="step", y_name=curves.unit)

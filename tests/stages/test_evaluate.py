@@ -287,12 +287,19 @@ def test_what_finetuning_says_of_its_dev_split(
     more = [f"model_dir={start}", f"output_dir={run_dir}", "num_epochs=1", "device=cpu"]
     assert run(["finetune", *task, *more]) == 0
     expected = json.loads((run_dir / "eval.json").read_text())
-    scores = {key: expected[key] for key in ("accuracy", "f1", "matthews_correlation", "num_examples")}
-    assert evaluate_task(capsys, f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
+    named = ("accuracy", "f1", "matthews_correlation", "num_examples", "per_label")
+    scores = {key: expected[key] for key in named}
+
+    def found(*arguments: object) -> dict[str, Any]:
+        result = evaluate_task(capsys, *arguments)
+        assert result.pop("calibration_error") == pytest.approx(expected["calibration_error"], abs=1e-6)
+        return result
+
+    assert found(f"model_dir={run_dir}", *task) == {**scores, "split": "dev"}
     assert json.loads((run_dir / "manifest.json").read_text())["corpus"]["has_pairs"] is False
     own = (f"model_dir={run_dir}", f"data_dir={data}")  # the run knows its task, which task.* changes
-    assert evaluate_task(capsys, *own) == {**scores, "split": "dev"}
-    assert set(evaluate_task(capsys, *own, "task.metrics=[accuracy]")) == {"accuracy", "num_examples", "split"}
+    assert found(*own) == {**scores, "split": "dev"}
+    assert set(found(*own, "task.metrics=[accuracy]")) == {"accuracy", "num_examples", "per_label", "split"}
     assert evaluate_task(capsys, *own, "split=test")["num_examples"] == 7
     assert run(["evaluate", *own, "masking.probability=0.2"]) == 2
     assert "masking.probability: has no effect with task=sequence" in capsys.readouterr().err
@@ -311,7 +318,11 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.C
     assert run(["predict", *given, f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'dev.jsonl'}"]) == 0
     task = ["task=tagging", "task.max_seq_length=20", f"data_dir={tmp_path}", "task.files.dev=dev.jsonl",
             "task.scheme=none", "task.metrics=[accuracy]", "task.best_metric=accuracy"]  # fmt: skip
-    assert evaluate_task(capsys, *given, *task) == {"accuracy": 1.0, "num_examples": 4, "split": "dev"}
+    result = evaluate_task(capsys, *given, *task)
+    assert {key: result[key] for key in ("accuracy", "num_examples", "split")} == {
+        "accuracy": 1.0, "num_examples": 4, "split": "dev"
+    }  # fmt: skip
+    assert all(scores["f1"] == 1 for scores in result["per_label"].values())
 
     finder = export_model(
         small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False), tokenizer, tmp_path / "finder"

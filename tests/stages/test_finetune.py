@@ -18,7 +18,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import small_model, strike
+from conftest import Page, small_model, strike
 from forks import KILL
 from safetensors.torch import load_file, save_file
 
@@ -185,6 +185,24 @@ def test_the_result_and_the_predictions_are_those_of_the_best_step(finished: Pat
     (best,) = (row for row in rows if row["step"] == result["best_step"])
     surprises = [-np.log(line["probabilities"][line["reference"]]) for line in lines]
     assert best["eval_loss"] == pytest.approx(np.mean(surprises), rel=1e-6)
+
+
+def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
+    result, lines = result_of(finished), predictions_of(finished)
+    for label, scores in result["per_label"].items():
+        said = [line["reference"] == label for line in lines if line["label"] == label]
+        assert scores["precision"] == pytest.approx(np.mean(said) if said else 0)
+        assert scores["support"] == sum(line["reference"] == label for line in lines)
+    assert list(result["per_label"]) == ["bad", "good"]
+    assert 0 <= result["calibration_error"] < 1
+    text = "\n".join(Page((finished / "report.html").read_text()).text)
+    commonest = max(scores["support"] for scores in result["per_label"].values()) / 23
+    assert (
+        f"Accuracy {result['accuracy']:.4f} on the dev split, where guessing scores {commonest:.4f}."
+        in text.replace("Accuracy 1 ", "Accuracy 1.0000 ")
+    )
+    assert "train: 0 of 53 examples; dev: 0 of 23 examples" in text
+    assert "per_label" not in (finished / "model" / "README.md").read_text()
 
 
 def test_transformers_knows_the_labels(finished: Path) -> None:

@@ -58,6 +58,26 @@ def test_bars_and_their_spread() -> None:
     assert "first &amp; &lt;last&gt;" in svg
 
 
+def test_a_pointer_is_told_the_values_and_axes_have_names() -> None:
+    many = [(step, 1.0 / (step + 1)) for step in range(1000)]
+    svg = LineChart("t", [("loss & co", [(5, 2.0)]), ("b", many)], x_name="step", y_name="nats").svg()
+    told = re.findall(r"<title>([^<]*)</title>", svg)
+    assert told[0] == "loss &amp; co: 2 at step 5"
+    assert len(told) == 121  # a long line is felt at some of its points, its last among them
+    assert told[-1] == "b: 0.001 at step 999"
+    assert len(points_of(svg)[1]) == 1000
+    assert ">step</text>" in svg
+    assert ">nats</text>" in svg
+    bars = BarChart("t", [("a", 2.0, 1.0, 4.0)]).svg()
+    assert "<title>a: 2 (1 to 4)</title>" in bars
+
+
+def test_more_lines_than_colours_are_dashed() -> None:
+    svg = LineChart("t", [(str(n), [(1, n), (2, n)]) for n in range(8)]).svg()
+    looks = re.findall(r"<polyline [^>]*(stroke-width[^/]*)/>", svg)
+    assert len(set(looks)) == 8
+
+
 def test_nothing_to_draw() -> None:
     assert LineChart("t", [("a", [])]).svg() == BarChart("t", []).svg() == ""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from conftest import Page
 
-from bertkit.view.report import CHARTS, write_report
+from bertkit.view.report import CHARTS, TASK_CHARTS, write_report
 
-KEYS = [key for _, series, _ in CHARTS for key, _ in series]
+KEYS = [key for curves in CHARTS for key, _ in curves.series]
 
 
 def report(run_dir: Path, rows: list[dict], corpus: str = "two files", settings: str = "steps: 5\n") -> Page:
@@ -94,3 +95,68 @@ def test_text_is_escaped(tmp_path: Path) -> None:
     assert "name: </pre><i>x\n" in page.text
     assert "bertkit pretrain a=<b>" in page.text
     assert page.text.count("<run>") == 2
+
+
+REVIEW = {
+    "scores": {"accuracy": 0.75, "f1": 0.5},
+    "guessing": {"accuracy": 0.625},
+    "best_metric": "accuracy",
+    "num_examples": 1234,
+    "by_label": {"<good>": {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "support": 8}},
+    "confusion": {"labels": ["<good>", "bad", "ugly"], "counts": [[2, 6, 0], [1, 30, 4], [0, 0, 5]]},
+    "calibration": {
+        "error": 0.125,
+        "bins": [{"from": 0.5, "to": 0.6, "confidence": 0.55, "accuracy": 0.4, "count": 10}],
+    },
+    "scatter": [[1.0, 1.5, "a"], [3.0, 2.0, "b"]],
+    "groups": [{"title": "By length", "columns": ["", "F1"], "rows": [["long", "7.0"]]}],
+    "mistakes": {"title": "The 1 mistake", "columns": ["id", "text"], "rows": [["7", "</td><b>why?"]]},
+    "facts": {"time": "3m10s"},
+}
+
+
+def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
+    report(tmp_path / "run", rows(["loss", "eval_accuracy"]))
+    write_report(tmp_path / "run", {}, TASK_CHARTS, REVIEW)
+    page = Page((tmp_path / "run" / "report.html").read_text())
+    text = "\n".join(page.text)
+    order = ["Accuracy 0.7500 on the dev split, where guessing scores 0.6250.", "accuracy of guessing", "1,234",
+             "Confusion matrix", "Calibration: expected error 0.125", "Predicted and true", "Scores", "By label",
+             "Most confused", "By length", "The 1 mistake", "</td><b>why?", "3m10s", "Loss of the task's head"]  # fmt: skip
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "b" not in page.tags[page.tags.index("table") :]
+    for hover in ("true <good>, predicted bad: 6 (75.0% of <good>)", "confidence 0.5 to 0.6, mean 0.550: 40.0% of 10 are right",
+                  "b: true 3, predicted 2", "training: 1.5 at step 2"):  # fmt: skip
+        assert hover in page.text
+    for axis in ("true", "predicted", "confidence", "share that is right", "step", "loss"):
+        assert axis in page.text
+    confused = text[text.index("Most confused") :]
+    assert confused.index("6") < confused.index("4") < confused.index("1")
+
+
+def test_light_and_dark_and_any_width(tmp_path: Path) -> None:
+    """Colours are the page's, which has two sets of them; pictures follow the width."""
+    report(tmp_path / "run", rows(["loss"]))
+    write_report(tmp_path / "run", {}, TASK_CHARTS, REVIEW)
+    text = (tmp_path / "run" / "report.html").read_text()
+    style, body = text.split("</style>")
+    light, dark = style.split("prefers-color-scheme: dark")
+    used = set(re.findall(r"var\((--\w+)\)", text))
+    assert len(used) > 5
+    for name in used:
+        assert f"{name}:" in light
+        assert f"{name}:" in dark
+    assert 'name="viewport"' in text
+    assert body.count("<svg ") == body.count("viewBox=") >= 4
+    assert set(re.findall(r"#[0-9a-f]{3,6}", body)) <= {"#fff", "#1f6feb"}  # of the matrix, by the share
+
+
+@pytest.mark.parametrize("missing", [set(REVIEW) - {"scores", "guessing", "best_metric", "num_examples"}])
+def test_what_is_not_there_is_left_out(missing: set[str], tmp_path: Path) -> None:
+    report(tmp_path / "run", rows(["loss"]))
+    kept = {key: value for key, value in REVIEW.items() if key not in missing} | {"guessing": {}}
+    write_report(tmp_path / "run", {}, TASK_CHARTS, kept)
+    page = Page((tmp_path / "run" / "report.html").read_text())
+    assert "Accuracy 0.7500 on the dev split." in page.text
+    assert page.tags.count("svg") == 1
