@@ -37,7 +37,7 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 10
+    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 11
 
 
 def test_help_may_be_cut_short() -> None:
@@ -298,6 +298,8 @@ GIVEN = {
     "export": ["checkpoint=x", "output_dir=y"],
     "verify": ["model_dir=x"],
     "bench": ["what=pretrain"],
+    "compare": ["runs/a", "runs/b"],
+    "embed": ["model_dir=x", "input=y", "output=z.npy"],
 }
 
 

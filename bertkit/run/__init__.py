@@ -13,6 +13,7 @@ Doors:
     state          model, optimizer and checkpoints
     trainer        `fit`: from the first step to the last, a generator of events
     objective      what is minimised, of a packed batch
+    comparison     runs beside one another
     measure        losses on prepared text, and whether things fit together
     task_model     a model with its task; its predictions, in order, by any number of processes
     predictor      what Python predicts with

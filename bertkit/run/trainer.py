@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -196,8 +197,10 @@ class _Rows:
         lessons = self.lessons
         if lessons.steps_per_epoch is not None:
             row["epoch"] = round(report.step / lessons.steps_per_epoch, 4)
+        names = list(lessons.order.names(report.step - 1))
+        row["batch"] = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # which examples, for `compare`
         if report.fault is not None:
-            row["examples"] = list(lessons.order.names(report.step - 1))
+            row["examples"] = names
         self.log.write(row)
         self.trackers.log(row)
         self.progress.line(console.step_line(row, lessons.steps, self.progress.time_left()))

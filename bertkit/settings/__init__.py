@@ -13,6 +13,7 @@
     predict    a model and its inputs
     embed      an encoder and texts
     evaluate   a model and a split
+    compare    several runs
     export     a model and a directory to make; also those of verify
     bench      a comparison
 

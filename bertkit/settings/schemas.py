@@ -1,6 +1,7 @@
 """The settings of each command, by its name."""
 
 from bertkit.settings.bench import BenchSettings
+from bertkit.settings.compare import CompareSettings
 from bertkit.settings.embed import EmbedSettings
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.export import ExportSettings, VerifySettings
@@ -18,6 +19,7 @@ SCHEMAS = {
     "glue": GlueSettings,
     "embed": EmbedSettings,
     "evaluate": EvaluateSettings,
+    "compare": CompareSettings,
     "export": ExportSettings,
     "verify": VerifySettings,
     "bench": BenchSettings,

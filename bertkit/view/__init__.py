@@ -5,6 +5,7 @@ A page needs no other file and no network.
     page        a page by itself, and tables for a page or a terminal
     charts      lines and bars as SVG
     report      report.html of a run
+    compare     compare.html of several runs
     bench_page  bench.html
     suite       glue.md
     console     the lines of a training run

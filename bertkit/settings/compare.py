@@ -1,0 +1,21 @@
+"""What `bertkit compare` accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertkit.errors import InputError
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """`bertkit compare`."""
+
+    runs: tuple[str, ...]
+    output: str
+
+    def __post_init__(self) -> None:
+        if len(self.runs) < 2:
+            raise InputError(f"runs={list(self.runs)}: expected at least two run directories, such as runs/a runs/b")
+        if not self.output.endswith(".html"):
+            raise InputError(f"output={self.output}: a page is written there; choose a name such as compare.html")

@@ -1,0 +1,128 @@
+"""Runs beside one another: six planted differences, each named; tables, curves, and what is no run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import Page, make_text, write_text
+
+from bertkit.cli import run
+from bertkit.run.comparison import kind_of
+
+SMALL = ["model=tiny", "model.num_hidden_layers=1", "model.hidden_size=32", "model.intermediate_size=37",
+         "model.num_attention_heads=2", "steps=3", "batch.sequences=8", "batch.micro_sequences=8", "log.every_steps=1",
+         "segments.max_seq_length=24", "schedule.warmup_steps=0", "evaluation.max_sequences=8", "device=cpu"]  # fmt: skip
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def make(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Give the directory of a run of three steps with some settings; each is run once."""
+    made: dict[tuple[str, ...], Path] = {}
+    folder = tmp_path_factory.mktemp("runs")
+
+    def directory(*more: str) -> Path:
+        if more not in made:
+            given = more if any(text.startswith("data_dir=") for text in more) else (f"data_dir={prepared_dir}", *more)
+            output = folder / f"run{len(made)}"
+            with contextlib.redirect_stdout(io.StringIO()):
+                assert run(["pretrain", *SMALL, *given, f"output_dir={output}"]) == 0
+            made[more] = output
+        return made[more]
+
+    return directory
+
+
+def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, *runs: Path | str) -> str:
+    capsys.readouterr()
+    assert run(["compare", *map(str, runs), f"output={tmp_path / 'page.html'}"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "step", "what"),
+    [
+        ("seed=1", "seed", 1, "batch"),
+        ("masking.probability=0.3", "masks", 1, "loss"),
+        ("model.initializer_range=0.05", "start", 1, "loss"),
+        ("optimizer.peak_learning_rate=3e-3", "optimizer", 1, "learning_rate"),
+        ("batch.sequences=9", "batch", 1, "batch"),
+        ("optimizer.weight_decay=0.5", "optimizer", 2, "loss"),
+    ],
+)
+def test_a_planted_difference_is_named(
+    change: str, why: str, step: int, what: str, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, tmp_path, make(), make(change))
+    (line,) = (line for line in text.splitlines() if line.startswith("why: "))
+    assert line.startswith(f"why: {why}: ")
+    assert change.partition("=")[0] in line
+    assert f" diverge at step {step}" in text
+    differs = next(line for line in text.splitlines() if line.startswith("what differs there: "))
+    assert what in differs or what == "batch"
+    assert ("the examples of the step are others" in text) == (what == "batch")
+    assert f"| {change.partition('=')[0]} | " in text
+
+
+def test_other_data_is_named(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the same vocabulary, so that nothing else differs."""
+    corpus, other = write_text(tmp_path / "corpus.txt", make_text(61, seed=1)), tmp_path / "data"
+    settings = yaml.safe_load((make() / "config.yaml").read_text())
+    prepared = Path(settings["data_dir"])
+    given = [f"corpus.path={corpus}", f"output_dir={other}", f"tokenizer.path={prepared / 'tokenizer'}"]
+    assert run(["prepare", *given, "held_out_prob=0.1"]) == 0
+    text = said(capsys, tmp_path, make(), make(f"data_dir={other}"))
+    (line,) = (line for line in text.splitlines() if line.startswith("why: "))
+    assert line.startswith("why: data: data_fingerprint is ")
+    assert " diverge at step 1\n" in text
+
+
+def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = make(), make("checkpoint.keep_last=1"), make("seed=1")
+    text = said(capsys, tmp_path, first, second)
+    assert "are the same at all 3 steps that both log\n" in text
+    assert "| checkpoint.keep_last | 3 | 1 |" in text
+    (tmp_path / "other").mkdir()
+    text = said(capsys, tmp_path, first, second, third, tmp_path / "other")
+    assert " diverge at " not in text
+    page = Page((tmp_path / "page.html").read_text())
+    shown = "".join(page.text)
+    for name in (first.name, second.name, third.name):
+        assert f"| {name} | 3 | " in text
+        assert shown.count(name) >= 4
+    assert page.tags.count("polyline") == 3 * page.tags.count("svg") > 12
+    (tmp_path / "unfinished").mkdir()
+    for name in ("config.yaml", "manifest.json", "metrics.jsonl"):
+        shutil.copy(first / name, tmp_path / "unfinished")
+    text = said(capsys, tmp_path, f"runs=[{first},{tmp_path / 'unfinished'}]")
+    assert "/unfinished | 3, not finished | " in text
+
+
+def test_too_few_runs(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", str(make())]) == 2
+    assert "expected at least two run directories, such as runs/a runs/b" in capsys.readouterr().err
+    assert run(["compare", str(make()), str(tmp_path)]) == 2
+    found = capsys.readouterr().err
+    assert f"left out, for they hold no run: {tmp_path}\n" in found
+    assert "1 of them hold(s) a run; expected at least two" in found
+    assert run(["compare", str(make()), str(tmp_path), "output=page.txt"]) == 2
+    assert "output=page.txt: a page is written there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune"])
+def test_every_setting_that_identifies_a_run_is_a_cause(command: str, make: Make) -> None:
+    """A setting that is added needs its line in CHANGES; what is free to change is none."""
+    from bertkit.run.rules import FINETUNE, FREE, PRETRAIN
+
+    rules = {"pretrain": PRETRAIN, "finetune": FINETUNE}[command]
+    assert len(rules) > 20
+    for key, kind in rules.items():
+        if kind != FREE and not key.startswith(("task.", "evaluation")):
+            assert kind_of(key) is not None, key
+    assert kind_of("output_dir") is kind_of("data_dir") is kind_of("log.every_steps") is kind_of("task.metrics") is None
