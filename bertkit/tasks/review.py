@@ -25,7 +25,8 @@ NUM_MISTAKES = 20
 NUM_BINS = 10  # of confidence; Guo et al. 2017 use 15, for test sets of 5,000 and more
 MAX_LABELS = 16  # of a confusion matrix that a reader can take in
 OTHERS = "(others)"
-LENGTHS = (8, 12, 16)  # words of a question, where a group of them begins
+ANSWERABLE = ("answered", "unanswerable")
+LENGTHS, BORDERS = ("up to 7 words", "8 to 11", "12 to 15", "16 and more"), (8, 12, 16)  # of questions
 
 Scores = dict[str, dict[str, float]]
 
@@ -147,9 +148,9 @@ def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float
         scores: exact match and F1 of each, 0 to 1.
     """
 
-    def grouped(title: str, names: Sequence[str]) -> dict[str, Any]:
+    def grouped(title: str, names: Sequence[str], order: Sequence[str]) -> dict[str, Any]:
         rows = []
-        for name in dict.fromkeys(sorted(names)):
+        for name in (each for each in order if each in names):
             own = [pair for each, pair in zip(names, scores, strict=True) if each == name]
             means = [f"{100 * sum(values) / len(own):.1f}" for values in zip(*own, strict=True)]
             rows.append([name, *means, f"{len(own):,}"])
@@ -171,8 +172,8 @@ def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float
     columns = ["id", "question", "accepted answers", "predicted", "confidence", "F1, %"]
     return {
         "groups": [
-            grouped("By answerability", ["answered" if case.gold else "unanswerable" for case in cases]),
-            grouped("By length of the question", [_length(case.about["question"]) for case in cases]),
+            grouped("By answerability", [ANSWERABLE[not case.gold] for case in cases], ANSWERABLE),
+            grouped("By length of the question", [_length(case.about["question"]) for case in cases], LENGTHS),
         ],
         "calibration": calibration((case.confidence, score[0] == 1) for case, score in zip(cases, scores, strict=True)),
         "mistakes": {"title": f"The {len(rows)} worst mistakes", "columns": columns, "rows": rows},
@@ -267,6 +268,5 @@ def _around(words: Sequence[str], place: int, num_words: int = 8) -> str:
 
 
 def _length(question: str) -> str:
-    """Name the group of questions of about this length; names sort as the lengths do."""
-    number = sum(len(question.split()) >= length for length in LENGTHS)
-    return ("1. up to 7 words", "2. 8 to 11", "3. 12 to 15", "4. 16 and more")[number]
+    """Name the group of questions of about this length."""
+    return LENGTHS[sum(len(question.split()) >= border for border in BORDERS)]

@@ -29,7 +29,7 @@ CHARTS = (
     Curves(
         "Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing", "share"
     ),
-    Curves("Learning rate", (("learning_rate", "learning rate"),), None, "per step"),
+    Curves("Learning rate", (("learning_rate", "learning rate"),), None, "rate"),
     Curves("Gradient norm before clipping", (("grad_norm", "gradient norm"),), None, "norm"),
     Curves("Speed", (("tokens_per_second", "tokens per second"),), None, "tokens/s"),
 )

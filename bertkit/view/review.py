@@ -109,7 +109,7 @@ def _scores(review: Mapping[str, Any]) -> str:
         if not name.endswith(("total", "thresh", "threshold"))  # of SQuAD; they are no scores
     ]
     said = (
-        "To guess is to say what is commonest in the dev split of every example; of a question, that it has no answer."
+        "Guessing is to say of every example what is commonest in the dev split; of a question, that it has no answer."
     )
     return Table("Scores", ("metric", "this model", "guessing"), rows).html() + (f"<p>{said}</p>" if guessing else "")
 

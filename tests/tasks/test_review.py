@@ -118,7 +118,7 @@ def test_a_review_of_answers() -> None:
     found = shape_of(task).review(task, examples, said, ())
     by_answer, by_length = found["groups"]
     assert by_answer["rows"] == [["answered", "50.0", "83.3", "2"], ["unanswerable", "0.0", "0.0", "1"]]
-    assert [row[0] for row in by_length["rows"]] == ["1. up to 7 words", "2. 8 to 11", "4. 16 and more"]
+    assert [row[0] for row in by_length["rows"]] == ["up to 7 words", "8 to 11", "16 and more"]
     assert [row[0] for row in found["mistakes"]["rows"]] == ["q3", "q2"]
     assert found["calibration"]["error"] == pytest.approx(0.75 - 1 / 3)
 
