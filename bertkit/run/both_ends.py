@@ -174,8 +174,9 @@ def report_of(
     result: Mapping[str, Any],
     found: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give what the report of a fine-tune shows: the review of the predictions and its scores, and how they came about. `found` is the
-    shape's review, with the `scores`.
+    """Give what the report of a fine-tune shows: predictions and scores, and how they came about.
+
+    `result` has the final metrics; `found` is the shape's review, with the `scores`.
     """
     task = settings.task
     cut = [

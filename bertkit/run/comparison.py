@@ -11,7 +11,7 @@ from typing import Any
 from bertkit.config import differences
 from bertkit.files import read_json
 from bertkit.run.directory import RESULT, read_manifest, read_settings
-from bertkit.train.step_report import read_metrics
+from bertkit.train.log import read_metrics
 
 # what a setting or a fact of the manifest changes; a name stands for everything below it that has no line of its own
 CHANGES = {

@@ -198,10 +198,12 @@ class _Rows:
         if lessons.steps_per_epoch is not None:
             row["epoch"] = round(report.step / lessons.steps_per_epoch, 4)
         names = list(lessons.order.names(report.step - 1))
-        row["batch"] = hashlib.blake2b(repr(names).encode(), digest_size=4).hexdigest()  # which examples, for `compare`
         if report.fault is not None:
             row["examples"] = names
-        self.log.write(row)
+        which = hashlib.blake2b(
+            repr(names).encode(), digest_size=4
+        ).hexdigest()  # by which `compare` tells orders apart
+        self.log.write({**row, "batch": which})
         self.trackers.log(row)
         self.progress.line(console.step_line(row, lessons.steps, self.progress.time_left()))
 

@@ -218,15 +218,11 @@ class _Finetuning:
         best_epoch = round(best_step / self.order.steps_per_epoch, 4)
         result: dict[str, Any] = {**metrics, "best_step": best_step, "best_epoch": best_epoch}
         result["num_examples"] = len(examples)
-        facts = finetuning_facts(
-            to_mapping(self.settings), {**result, "majority_baseline": self.majority or None}, metrics
-        )
-        warnings = []
+        guessed = {"majority_baseline": self.majority or None}
+        facts, warnings = finetuning_facts(to_mapping(self.settings), result | guessed, metrics), []
         if shape.is_degenerate(task, examples, predictions):
             result["is_degenerate"] = True
-            warnings.append(
-                "the model says the same of every example; train longer, or with another seed or learning rate"
-            )
+            warnings = ["the model says the same of every example; train longer, or with another seed or learning rate"]
         if self.baseline is not None:
             error, score = self.baseline.standard_error(predictions), metrics[task.best_metric]
             warnings += self.baseline.warnings(predictions, score, error)

@@ -25,7 +25,7 @@ figure svg { display: block; width: 100%; max-width: 520px; height: auto } .scro
 .scroll svg { width: auto; max-width: none } .legend span { display: inline-block; margin-right: 1.2em; font-size: .85em }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
 table { border-collapse: collapse } td, th { text-align: left; vertical-align: top; padding: .2em 1.2em .2em 0;
-  border-bottom: 1px solid var(--rule) } th { font-weight: 600 } .facts th { white-space: nowrap } .facts td { overflow-wrap: anywhere } .wide { overflow-x: auto }
+  border-bottom: 1px solid var(--rule) } th { font-weight: 600 } .facts th { white-space: nowrap } .facts td { overflow-wrap: anywhere } .wide { overflow-x: auto } .warning { color: var(--bad) }
 pre { background: var(--panel); padding: 1em; overflow: auto; font-size: .85em; overflow-wrap: normal }
 @media (max-width: 700px) { .cards tr:first-child { display: none } .cards, .cards tbody, .cards tr, .cards td { display: block }
   .cards td { border: 0; padding: 0 } .cards td::before { content: attr(data-name) ": "; color: var(--soft) }

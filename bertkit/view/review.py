@@ -1,6 +1,6 @@
 """What a report shows of a fine-tuned model's predictions: scores beside guessing, confusions, calibration, mistakes.
 
-It draws the plain values that `tasks.review` gives, with `scores`, `guessing`, `best_metric` and `facts` beside them; what
+It draws the plain values that `tasks.review` gives, with `scores`, `guessing`, `best_metric`, `num_examples`, `warnings` and `facts` beside them; what
 is not there is left out.
 """
 
@@ -53,7 +53,8 @@ def review_sections(review: Mapping[str, Any]) -> str:
         reliability(review["calibration"]) if "calibration" in review else "",
         scatter(review["scatter"]) if "scatter" in review else "",
     ]
-    parts = [_tiles(review), f'<div class="charts">{"".join(pictures)}</div>', _scores(review)]
+    warnings = "".join(f'<p class="warning">{html.escape(text)}</p>' for text in review.get("warnings", ()))
+    parts = [_tiles(review), warnings, f'<div class="charts">{"".join(pictures)}</div>', _scores(review)]
     if review.get("by_label"):
         parts.append(_by_label(review["by_label"]))
     if "confusion" in review:
@@ -108,9 +109,7 @@ def _scores(review: Mapping[str, Any]) -> str:
         for name, value in review["scores"].items()
         if not name.endswith(("total", "thresh", "threshold"))  # of SQuAD; they are no scores
     ]
-    said = (
-        "Guessing is to say of every example what is commonest in the dev split; of a question, that it has no answer."
-    )
+    said = "Guessing is to say of every example what is commonest in the training examples; of a question, that it has no answer."
     return Table("Scores", ("metric", "this model", "guessing"), rows).html() + (f"<p>{said}</p>" if guessing else "")
 
 
