@@ -66,11 +66,11 @@ STEP = (
 )
 NUM_CHARTS = 4
 REPORT_STYLE = """
+svg { --c0: #1f6feb; --c1: #c2510a; --c2: #1a7f37; --c3: #8250df; --ink: #1c2128; --soft: #57606a; --rule: #dde3ea }
 .headline { font-size: 20px; font-weight: 600 } .chart text { font-size: 13px; fill: #59636e } .legend { fill: none }
 @media (prefers-color-scheme: dark) {
-  .chart text { fill: #9198a1 } [stroke="#57606a"] { stroke: #9198a1 } tspan[fill="#57606a"] { fill: #9198a1 }
-  [stroke="#1f6feb"] { stroke: #4493f8 } [fill="#1f6feb"] { fill: #4493f8 } [stroke="#d1570a"] { stroke: #f0883e }
-  [fill="#d1570a"] { fill: #f0883e } .chart line[stroke="#eaeef2"] { stroke: #262c36 }
+  svg { --c0: #4493f8; --c1: #f0883e; --c2: #3fb950; --c3: #bc8cff; --ink: #e6edf3; --soft: #9198a1; --rule: #262c36 }
+  .chart text { fill: #9198a1 }
 }
 """
 FIRST_ROW = 5  # boxes; the second row runs back. The last of the first and the first of the second are a layer
@@ -214,9 +214,10 @@ def report(page: str) -> str:
     for number, (title, drawing, legend) in enumerate(figures[:NUM_CHARTS]):
         x, y = 16 + 492 * (number % 2), top + 296 * (number // 2)
         parts.append(text(x + 8, y + 16, html.unescape(title), "title", "start"))
-        parts.append(f'<g transform="translate({x} {y + 24})" class="chart">{drawing}</g>')
+        sized = drawing.replace("<svg ", '<svg width="470" height="270" ', 1)  # that of a page is as wide as its column
+        parts.append(f'<g transform="translate({x} {y + 24})" class="chart">{sized}</g>')
         entries = re.findall('<span style="color:(.*?)">(.*?)</span>', legend)
-        spans = "".join(f'<tspan fill="{color}" dx="12">{words}</tspan>' for color, words in entries)
+        spans = "".join(f'<tspan style="fill:{color}" dx="12">{words}</tspan>' for color, words in entries)
         parts.append(f'<text x="{x + 40}" y="{y + 280}" class="legend">{spans}</text>')
     rows = -(-len(figures[:NUM_CHARTS]) // 2)
     return picture(1000, top + 296 * rows + 8, f"The report of a run: {sentence}", parts, REPORT_STYLE)
