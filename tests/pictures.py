@@ -214,7 +214,7 @@ def report(page: str) -> str:
     for number, (title, drawing, legend) in enumerate(figures[:NUM_CHARTS]):
         x, y = 16 + 492 * (number % 2), top + 296 * (number // 2)
         parts.append(text(x + 8, y + 16, html.unescape(title), "title", "start"))
-        sized = drawing.replace("<svg ", '<svg width="470" height="270" ', 1)  # that of a page is as wide as its column
+        sized = drawing.replace("<svg ", '<svg width="420" height="241" ', 1)  # that of a page is as wide as its column
         parts.append(f'<g transform="translate({x} {y + 24})" class="chart">{sized}</g>')
         entries = re.findall('<span style="color:(.*?)">(.*?)</span>', legend)
         spans = "".join(f'<tspan style="fill:{color}" dx="12">{words}</tspan>' for color, words in entries)

@@ -24,7 +24,7 @@ class Curves(NamedTuple):
 
 
 CHARTS = (
-    Curves("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy", "nats"),
+    Curves("Masked LM loss (nats)", (("mlm_loss", "training"), ("eval_mlm_loss", "held out")), "unigram entropy"),
     Curves("Masked LM accuracy", (("mlm_accuracy", "training"), ("eval_mlm_accuracy", "held out")), None, "share"),
     Curves(
         "Next sentence accuracy", (("nsp_accuracy", "training"), ("eval_nsp_accuracy", "held out")), "guessing", "share"
