@@ -299,7 +299,6 @@ GIVEN = {
     "verify": ["model_dir=x"],
     "bench": ["what=pretrain"],
     "compare": ["runs/a", "runs/b"],
-    "embed": ["model_dir=x", "input=y", "output=z.npy"],
 }
 
 
