@@ -40,7 +40,6 @@ GUIDES = ("own_data", "reproducibility", "how_fast", "what_is_shown")  # without
 INSTALLING = {  # what the README prints beside commands of bertkit; each has a test of its own here or below
     "git clone REPOSITORY_URL bertkit", "cd bertkit", "recipes/quickstart/run.sh", "tests/run.sh",
 }  # fmt: skip
-LATER = ("bertkit compare", ' text="')  # printed, and not yet there to be run
 # what stands between `bertkit` as it is printed and as it is run here: training and benches are shortened
 SHIM = """#!/bin/sh
 case "$1" in
@@ -65,9 +64,7 @@ def run_document(name: str, root: Path, python: Path) -> str:
     for language, code in code_of(name):
         if language == "text":
             continue
-        lines = [
-            line for line in code.splitlines() if line not in INSTALLING and not any(part in line for part in LATER)
-        ]
+        lines = [line for line in code.splitlines() if line not in INSTALLING]
         command: list[str | Path] = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [python, "-c"]}[language]
         done = subprocess.run([*command, "\n".join(lines)], cwd=root, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, code + done.stderr
