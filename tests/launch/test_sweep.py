@@ -42,7 +42,13 @@ def test_a_run_that_fails_does_not_end_the_others(
 def test_a_signal_saves_the_run_and_ends_the_sweep(
     number: signal.Signals, prepared_dir: Path, tmp_path: Path, python: Path
 ) -> None:
-    common = ["steps=100000", "checkpoint.every_steps=100000", "schedule.warmup_steps=1", f"data_dir={prepared_dir}"]
+    common = [
+        "steps=100000",
+        "log.every_steps=10",
+        "checkpoint.every_steps=100000",
+        "schedule.warmup_steps=1",
+        f"data_dir={prepared_dir}",
+    ]
     script = f"import sys; sys.executable = {str(python)!r}; from bertkit.cli import main; main()"
     command = [str(python), "-c", script, "-m", "pretrain", "seed=1,2", *common, f"output_dir={tmp_path}/sweep", *TINY]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sweep:

@@ -13,7 +13,7 @@ from bertkit.tasks.baseline import Baseline
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans import Answer, SpanExample
-from bertkit.tasks.tagging import TaggingExample
+from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 
 
 def texts(*labels: Any) -> list[SequenceExample]:
@@ -22,6 +22,10 @@ def texts(*labels: Any) -> list[SequenceExample]:
 
 def said(*labels: Any) -> list[SequencePrediction]:
     return [SequencePrediction(str(number), label, {}) for number, label in enumerate(labels)]
+
+
+def tagged_as(*names: str) -> TaggingPrediction:
+    return TaggingPrediction(list(names), [1.0] * len(names))
 
 
 def tags(*rows: str) -> list[TaggingExample]:
@@ -81,9 +85,9 @@ def test_the_standard_error_of_an_accuracy_by_hand_and_of_others_by_the_jackknif
     # of a mean, the jackknife's is the same
     tagged = baseline_of("pos", tags("n"), tags(*"nnnnnnyyyy"), ["n", "y"])
     assert tagged.task.best_metric == "accuracy"
-    assert tagged.standard_error([[tag] for tag in "nnnnnyyyyy"]) == pytest.approx(error)
+    assert tagged.standard_error([tagged_as(tag) for tag in "nnnnnyyyyy"]) == pytest.approx(error)
     chunks = baseline_of("conll2003", tags("O"), tags(*["B-X O"] * 10), ["O", "B-X"])
-    assert chunks.standard_error([["B-X", "O"]] * 9 + [["O", "O"]]) == pytest.approx(0.0545, abs=2e-3)
+    assert chunks.standard_error([tagged_as("B-X", "O")] * 9 + [tagged_as("O", "O")]) == pytest.approx(0.0545, abs=2e-3)
     assert baseline_of("sst2", texts("n"), texts("n"), ["n", "y"]).standard_error(said("n")) is None
 
 

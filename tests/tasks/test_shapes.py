@@ -14,7 +14,7 @@ from bertkit.tasks.metrics import METRICS
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.span_search import HIGHEST_ODDS, SpanCandidate, SpanPrediction
 from bertkit.tasks.spans import Answer, SpanExample
-from bertkit.tasks.tagging import TaggingExample
+from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 
 # task, its settings, labels -> what is predicted
 PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
@@ -117,6 +117,12 @@ def said(*labels: Any) -> list[SequencePrediction]:
 
 TAGS = [TaggingExample("0", ("a", "b"), ("B-X", "O")), TaggingExample("1", ("a",), ("O",))]
 QUESTIONS = [question("p", "cat"), question("q", "dog")]
+
+
+def tagged(*names: str) -> TaggingPrediction:
+    return TaggingPrediction(list(names), [1.0] * len(names))
+
+
 ENDINGS = [ChoiceExample(str(n), "x", ("a", "b"), n) for n in range(2)]
 NUMBERS = ("task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson")
 DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
@@ -126,9 +132,9 @@ DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
     ("sequence", NUMBERS, labelled(1.0, 5.0), said(2.0, 2.01), True),
     ("sequence", NUMBERS, labelled(1.0, 5.0), said(2.0, 2.1), False),
     ("sequence", NUMBERS, labelled(1.0, 1.0), said(2.0, 2.0), False),
-    ("tagging", (), TAGS, [["O", "O"], ["O"]], True),
-    ("tagging", (), TAGS, [["O", "B-X"], ["O"]], False),
-    ("tagging", (), TAGS[1:], [["O"]], False),
+    ("tagging", (), TAGS, [tagged("O", "O"), tagged("O")], True),
+    ("tagging", (), TAGS, [tagged("O", "B-X"), tagged("O")], False),
+    ("tagging", (), TAGS[1:], [tagged("O")], False),
     ("squad1", (), QUESTIONS, [answered("p", "", 1.0), answered("q", "", 1.0)], True),
     ("squad2", (), QUESTIONS, [answered("p", "cat", 1.0), answered("q", "dog", 1.0)], True),
     ("squad2", (), QUESTIONS, [answered("p", "cat", -1.0), answered("q", "dog", 1.0)], False),
