@@ -53,7 +53,7 @@ def test_one_that_fails_is_named_and_left_alone(
 def test_no_step_waits_for_a_slow_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package(tmp_path, "swanlab", "import time\ndef init(**_): time.sleep(60)", monkeypatch)
+    package(tmp_path, "swanlab", "import time\ndef init(**_): time.sleep(1)", monkeypatch)
     monkeypatch.setattr(trackers, "LAST_SECONDS", 0.2)
     monkeypatch.setattr(trackers, "MOST_ROWS", 5)
     slow = Trackers(["swanlab"], tmp_path / "run", {"seed": 0, "batch": {"sequences": 4}})
@@ -64,6 +64,8 @@ def test_no_step_waits_for_a_slow_one(
     slow.close()
     assert time.monotonic() - began < 5
     assert "swanlab did not end within 0.2 s" in capsys.readouterr().err
+    for thread in slow._all:  # what it says at its end is of this test
+        thread.join()
 
 
 @pytest.mark.slow
