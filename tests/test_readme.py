@@ -77,7 +77,7 @@ def test_the_readme(quickstarted: Path, python: Path) -> None:
     runs = quickstarted / "runs"
     for made in ("my_bert/report.html", "reviews/eval.json", "reviews/report.html", "reviews-hf/config.json"):
         assert (runs / made).is_file(), made
-    assert len((quickstarted / "predictions.jsonl").read_text().splitlines()) == 3
+    assert len((quickstarted / "predictions.csv").read_text().splitlines()) == 1 + 3
     assert json.loads((quickstarted / "parity.json").read_text())
     assert "'label': '" in said
     assert "torch.Size([1, " in said
