@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,7 @@ class _Given:
 
 def main() -> None:
     """Run one command and exit with its code."""
+    os.environ["PYTHONSAFEPATH"] = "1"  # processes that are started import nothing that lies in the current directory
     try:
         code = _work() if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
         sys.stdout.flush()
@@ -177,6 +179,10 @@ def _print(composed: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def _loaded(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
     """Import a command's page; a signal meanwhile ends the command with what can still be said of its work."""
+    with contextlib.suppress(
+        OSError
+    ):  # torch makes a folder for compiled code as soon as it is imported: not until it compiles
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     numbers = world.STOP_SIGNALS if command in (*commands.TRAINING, "glue") else (signal.SIGINT,)
     # raised inside an import, an interrupt leaves a library half loaded
     with _handling(numbers, lambda *_: os._exit(_report(_stop_of(command, settings)))):

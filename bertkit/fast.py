@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -81,6 +83,12 @@ def _is_intel() -> bool:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
         return True  # unknown: the plain way
+
+
+def allow_compiler_cache() -> None:
+    """Let torch make its folder for compiled code; the command line keeps it from that where nothing is compiled."""
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") == os.path.abspath(tempfile.gettempdir()):
+        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
 @functools.cache

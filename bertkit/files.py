@@ -1,8 +1,11 @@
-"""Durable files: nothing half-written is ever visible under its final name.
+"""Durable files: nothing half-written is ever visible under its final name, and nothing of anybody else's is touched.
 
 A directory is written under a partial name, every file in it flushed to the disk, and then renamed; a directory
 is deleted by renaming it away first. What stands under a final name is whole, the old state or the new one; only
 between the two renames that replace a directory does nothing stand there.
+
+Where somebody holds `out.partial`, `out.partial-2` is taken; one is gone on with, or deleted, only if its lock or the run
+that it lies in says that it is bertkit's. No link is followed to delete or to overwrite.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import mmap
 import os
 import re
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,10 +35,12 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 TRASH = ".trash"
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)  # a disk is full, read-only or failing
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 UNFINISHED = ".unfinished"
 BLOCK_BYTES = 1 << 20  # read at once
 FLUSH_BYTES = 1 << 26  # flushed to the disk at once
+LOCK = ".lock"
+HOLDER = re.compile(r"process \d+ on .+, started at [\d-]+ [\d:]+")  # in a lock: its directory is bertkit's
 
 
 def sha256_file(path: Path) -> str:
@@ -104,31 +111,54 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def write_durably(path: Path, content: str | bytes) -> None:
     """Replace a file's content in one step that survives a power cut."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    partial = path.with_name(path.name + PARTIAL)
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    flush(path.parent)
+    with writing(path, is_binary=True) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
-    """Give a file to write bit by bit, text in UTF-8 unless `is_binary`; it stands under its name at the end; after an error, what there is, as `.partial`."""
-    partial = path.with_name(path.name + PARTIAL)
-    with partial.open("wb") if is_binary else partial.open("w", encoding="utf-8", newline="\n") as file:
-        try:
-            yield file
-        except BaseException:
-            if file.tell() == 0:
-                partial.unlink()
-            raise
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    """Give a file to write bit by bit, text in UTF-8 unless `is_binary`; it stands under its name at the end.
+
+    After an error, what there is stays under the partial name (`file.name`), but for an error of the disk: a full one gets
+    its room back. A link of that name is replaced, not what it points to.
+    """
+    file, is_kept = _new_file(path, is_binary), False
+    partial = Path(file.name)
+    try:
+        with file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException as error:
+                is_kept = not is_of_disk(error) and file.tell() > 0
+                raise
+        partial.replace(path)
+    except BaseException as error:
+        if isinstance(error, OSError) and is_of_disk(error):
+            error.filename = error.filename or str(path)
+        if not is_kept:
+            partial.unlink()
+        raise
     flush(path.parent)
+
+
+def is_of_disk(error: BaseException) -> bool:
+    """Whether a disk is full, read-only or failing."""
+    return isinstance(error, OSError) and error.errno in DISK_ERRORS
+
+
+def _new_file(path: Path, is_binary: bool) -> Any:
+    """Open a new file beside `path`, of the first partial name that nobody holds."""
+    for partial in _names(path, PARTIAL):
+        with contextlib.suppress(FileExistsError):  # a link is there too, wherever it points
+            return partial.open("xb") if is_binary else partial.open("x", encoding="utf-8", newline="\n")
+    raise AssertionError("names never end")
+
+
+def _names(path: Path, ending: str) -> Iterator[Path]:
+    """Give names for something of `path`, one after another."""
+    return (path.with_name(f"{path.name}{ending}{f'-{n}' if n > 1 else ''}") for n in itertools.count(1))
 
 
 def flush(path: Path) -> None:
@@ -162,34 +192,53 @@ def publish_dir(partial: Path, final: Path) -> None:
     for path in sorted(partial.rglob("*")):
         flush(path)
     flush(partial)
-    trash = _rename_away(final) if final.exists() else None
+    trash = _rename_away(final) if os.path.lexists(final) else None
     partial.rename(final)
     flush(final.parent)
     if trash is not None:
-        shutil.rmtree(trash, ignore_errors=True)  # what was published stands; `remove_leftovers` tries again
+        with contextlib.suppress(OSError):  # what was published stands; `remove_leftovers` tries again
+            remove(trash)
 
 
 def remove_dir(path: Path) -> None:
     """Delete a directory so that it is never seen half-deleted: rename it away, then delete."""
     trash = _rename_away(path)
     flush(path.parent)
-    shutil.rmtree(trash)
+    remove(trash)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a directory with all that is in it, or a link, but never what a link points to."""
+    shutil.rmtree(path) if _is_dir(path) else path.unlink()
 
 
 def _rename_away(path: Path) -> Path:
-    trash = path.with_name(f".{path.name}{TRASH}")
-    shutil.rmtree(trash, ignore_errors=True)
-    path.rename(trash)
-    return trash
+    names = _names(path.with_name(f".{path.name}"), TRASH)
+    return path.rename(next(name for name in names if not os.path.lexists(name)))
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Delete what a crash left behind in `directory`: partial and trashed entries."""
-    for path in [*directory.glob(f"*{PARTIAL}"), *directory.glob(f".*{TRASH}")]:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+def remove_leftovers(directory: Path, names: str) -> None:
+    """Delete what a crash left behind, partial or trashed, of the entries with bertkit's own `names`, a regular expression."""
+    if not _is_dir(directory):
+        return
+    leftover = re.compile(rf"((?:{names}){re.escape(PARTIAL)}|\.(?:{names}){re.escape(TRASH)})(-\d+)?")
+    for path in directory.iterdir():
+        if leftover.fullmatch(path.name):
+            remove(path)
+
+
+@contextlib.contextmanager
+def folder_for(directory: Path) -> Iterator[None]:
+    """Make a directory with those above it; after an error, those that were made are gone again unless they hold something."""
+    made = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in made:
+                path.rmdir()
+        raise
 
 
 @contextlib.contextmanager
@@ -200,33 +249,57 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
         final: the directory to make.
         made_from: names everything that the result depends on; then work that can be continued goes to the folder
             `UNFINISHED` in the partial directory. It is there again for the same `made_from` after the build was
-            killed, or failed by no fault of its input, and is no part of the result.
+            killed, or failed by no fault of its input or the disk, and is no part of the result.
 
     Raises:
         LockedError: another live process is building the same directory.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = final.with_name(final.name + PARTIAL)
-    partial.mkdir(exist_ok=True)
-    with locked(partial):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(folder_for(final.parent))
+        partial = _partial_dir(final)
+        stack.enter_context(locked(partial))
         unfinished = partial / UNFINISHED
         key = unfinished / "made_from"
         try:
-            continued = made_from is not None and key.is_file() and key.read_text() == made_from
+            continued = made_from is not None and _is_dir(unfinished) and _text_of(key) == made_from
             for leftover in partial.iterdir():
-                if leftover.name != ".lock" and not (continued and leftover == unfinished):
-                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+                if leftover.name != LOCK and not (continued and leftover == unfinished):
+                    remove(leftover)
             if made_from is not None and not continued:
                 unfinished.mkdir()
                 write_durably(key, made_from)
             yield partial
             shutil.rmtree(unfinished, ignore_errors=True)
             publish_dir(partial, final)  # the lock goes along, so that nobody else builds meanwhile
-            (final / ".lock").unlink()
+            (final / LOCK).unlink()
         except BaseException as error:
-            if made_from is None or isinstance(error, InputError):
+            if made_from is None or is_of_disk(error) or isinstance(error, InputError):
                 shutil.rmtree(partial, ignore_errors=True)
             raise
+
+
+def _partial_dir(final: Path) -> Path:
+    """Make a directory of the first partial name that nobody else holds, or find the one that bertkit left there."""
+    for partial in _names(final, PARTIAL):
+        if _is_dir(partial) and HOLDER.fullmatch(_text_of(partial / LOCK)):
+            return partial
+        with contextlib.suppress(FileExistsError):
+            partial.mkdir()
+            return partial
+    raise AssertionError("names never end")
+
+
+def _is_dir(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _text_of(path: Path) -> str:
+    """Read a small file of bertkit's; empty where it is none."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
+            return file.read(BLOCK_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
+    except (OSError, ValueError):
+        return ""
 
 
 @contextlib.contextmanager
@@ -235,16 +308,24 @@ def locked(directory: Path) -> Iterator[None]:
 
     Raises:
         LockedError: a live process holds it; the message names the host, the process and since when.
+        InputError: there is something else of the lock's name.
     """
-    with (directory / ".lock").open("a+") as file:
+    path = directory / LOCK
+    foreign = InputError(f"{path} is not bertkit's; remove it, or choose another output_dir")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise foreign
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with open(descriptor, "r+", encoding="utf-8", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise LockedError(
-                f"{directory} is in use by {holder}; wait for it, stop it, or choose another output_dir"
-            ) from None
+            holder = file.read(BLOCK_BYTES).strip() or "another process"
+            way_out = "wait for it, stop it, or choose another output_dir"
+            raise LockedError(f"{directory} is in use by {holder}; {way_out}") from None
+        before = file.read(BLOCK_BYTES).strip("\0")  # which a power cut leaves
+        if before and not HOLDER.fullmatch(before):
+            raise foreign
+        file.seek(0)
         file.truncate(0)
         started_at = time.strftime("%Y-%m-%d %H:%M:%S")
         file.write(f"process {os.getpid()} on {socket.gethostname()}, started at {started_at}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -69,9 +70,57 @@ def test_building_dir_starts_empty_after_a_crash(tmp_path: Path) -> None:
     left = tmp_path / "final.partial"
     (left / "sub").mkdir(parents=True)
     (left / "half").write_text("half")
+    with files.locked(left):  # as the builder did, which is how it is known to be bertkit's
+        pass
     with files.building_dir(tmp_path / "final") as partial:
         (partial / "a").write_text("1")
     assert content(tmp_path) == {"final/a": "1"}
+
+
+def test_nothing_that_is_not_bertkits_is_taken_for_a_leftover(tmp_path: Path) -> None:
+    """Names that bertkit would take are held by a user: a folder, a link to one, a file and a link."""
+    mine, linked = tmp_path / "final.partial", tmp_path / "elsewhere"
+    for folder in (mine, linked, tmp_path / ".final.trash"):
+        folder.mkdir()
+        (folder / "notes").write_text("mine")
+    (tmp_path / "final.partial-2").symlink_to(linked)
+    (tmp_path / "a.json.partial").write_text("mine")
+    (tmp_path / "b.json.partial").symlink_to(linked / "notes")
+    before = content(tmp_path)
+    with files.building_dir(tmp_path / "final") as partial:
+        assert partial.name == "final.partial-3"
+    with files.building_dir(tmp_path / "final") as partial:  # replaces it
+        (partial / "a").write_text("1")
+    for name in ("a.json", "b.json"):
+        files.write_durably(tmp_path / name, "new")
+    assert content(tmp_path) == before | {"final/a": "1", "a.json": "new", "b.json": "new"}
+    assert (tmp_path / "final.partial-2").is_symlink()
+    assert (tmp_path / "b.json.partial").is_symlink()
+
+
+def test_a_lock_that_is_not_bertkits_stays(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for make in (lambda path: path.symlink_to(tmp_path / "notes"), lambda path: path.write_text("mine"), Path.mkdir):
+        make(tmp_path / ".lock")
+        with pytest.raises(InputError, match="is not bertkit's"), files.locked(tmp_path):
+            pass
+        files.remove(tmp_path / ".lock")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_full_disk_gets_its_room_back(tmp_path: Path) -> None:
+    def fill(error: OSError) -> None:
+        with files.writing(tmp_path / "a") as file:
+            file.write("half")
+            raise error
+
+    with pytest.raises(OSError, match="full") as caught:
+        fill(OSError(errno.ENOSPC, "full"))
+    assert caught.value.filename == str(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="else"):
+        fill(OSError(errno.EPERM, "else"))
+    assert content(tmp_path) == {"a.partial": "half"}
 
 
 def test_one_process_at_a_time_until_it_is_killed(tmp_path: Path) -> None:
@@ -156,15 +205,23 @@ def test_remove_leftovers_takes_only_leftovers(tmp_path: Path) -> None:
     (tmp_path / "step-2").mkdir()
     (tmp_path / ".lock").write_text("")
     (tmp_path / "partial").write_text("a name that only looks like one")
-    files.remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "partial", "step-2"]
+    (tmp_path / "mine.jsonl.partial").write_text("what a user has")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "step-1.partial").mkdir()
+    (tmp_path / "step-3.partial").symlink_to(tmp_path / "linked")
+    (tmp_path / "link").symlink_to(tmp_path / "linked")
+    for folder in (tmp_path, tmp_path / "link"):
+        files.remove_leftovers(folder, r"step-\d+|a\.json")
+    left = [".lock", "link", "linked", "mine.jsonl.partial", "partial", "step-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+    assert (tmp_path / "linked" / "step-1.partial").is_dir()
 
 
 def test_remove_dir(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / ".a.trash").mkdir()  # of a deletion that crashed
+    (tmp_path / ".a.trash").mkdir()  # whose it is, nobody knows
     files.remove_dir(tmp_path / "a")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".a.trash"]
 
 
 def test_require_space(tmp_path: Path) -> None:

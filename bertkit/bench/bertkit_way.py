@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from bertkit.bench.workload import Batches, Ready, System, Workload, embedding
 from bertkit.fast import FastWays
 from bertkit.files import read_json
 from bertkit.interop.load import load_packed
+from bertkit.launch.world import own_command
 from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.embedding import load_embedder
@@ -94,7 +94,7 @@ def embed(workload: Workload, system: System) -> Ready:
 
 def prepare(workload: Workload, system: System) -> Ready:
     """Turn text into shards of token ids, by the command; its start-up is part of the time."""
-    command = [sys.executable, "-m", "bertkit", "prepare", f"corpus.path={workload.text_file}"]
+    command = own_command("prepare", f"corpus.path={workload.text_file}")
     command += [f"tokenizer.path={workload.data_dir / 'tokenizer'}", f"num_workers={workload.num_threads}"]
 
     def work(number: int = 0) -> int:

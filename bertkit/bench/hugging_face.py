@@ -18,6 +18,7 @@ from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.bench.workload import Batches, Ready, System, Workload, embedding, unmasked
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
+from bertkit.fast import allow_compiler_cache
 
 WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
 Inputs = dict[str, Tensor]
@@ -28,6 +29,8 @@ def train(workload: Workload, system: System) -> Ready:
     source, device = Batches(workload), workload.device
     name = "BertForPreTraining" if workload.what == "pretrain" else "BertForSequenceClassification"
     model = getattr(_transformers(), name).from_pretrained(workload.model_dir, attn_implementation="sdpa").to(device)
+    if system.is_compiled:
+        allow_compiler_cache()
     called = torch.compile(model) if system.is_compiled else model
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, fused=True)
 

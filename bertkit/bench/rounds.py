@@ -97,6 +97,9 @@ _device: str
 def _start(workload: Workload, system: System) -> None:
     global _ready, _device
     watch.end_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:  # it ended while this process was importing
+        os._exit(1)
     _device = workload.device
     os.environ["RAYON_NUM_THREADS"] = str(workload.num_threads)  # of the tokenizers library
     torch.set_num_threads(workload.num_threads)

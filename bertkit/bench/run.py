@@ -27,7 +27,9 @@ from bertkit.bench.scaling import compare_memory, compare_scaling
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, make_workload
 from bertkit.config import to_mapping
 from bertkit.errors import ParityError
-from bertkit.files import to_json, write_durably
+from bertkit.files import to_json
+from bertkit.launch.world import own_command
+from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.bench import BenchSettings
 from bertkit.train.processes import choose_device
 from bertkit.view.bench_page import Findings, Result, bench_page, rates_found
@@ -46,7 +48,7 @@ def run(settings: BenchSettings) -> None:
         ParityError: two systems did not do the same work.
     """
     if settings.output is not None:
-        Path(settings.output).parent.mkdir(parents=True, exist_ok=True)
+        check_output(settings.output, settings.overwrite)
     others = {"startup": compare_startup, "memory": compare_memory, "scaling": compare_scaling}
     found = others.get(settings.what, compare)(settings)
     for number, table in enumerate(found.tables):
@@ -65,7 +67,7 @@ def run(settings: BenchSettings) -> None:
         text = bench_page(facts, found, yaml.safe_dump(to_mapping(settings), sort_keys=False))
     else:
         text = to_json({**facts, "settings": to_mapping(settings), "unit": found.unit, "results": list(found.results)})
-    write_durably(Path(settings.output), text)
+    write_output(settings.output, text)
 
 
 def compare(settings: BenchSettings) -> Findings:
@@ -136,16 +138,16 @@ def results_of(rates: Mapping[str, Sequence[float]], peaks: Sequence[float], bes
 def compare_startup(settings: BenchSettings) -> Findings:
     """Start commands again and again: Hugging Face's import of a model class first."""
     commands = {  # with their exit codes
-        "import transformers' BertModel": (["-c", "from transformers import BertModel"], 0),
-        "bertkit --help": (["-m", "bertkit", "--help"], 0),
-        "a refused configuration": (["-m", "bertkit", "pretrain", "modle=tiny"], 2),
+        "import transformers' BertModel": ([sys.executable, "-P", "-c", "from transformers import BertModel"], 0),
+        "bertkit --help": (own_command("--help"), 0),
+        "a refused configuration": (own_command("pretrain", "modle=tiny"), 2),
     }
     rates: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(settings.rounds + 1):
         for name in commands if number % 2 else reversed(commands):
-            arguments, code = commands[name]
+            command, code = commands[name]
             started_at = time.perf_counter()
-            done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+            done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != code:
                 raise ParityError(f"bench: {name} ended with {done.returncode}, expected {code}: {done.stderr.strip()}")
             if number:  # the first round warms up

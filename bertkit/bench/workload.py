@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat
@@ -23,6 +22,7 @@ from bertkit.data.tokenizer import Tokenizer, load_tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed, resolve_model_dir
+from bertkit.launch.world import own_command
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -168,7 +168,7 @@ def _new_model(
 def _prepared_text(settings: BenchSettings, scratch: Path) -> Path:
     if settings.data_dir is not None:
         return Path(settings.data_dir)
-    command = [sys.executable, "-m", "bertkit", "prepare", "corpus=python_docs", "tokenizer.vocab_size=8192"]
+    command = own_command("prepare", "corpus=python_docs", "tokenizer.vocab_size=8192")
     done = subprocess.run([*command, f"output_dir={scratch / 'data'}"], capture_output=True, text=True)
     if done.returncode:
         raise InputError(f"bench: preparing Python's documentation failed: {done.stderr.strip()}")

@@ -14,10 +14,8 @@ Numbers are little-endian.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,6 @@ from bertkit.data.google import Instance, SplitDocuments, shuffled_order, traini
 from bertkit.data.prepared import PreparedDataset, Split, token_dtype
 from bertkit.data.tokenizer import VocabFacts
 from bertkit.errors import InputError
-from bertkit.files import writing
 
 Ids = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
@@ -209,53 +206,6 @@ class _Writer:
 
 
 BEGINNING = b'{"is_random_next"'  # of every dump: the keys of each line are sorted
-
-
-def check_place(dump: str, output_dir: Path) -> None:
-    """Refuse a place for the lines that cannot be written, or that holds something else.
-
-    Raises:
-        InputError: nothing was read or written yet.
-    """
-    path = Path(dump)
-    if not dump:
-        raise InputError("dump= is empty; expected a file to write")
-    if path.is_dir():
-        raise InputError(f"dump={dump} is a directory; expected a file to write")
-    if output_dir.resolve() in (path.resolve(), *path.resolve().parents):
-        raise InputError(
-            f"dump={dump} lies in output_dir={output_dir}, which holds the dataset alone; write it elsewhere"
-        )
-    if path.resolve() in output_dir.resolve().parents:
-        raise InputError(f"dump={dump} is a folder above output_dir={output_dir}; expected a file to write")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir():
-        raise InputError(f"dump={dump}: {folder} is a file; expected a folder to write to")
-    if path.is_file() and not _is_standard_output(path):
-        with path.open("rb") as file:
-            if file.read(len(BEGINNING)) not in (b"", BEGINNING):
-                raise InputError(f"dump={dump} exists and holds something else than instances; choose another file")
-
-
-def write_dump(dataset: PreparedDataset, path: Path) -> int:
-    """Write the instances of a dataset, straight to a pipe, else in one rename; give their number."""
-    instances = open_instances(dataset)
-    rows = json_rows(instances, dataset.tokenizer.vocab)
-    if path.exists() and _is_standard_output(path):
-        sys.stdout.writelines(rows)
-    elif path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(rows)
-    else:
-        path = path.resolve()  # a link stays one
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path) as file:
-            file.writelines(rows)
-    return len(instances)
-
-
-def _is_standard_output(path: Path) -> bool:
-    return os.path.samestat(path.stat(), os.fstat(1))
 
 
 def json_rows(instances: Instances, vocab: list[str]) -> Iterator[str]:

@@ -27,7 +27,7 @@ from tokenizers.processors import TemplateProcessing
 from bertkit.data.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
 from bertkit.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
 from bertkit.errors import InputError
-from bertkit.files import PARTIAL, publish_dir, read_json, to_json
+from bertkit.files import building_dir, read_json, to_json
 
 Rules = Literal["hugging_face", "google"]
 FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # the ids of all texts in a row, and how many belong to each
@@ -256,13 +256,11 @@ class Tokenizer:
 
     def save(self, directory: Path) -> None:
         """Write the files of a prepared dataset, which name the rules too, in one rename."""
-        partial = directory.with_name(directory.name + PARTIAL)
-        partial.mkdir(exist_ok=True)
-        for name, content in self.files(MAX_LENGTH).items():
-            (partial / name).write_text(content, encoding="utf-8")
-        if self.rules != "hugging_face":
-            (partial / RULES_FILE).write_text(to_json(self.rules), encoding="utf-8")
-        publish_dir(partial, directory)
+        with building_dir(directory) as partial:
+            for name, content in self.files(MAX_LENGTH).items():
+                (partial / name).write_text(content, encoding="utf-8")
+            if self.rules != "hugging_face":
+                (partial / RULES_FILE).write_text(to_json(self.rules), encoding="utf-8")
 
 
 def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> Backend:

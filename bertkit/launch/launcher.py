@@ -1,6 +1,6 @@
 """The launcher: it starts the processes of a host and watches them.
 
-The launcher imports no torch. It hands the settings that it has checked to `python -m bertkit --worker`, each process in
+The launcher imports no torch. It hands the settings that it has checked to `bertkit --worker`, each process in
 a session of its own, and hears from each through a pipe. Whatever goes wrong with one of them, all are killed at once:
 gloo and NCCL cannot be interrupted in the middle of a collective.
 """
@@ -162,7 +162,7 @@ class _Launcher:
                     STORE: "" if store_fd is None else str(store_fd),
                 }  # fmt: skip
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "bertkit", "--worker", self.job["command"]],
+                    world.own_command("--worker", self.job["command"]),
                     env=variables | of_rank,
                     stdin=subprocess.DEVNULL,
                     pass_fds=[job.fileno(), *fds.values(), *([] if store_fd is None else [store_fd])],

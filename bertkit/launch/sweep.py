@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from bertkit.launch import watch
-from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS
+from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, own_command
 
 STOPPED_CODES = (75, INTERRUPTED_CODE)
 
@@ -56,7 +55,7 @@ def run_each(runs: Sequence[SweptRun]) -> int:
             print(f"-- {run.name}", flush=True)
             # in a session of its own, so that a signal of the terminal comes once, from here
             process = subprocess.Popen(
-                [sys.executable, "-m", "bertkit", *run.arguments],
+                own_command(*run.arguments),
                 start_new_session=True,
                 preexec_fn=watch.end_with_parent,
             )

@@ -20,6 +20,7 @@ from typing import IO, NoReturn
 
 from bertkit import errors, signs
 from bertkit.errors import BertkitError, PeerError, StoppedError
+from bertkit.files import write_durably
 from bertkit.launch import hosts, watch, world
 
 LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: their words may tell more of the cause
@@ -202,7 +203,7 @@ class Workers:
         if directory is None or not (directory / "manifest.json").is_file():  # no run's, or not yet
             directory = Path(tempfile.mkdtemp(prefix="bertkit-stacks-"))
         for rank, text in stacks.items():
-            (directory / f"stacks-rank-{rank}.txt").write_text(text, encoding="utf-8")
+            write_durably(directory / f"stacks-rank-{rank}.txt", text)
         return str(directory / "stacks-rank-*.txt")
 
 

@@ -5,12 +5,26 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import bertkit
 from bertkit.errors import InputError
 
+PACKAGE = Path(bertkit.__file__)
+# -P keeps the current directory out of the imports; the package is this very one, wherever it was found
+SAME_BERTKIT = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("bertkit", sys.argv.pop(1))
+sys.modules["bertkit"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["bertkit"])
+sys.path.append(sys.argv.pop(1))
+from bertkit.cli import main
+main()
+"""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED = "interrupted before there was anything to save"
 INTERRUPTED_CODE = 130
@@ -22,6 +36,11 @@ NO_STEP = 0xFFFF0000  # Slurm numbers the steps that no srun made (batch, extern
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed? ?out|NCCL|gloo", re.IGNORECASE
 )
+
+
+def own_command(*arguments: str) -> list[str]:
+    """Give the command line of another process of bertkit; it imports nothing that lies in the current directory."""
+    return [sys.executable, "-P", "-c", SAME_BERTKIT, str(PACKAGE), str(PACKAGE.parents[1]), *arguments]
 
 
 @dataclass(frozen=True)

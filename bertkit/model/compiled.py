@@ -17,6 +17,7 @@ import shutil
 
 import torch
 
+from bertkit.fast import allow_compiler_cache
 from bertkit.model.attention import attend
 from bertkit.model.bert import Encoder, EncoderLayer
 
@@ -36,6 +37,7 @@ def missing_for(device_type: str) -> str | None:
 
 def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
     """Compile the layers of an encoder, when each of them first runs."""
+    allow_compiler_cache()
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)
         layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 Doors:
 
     directory      a run's folder: whose it is, whether it is done, a clean stop
+    outputs        files that a user names to be written, and what may not be lost for them
     rules          which settings may change when a run is resumed
     start          the weights that a run begins with
     task_data      the splits of a task, as features; what share of the examples the model sees

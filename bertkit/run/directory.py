@@ -12,6 +12,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -26,8 +27,8 @@ import yaml
 
 from bertkit import __version__, signs
 from bertkit.errors import InputError
-from bertkit.files import flush, locked, read_json, remove_leftovers, to_json, write_durably
-from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, world_from_environment
+from bertkit.files import flush, folder_for, locked, read_json, remove, remove_leftovers, to_json, write_durably
+from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, newest_checkpoint, world_from_environment
 from bertkit.run import rules as resume_rules
 from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, class_of
 
@@ -36,6 +37,8 @@ FILES_OF_A_RUN = (
     "config.yaml", "manifest.json", "metrics.jsonl", RESULT, "report.html", "predictions.jsonl", "predictions.txt",
     "predictions.json", "nbest_predictions.json", "null_odds.json",
 )  # fmt: skip
+FOLDERS_OF_A_RUN = ("cache", "checkpoints", "model")
+EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # in cache/, with the host and process that writes them
 STDOUT = 1  # a print might be under way
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
@@ -113,6 +116,12 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
                 f"output_dir={directory} exists and holds no run ({', '.join(others[:3])}); choose another one"
             )
         return []
+    for name in FOLDERS_OF_A_RUN:
+        if (directory / name).is_symlink():
+            raise InputError(
+                f"output_dir={directory}: {name} in it is a link, and what is in that folder of a run is replaced and deleted; "
+                "move the folder itself there"
+            )
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or "identity" not in manifest:
         raise InputError(f"output_dir={directory} holds something that is not a run; choose another one")
@@ -160,13 +169,20 @@ def held(
         LockedError: the run is live elsewhere.
     """
     check(directory, identity, rules, allow)
-    directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory):
+    with folder_for(directory), locked(directory):
         changes = check(directory, identity, rules, allow)  # once more: another start may have come first
-        remove_leftovers(directory)
-        remove_leftovers(directory / "cache")
+        remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
+        remove_leftovers(directory / "cache", EPOCHS)
+        is_new = not (directory / "manifest.json").exists()
         write_identity(directory, settings, identity, facts)
-        yield changes
+        try:
+            yield changes
+        except InputError:
+            if is_new and newest_checkpoint(str(directory)) is None:
+                for name in (".lock", *FILES_OF_A_RUN, *FOLDERS_OF_A_RUN):
+                    if os.path.lexists(directory / name):
+                        remove(directory / name)
+            raise
 
 
 def record_changes(

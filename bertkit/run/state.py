@@ -113,7 +113,7 @@ class TrainingState:
 
         def look() -> tuple[Path | None, list[str]]:
             with contextlib.suppress(OSError):  # what cannot be deleted is no checkpoint, and stands in nobody's way
-                remove_leftovers(checkpoint.checkpoints_dir(self.directory))
+                remove_leftovers(checkpoint.checkpoints_dir(self.directory), checkpoint.NAMES)
             return checkpoint.newest_valid(self.directory)
 
         newest, faults = self.ranks.first(look)

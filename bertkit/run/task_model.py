@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -193,16 +194,33 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     """Read the task of the fine-tuning run that a directory is, or lies in; None where there is none.
 
-    A run that was trained on pairs needs them from then on.
+    A run that was trained on pairs needs them from then on. It may be anybody's, so it names nothing to be opened outside of
+    the user's `data_dir`: neither other files nor a dataset of the hub.
     """
     run_dir = run_of(model_dir)
     settings = None if run_dir is None else read_settings(run_dir)
     if run_dir is None or settings is None or settings.get("task") is None:
         return None
-    task: dict[str, Any] = settings["task"]
+    task = _kept_inside(settings["task"])
     corpus = read_manifest(run_dir).get("corpus", {})  # older runs do not say it
     has_pairs = isinstance(corpus, dict) and corpus.get("has_pairs") and task["columns"]["text_pair"] is not None
     return {**task, "needs_pair": True} if has_pairs else task
+
+
+def _kept_inside(task: Any) -> dict[str, Any]:
+    """Leave out of a task's settings what leads outside of a `data_dir`."""
+    if not isinstance(task, dict):
+        return {}
+
+    def inside(names: Any) -> Any:
+        given = [names] if isinstance(names, str) else names if isinstance(names, list) else []
+        return [name for name in given if not (isinstance(name, str) and {"/", "..", "~"} & set(Path(name).parts))]
+
+    kept = {**task, "folders": inside(task.get("folders"))}
+    for group, change in (("files", inside), ("hub", lambda _: None)):
+        if isinstance(task.get(group), dict):
+            kept[group] = {name: change(value) for name, value in task[group].items()}
+    return kept
 
 
 def answer(

@@ -34,6 +34,7 @@ class BenchSettings:
     corpus_megabytes: tuple[int, ...]
     memory_gigabytes: float | None
     output: str | None
+    overwrite: bool
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "max_seq_length", "batch_sequences", "num_texts", "text_megabytes", "rounds")

@@ -13,6 +13,7 @@ class CompareSettings:
 
     runs: tuple[str, ...]
     output: str
+    overwrite: bool
 
     def __post_init__(self) -> None:
         if len(self.runs) < 2:

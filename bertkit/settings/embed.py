@@ -17,6 +17,7 @@ class EmbedSettings:
     model_dir: str
     input: str
     output: str
+    overwrite: bool
     pooling: Literal["mean", "cls", "max"] | None
     normalize: bool | None
     column: str | int | None

@@ -29,6 +29,7 @@ class VerifySettings:
 
     model_dir: str
     output: str | None
+    overwrite: bool
     seed: int
     sequences: int
 

@@ -30,6 +30,7 @@ class PredictSettings:
     text_pair: str | None
     output: str
     carry_input: bool
+    overwrite: bool
     task: TaskConfig | None
     task_changes: dict[str, Any]
     format: PredictFormat | None

@@ -34,6 +34,7 @@ class PrepareSettings:
     merge: tuple[str, ...] | None
     seed: int
     dump: str | None
+    overwrite: bool
     given: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
@@ -48,7 +49,9 @@ class PrepareSettings:
                 "(or take segments=google, for fixed instances)"
             )
         elif self.segments is None:
-            without_effect = [key for key in self.given if key.split(".")[0] in ("masking", "seed", "dump")]
+            without_effect = [
+                key for key in self.given if key.split(".")[0] in ("masking", "seed", "dump", "overwrite")
+            ]
             if without_effect:
                 problems.append(
                     f"{', '.join(without_effect)}: has no effect here, since prepare stores tokens only; add segments=google, "

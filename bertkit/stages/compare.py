@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import InputError
-from bertkit.files import write_durably
 from bertkit.run.comparison import MEANING, Parting, RunRecord, differing, part, read_run
+from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
 from bertkit.view.compare import comparison_page, scores_table, settings_table
 
@@ -25,6 +25,7 @@ def run(settings: CompareSettings) -> None:
     Raises:
         InputError: fewer than two of the directories hold a run, or a file of one is damaged.
     """
+    check_output(settings.output, settings.overwrite)
     records, others = [], []
     for name in dict.fromkeys(os.path.normpath(name) for name in settings.runs):
         found = read_run(Path(name).expanduser())
@@ -49,10 +50,8 @@ def run(settings: CompareSettings) -> None:
     print(f"\n{table.markdown()}" if rows else "\nno settings differ")
     print("".join(f"\n{line}" for line in lines))
     page = comparison_page([(record.name, record.rows) for record in records], lines, [scores, table])
-    output = Path(settings.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(output, page)
-    print(f"page: {output}")
+    write_output(settings.output, page)
+    print(f"page: {settings.output}")
 
 
 def _named(records: Sequence[RunRecord]) -> list[RunRecord]:

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import InputError
-from bertkit.files import PARTIAL, writing
 from bertkit.lines import opened_input
-from bertkit.run.directory import FILES_OF_A_RUN, run_of
 from bertkit.run.embedding import load_embedder
+from bertkit.run.outputs import check_free, opened_output, partial_of
 from bertkit.run.task_model import task_of_texts
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.files.readers import open_inputs
@@ -40,18 +39,19 @@ def run(settings: EmbedSettings) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        _check_free(settings)
+        check_free(settings)
     embed = load_embedder(
         settings.model_dir, settings.pooling, settings.normalize, max_seq_length=settings.max_seq_length,
         device=settings.device, precision=settings.precision, batch_tokens=settings.batch_tokens,
     )  # fmt: skip
     num_texts = num_cut = 0
+    partial: str | None = None
     with opened_input(settings.input) as (stream, num_bytes), contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress("embedding", num_bytes, silent=not to_file, file=sys.stderr))
         try:
             task = task_of_texts(settings.column)
             inputs = open_inputs(shape_of(task), task, stream, Path(settings.input), settings.format, ())
-            write = stack.enter_context(_output(settings.output, embed.dimension))
+            write, partial = stack.enter_context(_output(settings.output, embed.dimension))
             for examples in inputs.chunks:
                 if not num_texts:
                     progress.line(inputs.description)
@@ -66,8 +66,8 @@ def run(settings: EmbedSettings) -> None:
         except InputError as error:
             # the reader's settings are those of a task; here they have names of their own
             message = str(error).replace("task.columns.text", "column").replace("task.format", "format")
-            if to_file and num_texts:
-                message += f"; the {num_texts:,} vectors before it are in {settings.output}{PARTIAL}"
+            if partial is not None and num_texts:
+                message += f"; the {num_texts:,} vectors before it are in {partial}"
             raise InputError(message) from None
     if not num_texts:
         print(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)
@@ -77,29 +77,19 @@ def run(settings: EmbedSettings) -> None:
         print(f"{num_texts:,} vectors of {embed.dimension:,} numbers in {settings.output}", file=sys.stderr)
 
 
-def _check_free(settings: EmbedSettings) -> None:
-    """Refuse to overwrite the input, or what a run wrote of itself."""
-    path = Path(settings.output)
-    if path.is_dir():
-        raise InputError(f"output={path} is a folder; give a file in it")
-    if settings.input != "-" and path.resolve() == Path(settings.input).resolve():
-        raise InputError(f"output={path} is the input; choose another file")
-    if path.name in FILES_OF_A_RUN and run_of(path.parent) == path.parent.resolve():
-        raise InputError(f"output={path} belongs to the run; choose another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-
 @contextlib.contextmanager
-def _output(name: str, dimension: int) -> Iterator[Write]:
-    """Give what writes texts and vectors, in the format of the name's ending."""
+def _output(name: str, dimension: int) -> Iterator[tuple[Write, str | None]]:
+    """Give what writes texts and vectors, in the format of the name's ending, and where they are until all is well."""
     if name == "-":
-        yield lambda texts, vectors: _write_lines(sys.stdout, texts, vectors)
+        yield lambda texts, vectors: _write_lines(sys.stdout, texts, vectors), None
         return
     path = Path(name)
-    with writing(path, is_binary=path.suffix != ".jsonl") as file:
+    with opened_output(path, is_binary=path.suffix != ".jsonl") as file:
         if path.suffix == ".jsonl":
-            yield lambda texts, vectors: _write_lines(file, texts, vectors)
+            yield lambda texts, vectors: _write_lines(file, texts, vectors), partial_of(file)
             return
+        if not file.seekable():
+            raise InputError(f"output={name} is no file, and {path.suffix} goes into files alone; take .jsonl")
         begin = _begin_npy if path.suffix == ".npy" else _begin_parquet
         write, finish = begin(file, dimension)
         num_texts = 0
@@ -110,7 +100,7 @@ def _output(name: str, dimension: int) -> Iterator[Write]:
             num_texts += len(texts)
 
         try:
-            yield counted
+            yield counted, partial_of(file)
         finally:  # also of what there is when something fails
             finish()
             file.seek(0, os.SEEK_END if num_texts else os.SEEK_SET)  # at 0, nothing is kept of a failure

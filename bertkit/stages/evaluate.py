@@ -96,6 +96,11 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     check_metrics(task)
     check_labels(settings.model_dir, opened)
     split = "dev" if settings.split == "auto" else settings.split
+    if settings.task is None and settings.data_dir is None and not {"files", "hub"} & settings.task_changes.keys():
+        raise InputError(
+            f"model_dir={settings.model_dir}: missing value: set data_dir= to the folder of {task.name}, or task.files.{split}=, or "
+            f"task={task.name} for its dataset on the hub; what a run says of it is not opened"
+        )
     source = readers.read_examples(task, settings.data_dir, split, opened.labels or None)
     examples = source.examples
     num_unlabelled = sum(not opened.shape.is_labelled(example) for example in examples)

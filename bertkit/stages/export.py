@@ -55,7 +55,7 @@ def run(settings: ExportSettings) -> None:
             raise InputError(f"output_dir={final} holds another export or something else; choose another one")
         print(f"done already: {final} holds this export")
         return
-    with building_dir(final) as partial:
+    with building_dir(final.resolve()) as partial:
         write_model(model, load_tokenizer(source), partial, more_files)
         result = _compared(settings, partial)
         if settings.google:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.errors import InputError
-from bertkit.files import PARTIAL, writing
 from bertkit.lines import opened_input
-from bertkit.run.directory import FILES_OF_A_RUN, run_of
+from bertkit.run.outputs import check_free, is_stream, opened_output, partial_of
 from bertkit.run.predictor import open_predictor
 from bertkit.run.task_model import Predictor, answer_here
 from bertkit.settings.predict import PredictSettings
@@ -39,12 +38,14 @@ def run(settings: PredictSettings) -> None:
         InputError: the model has no head to predict with, or an input is not what it should be; the lines written
             before are whole, and stay under the partial name of an output file.
     """
+    to_file = settings.output != "-"
+    if to_file:
+        check_free(settings)
     predictor = open_predictor(settings)
     with contextlib.ExitStack() as stack:
         inputs, bytes_read, num_bytes = _inputs(settings, predictor, stack)
         predictor = dataclasses.replace(predictor, shape=inputs.shape)
         output = _Output(settings, predictor, stack)
-        to_file = settings.output != "-"
         progress = stack.enter_context(Progress("predicting", num_bytes, silent=not to_file, file=sys.stderr))
         try:
             for examples in inputs.chunks:
@@ -60,10 +61,9 @@ def run(settings: PredictSettings) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
         except InputError as error:
-            if to_file and output.num_lines:
-                raise InputError(
-                    f"{error}; the {output.num_lines:,} predictions before it are in {settings.output}{PARTIAL}"
-                ) from None
+            if output.partial is not None and output.num_lines:
+                where = f"the {output.num_lines:,} predictions before it are in {output.partial}"
+                raise InputError(f"{error}; {where}") from None
             raise
     if not output.num_lines:
         print(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
@@ -97,21 +97,24 @@ class _Output:
     def __init__(self, settings: PredictSettings, predictor: Predictor, stack: contextlib.ExitStack) -> None:
         self.shape, self.num_lines = predictor.shape, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
+        self.partial: str | None = None
         self.beside: list[tuple[Beside, TextIO]] = []
         if settings.output == "-":
             return
         path = Path(settings.output)
-        if path.is_dir():
-            raise InputError(f"output={settings.output} is a folder; give a file in it")
         places = [
             path.with_suffix(each.name) if each.name.startswith(".") else path.parent / each.name
             for each in self.shape.beside
         ]
-        _check_free(settings, path, places)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.put = stack.enter_context(row_writer(path, predictor.task.label_separator))
+        if is_stream(path):  # which has nothing beside it
+            places = []
+        check_free(settings, places)
+        file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))
+        self.partial = partial_of(file)
+        self.put = stack.enter_context(row_writer(file, path.suffix, predictor.task.label_separator))
         self.beside = [
-            (each, stack.enter_context(writing(place))) for each, place in zip(self.shape.beside, places, strict=True)
+            (each, stack.enter_context(opened_output(place)))
+            for each, place in zip(self.shape.beside, places, strict=False)
         ]
 
     def write(self, examples: list[Any], predictions: list[Any], carried: deque[dict[str, Any]]) -> None:
@@ -133,22 +136,3 @@ def _joined(given: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """Put the fields of an input's row before its prediction; one of the same name, such as a label, as `input_NAME`."""
     kept = {name: value for name, value in given.items() if name not in row or name not in COPIED}
     return {f"input_{name}" if name in row else name: value for name, value in kept.items()} | row
-
-
-def _check_free(settings: PredictSettings, path: Path, beside: list[Path]) -> None:
-    """Refuse to overwrite the input, what a run wrote of itself, or what was written beside another output.
-
-    Raises:
-        InputError: naming the first such file.
-    """
-    in_run = run_of(path.parent) == path.parent.resolve()
-    for target in (path, *beside):
-        if settings.input not in ("-", None) and target.resolve() == Path(str(settings.input)).resolve():
-            raise InputError(f"output={path}: {target} would be written, which is the input; choose another name")
-        if in_run and target.name in FILES_OF_A_RUN:
-            raise InputError(f"output={path}: {target} is written too, and belongs to the run; choose another folder")
-        if target.exists() and not path.exists():
-            raise InputError(
-                f"output={path}: {target} is written beside it, and is there of something else; choose another folder, or "
-                "remove it"
-            )

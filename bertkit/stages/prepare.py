@@ -19,7 +19,7 @@ from typing import Any
 
 from bertkit import __version__
 from bertkit.config import to_mapping
-from bertkit.data import instances, prepared
+from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.corpus import Corpus
 from bertkit.data.encoded_documents import (
@@ -36,6 +36,7 @@ from bertkit.data.statistics import describe, find_faults
 from bertkit.data.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.errors import InputError
 from bertkit.files import UNFINISHED, building_dir, sha256_file
+from bertkit.run.outputs import check_dump, write_dump
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.view.progress import Progress
 
@@ -51,7 +52,7 @@ def run(settings: PrepareSettings) -> None:
     """
     output_dir = Path(settings.output_dir)
     if settings.dump is not None:
-        instances.check_place(settings.dump, output_dir)
+        check_dump(settings.dump, output_dir, settings.overwrite)
     is_new = _merge(settings, output_dir) if settings.merge is not None else _prepare(settings, output_dir)
     if not is_new:
         print(f"done already: {output_dir} holds this {'dataset' if settings.shard is None else 'shard'}")
@@ -61,7 +62,7 @@ def run(settings: PrepareSettings) -> None:
         print(describe(prepared.open_prepared(output_dir)))
         print(f"\nprepared dataset in {output_dir}")
     if settings.dump is not None:
-        count = instances.write_dump(prepared.open_prepared(output_dir), Path(settings.dump))
+        count = write_dump(prepared.open_prepared(output_dir), Path(settings.dump), settings.overwrite)
         print(f"{count:,} instances as JSON lines in {settings.dump}")
 
 
@@ -89,7 +90,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     # A streamed dataset may change, and nothing would show it.
     made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version]
     key = None if settings.corpus.source == "hub" else prepared.fingerprint(made_from)
-    with building_dir(output_dir, key) as partial:
+    with building_dir(output_dir.resolve(), key) as partial:
         work = partial / UNFINISHED
         (work / FOLDER).mkdir(parents=True, exist_ok=True)
         if not (work / "tokenizer").exists():
@@ -121,7 +122,7 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
     files = [path for shard in shards for path in shard.files()]
     if prepared.is_there(output_dir, prepared.FORMAT, facts, lambda: text_sha256_of_files(files)):
         return False
-    with building_dir(output_dir) as partial:
+    with building_dir(output_dir.resolve()) as partial:
         shutil.copytree(shards[0].directory / "tokenizer", partial / "tokenizer")
         facts = _write_dataset(settings, facts, first["corpus"]["has_document_breaks"], files, partial)
         prepared.write_manifest(partial, facts)
@@ -131,7 +132,7 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
 def _identity(settings: PrepareSettings) -> Facts:
     """The settings that shape the result, whatever the place of the files."""
     identity = to_mapping(settings)
-    for key in ("output_dir", "strict", "dump", "num_workers", "num_cached_words", "merge"):
+    for key in ("output_dir", "strict", "dump", "overwrite", "num_workers", "num_cached_words", "merge"):
         del identity[key]
     if settings.shard is None:
         for key in ONLY_OF_A_SHARD:

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import InputError
-from bertkit.files import to_json, write_durably
+from bertkit.files import to_json
 from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.parity import certificate
 from bertkit.interop.parity.comparison import certify
+from bertkit.run.outputs import check_output, is_stream, write_output
 from bertkit.settings.export import VerifySettings
 
 
@@ -21,9 +21,11 @@ def run(settings: VerifySettings) -> dict[str, Any]:
     files must still be right.
     """
     directory = resolve_model_dir(settings.model_dir)
-    if settings.output is not None and Path(settings.output).is_dir():
-        raise InputError(f"output={settings.output} is a directory; name a file")
-    known = [directory / "parity.json", *([Path(settings.output)] if settings.output else [])]
+    known = [directory / "parity.json"]
+    if settings.output is not None:
+        check_output(settings.output, overwrite=True)  # a certificate is compared with, and then written anew
+        if not settings.overwrite and not is_stream(Path(settings.output)):
+            known.append(Path(settings.output))
     certified = [certificate.read_certificate(path) for path in known if path.is_file()]
     result = certify(directory, settings.seed, settings.sequences)
     changed = sorted({name for before in certified for name in certificate.changes(before, result)})
@@ -38,7 +40,6 @@ def run(settings: VerifySettings) -> dict[str, Any]:
         print(summary, file=sys.stderr)
     else:
         if not changed:
-            Path(settings.output).parent.mkdir(parents=True, exist_ok=True)
-            write_durably(Path(settings.output), to_json(result))
+            write_output(settings.output, to_json(result))
         print(summary)
     return result

@@ -39,6 +39,7 @@ MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
+NAMES = r"step-\d+"  # of the checkpoints in their folder
 _known_damaged: set[Path] = set()  # found by this process, which resumed from an older one
 SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
 
@@ -148,7 +149,7 @@ def save(
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
         with contextlib.suppress(OSError):  # what stays is in nobody's way, or the next lines say so
-            files.remove_leftovers(directory)
+            files.remove_leftovers(directory, NAMES)
         files.require_space(directory, need)
         partial.mkdir()
 

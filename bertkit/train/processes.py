@@ -22,6 +22,7 @@ from accelerate import Accelerator as Accelerator  # its one home; also for anno
 
 from bertkit import signs
 from bertkit.errors import InputError
+from bertkit.files import write_durably
 
 T = TypeVar("T")
 
@@ -171,7 +172,7 @@ class Ranks:
 
         def write() -> tuple[str, str]:
             token = secrets.token_hex(8)
-            place.write_text(token)
+            write_durably(place, token)
             return token, socket.gethostname()
 
         token, host = self.first(write)

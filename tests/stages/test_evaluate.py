@@ -352,6 +352,7 @@ def test_googles_alignment_reaches_every_command(
             f"task.spans.alignment={alignment}",
             f"input={tmp_path / 'in.jsonl'}",
             f"output={tmp_path / 'out.jsonl'}",
+            "overwrite=true",
         ]
         assert run(["predict", f"model_dir={finder}", *task, *more]) == 0
         rows[alignment] = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -53,7 +53,20 @@ def predict(model: Path, name: Path, content: str, *more: str) -> list[dict[str,
     """Write an input, predict, and read the output beside it."""
     name.write_text(content, encoding="utf-8", newline="")
     output = name.with_name("out.jsonl")
-    assert run(["predict", f"model_dir={model}", f"input={name}", f"output={output}", "device=cpu", *more]) == 0
+    assert (
+        run(
+            [
+                "predict",
+                f"model_dir={model}",
+                f"input={name}",
+                f"output={output}",
+                "overwrite=true",
+                "device=cpu",
+                *more,
+            ]
+        )
+        == 0
+    )
     assert not list(name.parent.glob("*.partial"))
     return read(output)
 
@@ -417,7 +430,7 @@ REFUSALS = [
     ("sequence", "in.txt", b"kan\nStra\xdfe\n", [], "in.txt:2: not UTF-8 (byte 0xdf at column 5)"),
     ("sequence", "in.txt", "kan\0\n", [], "in.txt:1: not text (a zero byte at column 4)"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
-    ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another name"),
+    ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another file"),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
     (
         "sequence",
@@ -506,7 +519,7 @@ def test_rows_with_gaps_and_empty_ones_have_a_line(
 
 
 def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither those of a run, nor what was written beside another output; a repetition may."""
+    """Neither those of a run, nor what is there already, unless it is said."""
     run_dir, other = tmp_path / "run", tmp_path / "other"
     for folder in (run_dir, other):
         folder.mkdir()
@@ -518,7 +531,7 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
     for output, line in (
         (run_dir / "test.jsonl", "predictions.json is written too, and belongs to the run; choose another folder"),
         (run_dir / "metrics.jsonl", "metrics.jsonl is written too, and belongs to the run"),
-        (other / "test.jsonl", "predictions.json is written beside it, and is there of something else"),
+        (other / "test.jsonl", "predictions.json is there already; choose another file, or set overwrite=true"),
     ):
         assert run(["predict", *given, f"output={output}"]) == 2
         said = capsys.readouterr().err
@@ -526,8 +539,8 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
         assert said.count("\n") == 1
         assert (output.parent / "predictions.json").read_text() == "{}"
         assert not output.exists()
-    for _ in range(2):
-        assert run(["predict", *given, f"output={tmp_path / 'new' / 'test.jsonl'}"]) == 0
+    for more, code in ([], 0), ([], 2), (["overwrite=true"], 0):
+        assert run(["predict", *given, f"output={tmp_path / 'new' / 'test.jsonl'}", *more]) == code
 
 
 @pytest.mark.slow

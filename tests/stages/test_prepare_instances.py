@@ -100,7 +100,7 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.Ca
     ):
         assert change in said.err
     assert google(corpus, tmp_path / "other", f"dump={tmp_path}") == 2
-    assert f"dump={tmp_path} is a directory; expected a file to write" in capsys.readouterr().err
+    assert f"dump={tmp_path} is a folder above output_dir=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.Ca
         ("data/train.jsonl", "lies in output_dir="),
         ("data", "lies in output_dir="),
         ("there/../data/deep/er.jsonl", "lies in output_dir="),
-        ("corpus.txt", "exists and holds something else than instances; choose another file"),
+        ("corpus.txt", "is there already; choose another file, or set overwrite=true to replace it"),
         ("corpus.txt/dump.jsonl", "corpus.txt is a file; expected a folder to write to"),
-        ("there", "is a directory; expected a file to write"),
+        ("there", "is a folder; give a file in it"),
         ("", "dump= is empty; expected a file to write"),
     ],
 )
@@ -134,13 +134,17 @@ def test_a_dump_above_the_dataset(corpus: Path, tmp_path: Path, capsys: pytest.C
     assert "is a folder above output_dir=" in capsys.readouterr().err
 
 
-def test_a_dump_is_written_anew_through_a_link_and_into_a_pipe(corpus: Path, tmp_path: Path) -> None:
+def test_a_dump_is_replaced_when_it_may_be_and_goes_into_a_pipe(corpus: Path, tmp_path: Path) -> None:
     assert google(corpus, tmp_path / "data", f"dump={tmp_path / 'new' / 'dump.jsonl'}") == 0
     expected = (tmp_path / "new" / "dump.jsonl").read_bytes()
-    (tmp_path / "link").symlink_to(tmp_path / "new" / "dump.jsonl")
+    dump = f"dump={tmp_path / 'new' / 'dump.jsonl'}"
+    assert google(corpus, tmp_path / "data", dump) == 0  # the same lines
     (tmp_path / "new" / "dump.jsonl").write_bytes(expected[:1000])
-    assert google(corpus, tmp_path / "data", f"dump={tmp_path / 'link'}") == 0
-    assert (tmp_path / "link").is_symlink()
+    (tmp_path / "link").symlink_to(tmp_path / "new" / "dump.jsonl")
+    assert google(corpus, tmp_path / "data", dump) == 2
+    assert google(corpus, tmp_path / "data", f"dump={tmp_path / 'link'}", "overwrite=true") == 2
+    assert (tmp_path / "new" / "dump.jsonl").read_bytes() == expected[:1000]
+    assert google(corpus, tmp_path / "data", dump, "overwrite=true") == 0
     assert (tmp_path / "new" / "dump.jsonl").read_bytes() == expected
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "read").open("wb") as read:

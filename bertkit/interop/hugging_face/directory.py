@@ -52,7 +52,7 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
             others.append("a model of another class")
         if others:
             raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
-    with building_dir(final) as partial:
+    with building_dir(final.resolve()) as partial:
         write_model(model, tokenizer, partial)
     return final
 

@@ -15,11 +15,11 @@ import csv
 import itertools
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
-
-from bertkit.files import PARTIAL, flush, writing
 
 Write = Callable[[Sequence[Mapping[str, Any]]], None]  # a chunk of rows
 ROWS_AT_ONCE = 8192
@@ -27,23 +27,22 @@ _NO_CELL = re.compile(r"[\t\r\n]+")
 
 
 @contextlib.contextmanager
-def row_writer(path: Path, separator: str) -> Iterator[Write]:
-    """Give what writes rows to a file, chunk by chunk; the file stands under its name at the end, until then as `.partial`.
+def row_writer(file: Any, ending: str, separator: str) -> Iterator[Write]:
+    """Give what writes rows to an open file, chunk by chunk; to a binary one for parquet, else of text.
 
     Args:
-        path: whose ending says how.
+        file: where to.
+        ending: of its name, which says how.
         separator: what parts several labels in a cell.
     """
-    match path.suffix.lower():
+    match ending.lower():
         case ".csv" | ".tsv":
-            with writing(path) as file:
-                yield _delimited(file, path.suffix.lower() == ".tsv", separator)
+            yield _delimited(file, ending.lower() == ".tsv", separator)
         case ".parquet":
-            with _parquet(path) as write:
+            with _parquet(file) as write:
                 yield write
         case _:
-            with writing(path) as file:
-                yield lambda rows: write_lines(file, rows)
+            yield lambda rows: write_lines(file, rows)
 
 
 def write_lines(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -95,25 +94,31 @@ def _cell(value: Any, separator: str) -> str:
 
 
 @contextlib.contextmanager
-def _parquet(path: Path) -> Iterator[Write]:
-    """Write JSON lines first, since only the last row shows the types of all, and then the file from them."""
+def _parquet(file: Any) -> Iterator[Write]:
+    """Write JSON lines first, since only the last row shows the types of all, and then the file from them.
+
+    After an error the file has those lines.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
-    lines, schema = path.with_name(path.name + PARTIAL), pa.schema([])
+    schema = pa.schema([])
+    folder = Path(file.name).parent if isinstance(file.name, str) else None
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as lines:
 
-    def write(rows: Sequence[Mapping[str, Any]]) -> None:
-        nonlocal schema
-        plain = [json.loads(json.dumps(row)) for row in rows]  # tuples as lists
-        schema = pa.unify_schemas([schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
-        write_lines(file, plain)
+        def write(rows: Sequence[Mapping[str, Any]]) -> None:
+            nonlocal schema
+            plain = [json.loads(json.dumps(row)) for row in rows]  # tuples as lists
+            schema = pa.unify_schemas([schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
+            write_lines(lines, plain)
 
-    with lines.open("w", encoding="utf-8", newline="\n") as file:
-        yield write
-    built = path.with_name(f"{path.name}.building{PARTIAL}")
-    with lines.open(encoding="utf-8") as file, parquet.ParquetWriter(built, schema) as table:
-        for chunk in iter(lambda: list(itertools.islice(file, ROWS_AT_ONCE)), []):
-            table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=schema))
-    built.replace(path)
-    lines.unlink()
-    flush(path.parent)
+        try:
+            yield write
+        except BaseException:
+            lines.seek(0)
+            shutil.copyfileobj(lines.buffer, file)
+            raise
+        lines.seek(0)
+        with parquet.ParquetWriter(file, schema) as table:
+            for chunk in iter(lambda: list(itertools.islice(lines, ROWS_AT_ONCE)), []):
+                table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=schema))

@@ -1,0 +1,132 @@
+"""Nothing is left behind: no folder after a refusal, no half of a file on a full disk, no process."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cases import Case, check
+
+from bertkit.cli import run
+from bertkit.errors import InputError
+from bertkit.files import building_dir
+from bertkit.launch.world import PACKAGE
+from bertkit.run.directory import held
+from bertkit.run.rules import PRETRAIN
+
+CASES = [
+    Case("pretrain without data", ["pretrain", "data_dir=none", "output_dir=runs/a/b", "steps=2", "device=cpu"],
+         "none: no such directory"),
+    Case("pretrain of too many processes", ["pretrain", "data_dir={shared}/data", "output_dir=runs/a", "steps=2", "model=tiny",
+         "batch.sequences=1", "launch.num_processes=2", "schedule.warmup_steps=1", "device=cpu"], "batch.sequences"),
+    Case("finetune on nothing", ["finetune", "task=sequence", "data_dir={here}", "model_dir={shared}/run",
+                                 "output_dir=runs/a", "device=cpu"], "no train file"),
+    Case("export of a head that is not there", ["export", "model_dir={shared}/run", "head=task", "output_dir=a/b"],
+         "has no task head"),
+    Case("prepare of nothing", ["prepare", "corpus.path=empty.txt", "output_dir=a/b"], "no text", files={"empty.txt": ""}),
+    Case("predict of a broken row", ["predict", "model_dir={shared}/tuned", "input=in.jsonl", "output=a/b/o.jsonl",
+                                     "device=cpu"], "in.jsonl:1", files={"in.jsonl": "{\n"}),
+    Case("embed of a broken row", ["embed", "model_dir={shared}/run", "input=in.jsonl", "output=a/b/o.npy", "device=cpu"],
+         "in.jsonl:1", files={"in.jsonl": "{\n"}),
+    Case("evaluate of nothing", ["evaluate", "model_dir={shared}/run", "data_dir=none", "device=cpu"], "no such directory"),
+]  # fmt: skip
+QUICK = ("prepare of nothing", "predict of a broken row", "embed of a broken row")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[] if case.name in QUICK else [pytest.mark.slow]) for case in CASES],
+)
+def test_a_refusal_leaves_nothing(case: Case, python: Path, tmp_path: Path, shared: Path) -> None:
+    check(case, python, tmp_path, shared)
+
+
+def test_a_run_that_is_refused_after_its_folder_was_made_leaves_none(tmp_path: Path) -> None:
+    def begin(directory: Path, with_checkpoint: bool) -> None:
+        with held(directory, {}, {"steps": 1}, {}, PRETRAIN, []):
+            (directory / "cache").mkdir()
+            if with_checkpoint:
+                (directory / "checkpoints" / "step-00000001").mkdir(parents=True)
+            raise InputError("refused")
+
+    for name, is_there in (("a/b", False), ("c", True)):
+        with pytest.raises(InputError, match="refused"):
+            begin(tmp_path / name, is_there)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c"]
+    assert (tmp_path / "c" / "manifest.json").is_file()
+    (tmp_path / "d").mkdir()  # was there before
+    with pytest.raises(InputError, match="refused"):
+        begin(tmp_path / "d", False)
+    assert list((tmp_path / "d").iterdir()) == []
+
+
+def test_a_build_that_fails_takes_the_folders_above_with_it(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+
+    def fail(final: Path) -> None:
+        with building_dir(final):
+            raise InputError("refused")
+
+    for final in (tmp_path / "a" / "b" / "c", tmp_path / "there" / "b" / "c"):
+        with pytest.raises(InputError, match="refused"):
+            fail(final)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_a_file_that_may_not_grow_leaves_no_half(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("kan lon\n" * 400)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for command, model, name in (
+        ("predict", "tuned", "o.jsonl"),
+        ("embed", "run", "o.npy"),
+        ("embed", "run", "o.parquet"),
+    ):
+        given = [f"model_dir={shared / model}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out' / name}"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            code = run([command, *given, "device=cpu"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert (code, said) == (4, f"error: {tmp_path / 'out' / name}: File too large")
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_is_killed_while_its_systems_start_leaves_no_process(shared: Path, tmp_path: Path) -> None:
+    mark = f"BERTKIT_TEST_MARK={tmp_path}"
+    name, value = mark.split("=")
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parents[1]), name: value}
+    command = [sys.executable, "-m", "bertkit", "bench", "what=predict", "model=tiny", f"data_dir={shared / 'data'}",
+               "num_texts=2", "max_seq_length=16", "device=cpu"]  # fmt: skip
+
+    def ours() -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                found += [int(path.parent.name)] if mark.encode() in path.read_bytes().split(b"\0") else []
+            except OSError:
+                continue
+        return found
+
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 120
+        while len(ours()) < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(ours()) >= 3
+        os.kill(process.pid, signal.SIGKILL)
+    until = time.monotonic() + 60
+    while ours() and time.monotonic() < until:
+        time.sleep(0.5)
+    left = ours()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
