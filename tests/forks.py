@@ -173,6 +173,8 @@ def work(arguments: list[str]) -> None:
 
     import bertkit.cli
 
+    if arguments[0] == "-P":  # whatever lies in the current directory, all is imported
+        arguments = arguments[1:]
     if arguments[:2] == ["-m", "bertkit"]:
         sys.argv = ["bertkit", *arguments[2:]]
         bertkit.cli.main()

@@ -1,7 +1,8 @@
 """The files that a user names to be written: `output=` of many commands, and `dump=`.
 
 Standard output, pipes and devices are written to as they are. A file stands under its name when it is whole. One that is
-there already is somebody's: it is replaced with `overwrite=true` alone, and never through a link.
+there already is somebody's, unless bertkit wrote it, which an attribute of the file says where the file system has some:
+it is replaced with `overwrite=true` alone, and never through a link.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from bertkit.errors import InputError
 from bertkit.files import folder_for, is_of_disk, writing
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
+OURS = "user.bertkit"  # the attribute of what bertkit wrote
+
 
 def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
     """Refuse a name that cannot be written, or that holds what would be lost; an empty file holds nothing.
@@ -37,8 +40,14 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
         return
     if path.is_symlink():
         raise InputError(f"{setting}={name} is a link to {os.readlink(path)}, which is there; give the file itself")
-    if path.stat().st_size and not overwrite:
+    if path.stat().st_size and not overwrite and not _is_ours(path):
         raise InputError(f"{setting}={name} is there already; choose another file, or set overwrite=true to replace it")
+
+
+def _is_ours(path: Path) -> bool:
+    with contextlib.suppress(OSError, AttributeError):
+        return os.getxattr(path, OURS) == b"1"
+    return False
 
 
 def is_stream(path: Path) -> bool:
@@ -70,6 +79,8 @@ def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]
         path = path.resolve()  # a link to nothing yet stays one
         with folder_for(path.parent), writing(path, is_binary=is_binary) as file:
             yield file
+        with contextlib.suppress(OSError, AttributeError):
+            os.setxattr(path, OURS, b"1")
         return
     number = _open_number(path)
     sys.stdout.flush()
