@@ -41,7 +41,7 @@ def make(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, *runs: Path | str) -> str:
     capsys.readouterr()
-    assert run(["compare", *map(str, runs), f"output={tmp_path / 'page.html'}"]) == 0
+    assert run(["compare", *map(str, runs), f"output={tmp_path / 'page.html'}", "overwrite=true"]) == 0
     return capsys.readouterr().out
 
 
