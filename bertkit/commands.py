@@ -170,12 +170,10 @@ def _call(command: str, settings: Mapping[str, Any]) -> Run:
     if command == "evaluate":
         return Run(None, None, found or {})
     directory = Path(checked.output_dir).absolute()
-    scores = directory / "eval.json"
-    return Run(
-        directory,
-        {"prepare": None, "export": directory}.get(command, directory / "model"),
-        json.loads(scores.read_text(encoding="utf-8")) if command in TRAINING else {},
-    )
+    if command not in TRAINING:
+        return Run(directory, directory if command == "export" else None, {})
+    scores = json.loads((directory / "eval.json").read_text(encoding="utf-8"))
+    return Run(directory, directory / "model", scores)
 
 
 @contextlib.contextmanager

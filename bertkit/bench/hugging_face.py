@@ -19,6 +19,7 @@ from bertkit.bench.workload import Batches, Ready, System, Workload, embedding, 
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
 from bertkit.fast import allow_compiler_cache
+from bertkit.interop.exports.sentence_transformers import read_pooling
 
 WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
 Inputs = dict[str, Tensor]
@@ -94,7 +95,8 @@ def embed(workload: Workload, system: System) -> Ready:
     path, shared = str(workload.model_dir), {"device": workload.device, "model_kwargs": {"dtype": dtype}}
     _transformers()
     model = sentence_transformers.SentenceTransformer(path, **shared)
-    if len(model) < 2 or model[1].get_config_dict().get("pooling_mode", "mean") != "mean":
+    pooling = read_pooling(workload.model_dir)
+    if pooling is not None and pooling.mode != "mean":
         raise InputError(
             f"model_dir={path}: bench compares encoders that take the mean of all tokens; give another one"
         )

@@ -21,7 +21,7 @@ from bertkit.errors import InputError
 from bertkit.files import folder_for, is_of_disk, writing
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
-OURS = "user.bertkit"  # the attribute of what bertkit wrote
+OURS = "user.bertkit"  # the attribute of what bertkit wrote: its size and time, so that an edited file is its editor's
 
 
 def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
@@ -46,8 +46,13 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
 
 def _is_ours(path: Path) -> bool:
     with contextlib.suppress(OSError, AttributeError):
-        return os.getxattr(path, OURS) == b"1"
+        return os.getxattr(path, OURS) == _state(path)
     return False
+
+
+def _state(path: Path) -> bytes:
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns}".encode()
 
 
 def is_stream(path: Path) -> bool:
@@ -80,7 +85,7 @@ def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]
         with folder_for(path.parent), writing(path, is_binary=is_binary) as file:
             yield file
         with contextlib.suppress(OSError, AttributeError):
-            os.setxattr(path, OURS, b"1")
+            os.setxattr(path, OURS, _state(path))
         return
     number = _open_number(path)
     sys.stdout.flush()

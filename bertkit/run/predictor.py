@@ -77,8 +77,7 @@ class LoadedPredictor:
         Args:
             inputs: a text, a pair `(text, text_pair)` or `(question, context)`, or a row: a mapping of columns to values,
                 as in a file that `predict` reads. A tagger finds the entities of a text, with their characters; within a
-                list it also takes a list of words. Or many of these: a list, a
-                `datasets.Dataset`, a pandas frame.
+                list it also takes a list of words. Or many of these: a list, a `datasets.Dataset`, a pandas frame.
 
         Returns:
             A mapping for each input, in their order, as `predict` writes it; the mapping alone for one text, pair or row.
@@ -131,9 +130,7 @@ class LoadedPredictor:
         stream = cast(io.BufferedReader, io.BufferedReader(io.BytesIO(lines.encode())))
         labels = tuple(predictor.labels)
         found = open_inputs(predictor.shape, task, stream, Path("inputs"), "jsonl", labels)
-        predictor = dataclasses.replace(
-            predictor, shape=found.shape
-        )  # of a tagger what reads running text, where it is given
+        predictor = dataclasses.replace(predictor, shape=found.shape)  # a tagger reads running text by another one
         for examples in found.chunks:
             yield predictor, examples, list(make_features(task, examples, predictor.tokenizer, labels, found.shape))
 

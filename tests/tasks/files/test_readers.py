@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from task_configs import task_config
-from task_files import EXPECTED, OWN, read, rows, write
+from task_files import EXPECTED, OWN, check_fault, read, rows, write
 
 from bertkit.errors import InputError
 from bertkit.tasks.files.readers import read_examples
@@ -62,9 +62,4 @@ FAULTS = [
 
 @pytest.mark.parametrize(("task", "name", "split", "text", "message"), FAULTS)
 def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    write(tmp_path, name, text)
-    with pytest.raises(InputError) as caught:
-        read(tmp_path, task, split)
-    assert str(caught.value).startswith(f"{tmp_path}{message.format(tmp_path)}")
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
+    check_fault(tmp_path, task, name, split, text, message)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from task_files import read, write
+from task_files import check_fault, read, write
 
-from bertkit.errors import InputError
 from bertkit.tasks.spans import Answer, SpanExample
 
 CONTEXT = "Normandy is in France. 😀 é France"
@@ -80,9 +79,4 @@ FAULTS = [
 
 @pytest.mark.parametrize(("task", "name", "split", "text", "message"), FAULTS)
 def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    write(tmp_path, name, text)
-    with pytest.raises(InputError) as caught:
-        read(tmp_path, task, split)
-    assert str(caught.value).startswith(f"{tmp_path}{message.format(tmp_path)}")
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
+    check_fault(tmp_path, task, name, split, text, message)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from task_configs import task_config
-from task_files import EXPECTED, OWN, RECORDS, SWAG_HEADER, read, rows, tagged, write
+from task_files import EXPECTED, OWN, RECORDS, SWAG_HEADER, check_fault, read, rows, tagged, write
 
 from bertkit.errors import InputError
 from bertkit.tasks.choice import ChoiceExample
@@ -201,9 +201,4 @@ FAULTS = [
 
 @pytest.mark.parametrize(("task", "name", "split", "text", "message"), FAULTS)
 def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    write(tmp_path, name, text)
-    with pytest.raises(InputError) as caught:
-        read(tmp_path, task, split)
-    assert str(caught.value).startswith(f"{tmp_path}{message.format(tmp_path)}")
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
+    check_fault(tmp_path, task, name, split, text, message)
