@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import commands, signs
-from bertkit.errors import BertkitError, InputError, PeerError, StoppedError, StorageError
+from bertkit.errors import MAX_FINDINGS, BertkitError, InputError, PeerError, StoppedError, StorageError, say, shown
 from bertkit.launch import launcher, world
 from bertkit.settings import words
 from bertkit.settings.help import COMMANDS, command_help, info, usage
@@ -54,13 +54,31 @@ class _Given:
 def main() -> None:
     """Run one command and exit with its code."""
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that are started import nothing that lies in the current directory
+    for number in (0, 1, 2):  # what is closed is nobody's, else a file of the command would take its place
+        while not _is_open(number):
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.exit(_fail("standard output is closed; give it a reader or a file, or > /dev/null", StorageError.exit_code))
     try:
         code = _work() if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed at the end
         code = world.READER_LEFT_CODE
+    except OSError as error:
+        code = _report(error)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed at the end
     sys.exit(code)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def run(arguments: list[str]) -> int:
@@ -71,7 +89,7 @@ def run(arguments: list[str]) -> int:
         debug = launcher.shows_tracebacks = "--debug" in given.options
         answer = _answer(given)
         if answer is not None:
-            print(answer)
+            say(*answer.split("\n"))
             return 0 if SPOKEN & {*given.options, *given.values} or not arguments else 2
         if "-m" in given.options:
             return _sweep(given)
@@ -93,7 +111,10 @@ def run(arguments: list[str]) -> int:
 
 def _work() -> int:
     """Do, as one of several processes, what the launcher says; tell it how that ended."""
-    job = launcher.take_job()
+    try:
+        job = launcher.take_job()
+    except InputError as error:
+        return _report(error)
     try:
         settings = commands.built(job["command"], job["settings"])
         with _loaded(job["command"], settings) as page:
@@ -172,7 +193,7 @@ def _print(composed: dict[str, Any]) -> int:
     composed.pop("given", None)
     if not composed.get("task_changes"):
         composed.pop("task_changes", None)
-    print(yaml.safe_dump(composed, sort_keys=False), end="")
+    say(*yaml.safe_dump(composed, sort_keys=False).splitlines())
     return 0
 
 
@@ -198,7 +219,7 @@ def _loaded(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
 def _ended(command: str, found: Any) -> int:
     """Print what a command found, unless its page did; give the exit code."""
     if command == "evaluate" and found is not None:
-        print(json.dumps(found, indent=2))
+        say(*json.dumps(found, indent=2).split("\n"))
     return 1 if command == "verify" and not found["within_tolerance"] else 0
 
 
@@ -232,7 +253,7 @@ def _sweep(given: _Given) -> int:
     for name, overrides in combinations(given.command, given.words[1:], given.config_dir):
         composed = commands.composed(given.command, overrides, given.config_dir, given.config)
         if "--cfg" in given.values:
-            print(f"# {name}")
+            say(f"# {name}")
             _print(composed)
             continue
         output_dir = getattr(
@@ -249,7 +270,7 @@ def _report(error: BaseException) -> int:
         return _fail(world.INTERRUPTED, world.INTERRUPTED_CODE)
     if isinstance(error, StoppedError):
         if not signs.fail(error.exit_code, str(error)) and _is_main():
-            print(error, flush=True)
+            say(error)
         return error.exit_code
     from bertkit.files import DISK_ERRORS  # not before: a stop may come while it is being imported
 
@@ -258,14 +279,14 @@ def _report(error: BaseException) -> int:
     if isinstance(error, OSError):
         code = StorageError.exit_code if error.errno in DISK_ERRORS else InputError.exit_code
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}", code)
-    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return _fail(shown(f"{where}{error.strerror or error}"), code)
+    message = shown(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if signs.fail(INTERNAL_FAULT, message):
         return INTERNAL_FAULT
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
         return _fail(f"another process of the run was lost ({message})", PeerError.exit_code)
     # said by every process that it happens to: the others only know that this one was lost
-    print(f"error: {message}; this is a fault of bertkit, --debug shows where", file=sys.stderr)
+    say(f"error: {message}; this is a fault of bertkit, --debug shows where", file=sys.stderr)
     return INTERNAL_FAULT
 
 
@@ -274,8 +295,10 @@ def _fail(message: str, code: int) -> int:
     is_main = _is_main()
     if not signs.fail(code, message) and (is_main or world.is_first_of_host()):
         where = "" if is_main else f" (on {socket.gethostname()})"
-        for line in message.split("\n"):
-            print(f"error{where}: {line}", file=sys.stderr)
+        lines = message.split("\n")
+        more = [f"and {len(lines) - MAX_FINDINGS:,} more"] if len(lines) > MAX_FINDINGS else []
+        with contextlib.suppress(OSError):  # nobody can be told
+            say(*(f"error{where}: {line}" for line in [*lines[:MAX_FINDINGS], *more]), file=sys.stderr)
     return code
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit import hub
 from bertkit.errors import InputError
 from bertkit.launch import launcher, watch, world
 
@@ -224,7 +225,10 @@ def built(command: str, mapping: dict[str, Any]) -> Any:
     from bertkit.config import build
     from bertkit.settings.schemas import SCHEMAS
 
-    return build(SCHEMAS[command], mapping)
+    settings: Any = build(SCHEMAS[command], mapping)
+    if isinstance(getattr(settings, "model_dir", None), str):
+        hub.check_model(settings.model_dir, "model_dir")
+    return settings
 
 
 def runs_elsewhere(command: str, settings: Any) -> bool:

@@ -61,6 +61,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
+PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
+
+
 def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
     """Build the dataclass `schema` from a plain mapping, with every type and key checked.
 
@@ -70,7 +73,7 @@ def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
     errors: list[str] = []
     value = _build_dataclass(schema, mapping, "", errors)
     if errors:
-        raise InputError("\n".join(dict.fromkeys(errors)))
+        raise InputError(*dict.fromkeys(errors))
     return value  # type: ignore[no-any-return]
 
 
@@ -124,12 +127,12 @@ def _build_dataclass(schema: Any, mapping: Any, path: str, errors: list[str]) ->
     try:
         return schema(**values)
     except InputError as error:
-        errors.extend(str(error).split("\n"))
+        errors.extend(error.args)
         return None
 
 
 def _convert(annotation: Any, value: Any, path: str, errors: list[str]) -> Any:
-    if value == "???":
+    if value == "???" or (value == "" and path in PLACES):
         errors.append(f"missing value: set {path}=")
         return None
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import signs
-from bertkit.errors import InputError, LockedError, StorageError
+from bertkit.errors import InputError, LockedError, StorageError, in_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +54,7 @@ def sha256_file(path: Path) -> str:
 
 def to_json(value: Any) -> str:
     """Write JSON the one way used for every file: indented, keys in their order, a newline at the end."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return in_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def read_json(path: Path) -> Any:

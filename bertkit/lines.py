@@ -54,6 +54,8 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
     Raises:
         InputError: there is no such file, or it is a folder.
     """
+    if name == "-" and sys.stdin is None:
+        raise InputError("input=-: standard input is closed; give a file, or a text through a pipe")
     if name == "-":
         yield cast(io.BufferedReader, sys.stdin.buffer), None
         return

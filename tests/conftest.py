@@ -155,6 +155,41 @@ def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+TINY_SHAPE = (
+    "model=tiny",
+    "model.hidden_size=26",
+    "model.num_hidden_layers=1",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=37",
+    "model.max_position_embeddings=32",
+)
+TINY_PRETRAIN = (
+    "steps=2",
+    "schedule.warmup_steps=1",
+    "batch.sequences=4",
+    "segments.max_seq_length=32",
+    "device=cpu",
+    *TINY_SHAPE,
+)
+TINY_FINETUNE = ("task=sequence", "num_epochs=1", "batch.sequences=8", "device=cpu", "task.max_seq_length=32")
+
+
+@pytest.fixture(scope="session")
+def tiny_runs(prepared_dir: Path) -> Path:
+    """A folder with `data` (prepared), `pre` (pretrained), `task` (train.tsv, dev.tsv) and `fine` (fine-tuned on it)."""
+    from bertkit.cli import run
+
+    folder = prepared_dir.parent
+    (folder / "task").mkdir()
+    for name, count in (("train", 16), ("dev", 8)):
+        rows = [f"{'kan lon' if n % 3 else 'mir rur'} ten\t{'ab'[n % 2]}\n" for n in range(count)]
+        (folder / "task" / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows))
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={folder / 'pre'}", *TINY_PRETRAIN]) == 0
+    task = [f"model_dir={folder / 'pre'}", f"data_dir={folder / 'task'}", f"output_dir={folder / 'fine'}"]
+    assert run(["finetune", *task, *TINY_FINETUNE]) == 0
+    return folder
+
+
 def small_config(vocab_size: int = 131, dropout: float = 0.0, **changes: Any) -> BertConfig:
     config = BertConfig(
         hidden_size=HIDDEN,

@@ -26,7 +26,7 @@ from bertkit.bench.rounds import measure
 from bertkit.bench.scaling import compare_memory, compare_scaling
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, make_workload
 from bertkit.config import to_mapping
-from bertkit.errors import ParityError
+from bertkit.errors import ParityError, say
 from bertkit.files import to_json
 from bertkit.launch.world import own_command
 from bertkit.run.outputs import check_output, write_output
@@ -52,7 +52,7 @@ def run(settings: BenchSettings) -> None:
     others = {"startup": compare_startup, "memory": compare_memory, "scaling": compare_scaling}
     found = others.get(settings.what, compare)(settings)
     for number, table in enumerate(found.tables):
-        print("\n" * bool(number) + (f"{table.title}\n\n" if table.title else "") + table.markdown())
+        say(*[""] * bool(number), *([table.title, ""] if table.title else []), *table.markdown().split("\n"))
     if settings.output is None:
         return
     facts: dict[str, Any] = {

@@ -18,6 +18,7 @@ Doors:
     config             the settings
     corpus             documents of a text
     tokenizer          text to ids and back
+    parquet            records of a parquet file
     google_words       text to words by Google's rules
     encoded_documents  documents to ids, in several processes, and what they leave on the disk
     splitting          encoded documents, also of several machines, to splits

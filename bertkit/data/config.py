@@ -89,7 +89,7 @@ class InstancesConfig:
             if getattr(self, name) < 1:
                 problems.append(f"segments.{name}={getattr(self, name)}: expected at least 1")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
     @property
     def has_pairs(self) -> bool:

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertkit.data.config import CorpusConfig
+from bertkit.data.parquet import parquet_records
 from bertkit.data.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
 from bertkit.errors import InputError
 from bertkit.files import BLOCK_BYTES
+from bertkit.hub import is_offline
 from bertkit.lines import is_blank, line_blocks, unpacking, without_surrogates
 
 Document = list[str]
@@ -32,6 +34,7 @@ class Corpus:
         total_bytes: the size of all files; None where it is not known.
         bytes_read: how far the current pass has come.
         ignored: files of a given folder that are not text.
+        num_again: names of files that are there by another name already.
     """
 
     def __init__(self, config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> None:
@@ -45,7 +48,9 @@ class Corpus:
         """
         self.config, self.join_files = config, join_files
         self.bytes_read = 0
-        self.files, self.ignored = find_files(config, leave_out) if config.source == "files" else ([], [])
+        self.files, self.ignored, self.num_again = (
+            find_files(config, leave_out) if config.source == "files" else ([], [], 0)
+        )
         self.total_bytes = sum(path.stat().st_size for path, _ in self.files) if self.files else None
 
     @property
@@ -62,6 +67,8 @@ class Corpus:
         kinds = sorted({kind for _, kind in self.files})
         text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({', '.join(kinds)}), "
         text += f"{(self.total_bytes or 0) / 1e6:.1f} MB"
+        if self.num_again:
+            text += f"; {self.num_again:,} more names of the same files, each read once"
         if self.ignored:
             names = ", ".join(path.name for path in self.ignored[:3])
             text += f"; ignored {len(self.ignored)} other ({names}{', ...' if len(self.ignored) > 3 else ''})"
@@ -141,7 +148,8 @@ class Corpus:
         before = self.bytes_read
         split = self.config.sentences == "split" or (self.config.sentences == "auto" and first.kind != "text")
         if first.kind in ("json", "parquet"):
-            yield from self._read_records(_open_table(first.path, first.kind), first.path)
+            records = parquet_records(first.path)[1] if first.kind == "parquet" else self._json_records(first)
+            yield from self._read_records(records, first.path)
         elif first.kind == "text":
             for lines in _text_documents(itertools.chain.from_iterable(map(self._line_blocks, spans))):
                 yield _as_sentences(lines, split) if split else lines
@@ -186,6 +194,22 @@ class Corpus:
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
                 yield self._text_of(record, functools.partial(self._where, span, number)).splitlines()
 
+    def _json_records(self, span: Span) -> Iterator[Any]:
+        """The elements of an array, one object, or an object a line: a file's ending need not say which."""
+        lines = (line for _, block in self._line_blocks(span) for line in block)
+        first = next((line for line in lines if not is_blank(line)), "")
+        try:
+            try:
+                record = json.loads(first)
+            except (ValueError, RecursionError):
+                record = json.loads("\n".join([first, *lines])) if first else []
+            yield from record if isinstance(record, list) else [record]
+            yield from (json.loads(line) for line in lines if not is_blank(line))
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{span.path}: not JSON ({error}); expected an array of objects, or one object per line"
+            ) from None
+
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
         """The paragraphs of each `<doc>` block, without the title that its first line repeats."""
         document: list[str] | None = None
@@ -224,6 +248,7 @@ class Corpus:
         return without_surrogates(record[field])
 
     def _open_hub(self) -> Iterator[Any]:
+        is_offline()
         import datasets
 
         try:
@@ -232,17 +257,6 @@ class Corpus:
         except Exception as error:
             reason = " ".join(str(error).split())
             raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
-
-
-def _open_table(path: Path, kind: str) -> Iterator[Any]:
-    """Stream the records of a JSON or parquet file through `datasets`."""
-    import datasets
-
-    try:
-        yield from datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True)
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path}: not readable as {kind} ({reason})") from None
 
 
 def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[list[str]]:

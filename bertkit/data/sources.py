@@ -13,6 +13,7 @@ import glob
 import gzip
 import importlib
 import inspect
+import os
 import re
 import sysconfig
 import warnings
@@ -45,8 +46,8 @@ class Span:
 Portion = tuple[Span, ...]  # of a corpus: what one worker reads; empty for the whole of a source that has no files
 
 
-def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path]]:
-    """Find the files of a corpus, each with its format, and those of a given folder that are not text.
+def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path], int]:
+    """Find the files of a corpus, each with its format, those of a given folder that are not text, and how many further names the files have.
 
     Raises:
         InputError: a path or pattern matches nothing, or nothing of a known format.
@@ -59,7 +60,7 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tu
     for pattern in patterns:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            inside = [item for item in sorted(path.rglob("*")) if item.is_file() and not item.name.startswith(".")]
+            inside = [item for item in _below(path) if item.is_file() and not item.name.startswith(".")]
             inside = [item for item in inside if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
             kinds = {item: _format(item, config) for item in inside}
             ignored += [item for item, kind in kinds.items() if kind is None]
@@ -79,7 +80,21 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tu
                 f"corpus.path={pattern}: no such file, folder or match; for a dataset of the hub, add corpus=hub"
             )
         found |= {item: _format(item, config) or "text" for item in files}
-    return list(found.items()), ignored
+    once = {(state.st_dev, state.st_ino): item for item in reversed(found) if (state := item.stat())}
+    return [(item, found[item]) for item in reversed(once.values())], ignored, len(found) - len(once)
+
+
+def _below(folder: Path) -> list[Path]:
+    """Give all names below a folder; links to folders are not followed.
+
+    Raises:
+        InputError: a folder cannot be read, and what is in it would be missing.
+    """
+    faults: list[OSError] = []
+    found = [Path(root, name) for root, _, names in os.walk(folder, onerror=faults.append) for name in names]
+    if faults:
+        raise InputError(f"{faults[0].filename}: {faults[0].strerror}; let it be read, or name the other folders alone")
+    return sorted(found)
 
 
 def _format(path: Path, config: CorpusConfig) -> str | None:

@@ -19,6 +19,7 @@ from bertkit.data.tokenizer import Rules, Tokenizer
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError
 from bertkit.files import sha256_file
+from bertkit.hub import is_id
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as google
 from bertkit.interop.hugging_face import directory as hugging_face
@@ -119,10 +120,10 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
         if prefix is not None:
             google.config_file(prefix)
             return prefix if len(list(prefix.parent.glob("*.index"))) > 1 else prefix.parent
-        if path.exists() or not hub.is_id(str(model_dir)):
+        if path.exists() or not is_id(str(model_dir)):
             raise InputError(
                 f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "
-                "TensorFlow checkpoint or a hub id"
+                "TensorFlow checkpoint, or a hub id such as google-bert/bert-base-uncased"
             )
         path = hub.fetch(str(model_dir), setting)
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
@@ -147,7 +148,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
         return model_dir  # a task's: its best checkpoint, not its newest
     checkpoint, faults = newest_valid(run_dir)
     if checkpoint is None and not has_model:
-        raise InputError("\n".join([*faults, f"{named}: a run without a valid checkpoint"]))
+        raise InputError(*faults, f"{named}: a run without a valid checkpoint")
     return checkpoint or model_dir
 
 

@@ -36,4 +36,4 @@ class LaunchConfig:
         if not self.hang_timeout_seconds > 0:
             problems.append(f"launch.hang_timeout_seconds={self.hang_timeout_seconds}: expected a positive number")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)

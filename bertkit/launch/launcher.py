@@ -218,9 +218,23 @@ class _Launcher:
 
 
 def take_job() -> dict[str, Any]:
-    """Read, as a worker, what to do, and join the launcher."""
-    with open(int(os.environ.pop(JOB)), "rb") as file:
-        job: dict[str, Any] = json.loads(file.read())
-    watch.attach(**job.pop("attach"))
-    sys.argv = job.pop("arguments")
+    """Read, as a worker, what to do, and join the launcher.
+
+    Raises:
+        InputError: no launcher of bertkit started this process.
+    """
+    given, parent = os.environ.pop(JOB, None), os.getppid()
+    try:
+        with open(int(given or ""), "rb") as file:
+            job: dict[str, Any] = json.loads(file.read())
+        attach, sys.argv, is_ours = (
+            job.pop("attach"),
+            job.pop("arguments"),
+            {"command", "settings", "debug"} == set(job),
+        )
+        if not is_ours or attach["launcher_pid"] != parent:
+            raise ValueError
+        watch.attach(**attach)
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
+        raise InputError("--worker is for the processes that launch.num_processes= starts; leave it out") from None
     return job

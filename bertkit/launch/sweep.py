@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bertkit.errors import say
 from bertkit.launch import watch
 from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, own_command
 
@@ -52,7 +53,7 @@ def run_each(runs: Sequence[SweptRun]) -> int:
     before = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
     try:
         for run in runs:
-            print(f"-- {run.name}", flush=True)
+            say(f"-- {run.name}")
             # in a session of its own, so that a signal of the terminal comes once, from here
             process = subprocess.Popen(
                 own_command(*run.arguments),
@@ -68,7 +69,7 @@ def run_each(runs: Sequence[SweptRun]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    print("\n".join(_table(runs, codes)), flush=True)
+    say(*_table(runs, codes))
     stops = [code for code in codes.values() if code in STOPPED_CODES or code < 0]
     failures = [code for code in codes.values() if code]
     return abs(([*stops, *failures] or [0])[0])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import signs
-from bertkit.errors import InputError, PeerError
+from bertkit.errors import InputError, PeerError, say
 from bertkit.launch.config import LaunchConfig
 from bertkit.launch.world import World, variables_of_slurm, world_from_environment
 from bertkit.signs import TICK_SECONDS
@@ -210,8 +210,12 @@ def enter(launch: LaunchConfig) -> World:
     if missing:
         raise InputError(f"{', '.join(missing)} not set beside RANK and WORLD_SIZE; start as torchrun does")
 
+    for name in ("LOCAL_RANK", "MASTER_PORT"):
+        if not re.fullmatch("[0-9]{1,5}", os.environ[name]):
+            raise InputError(f"{name}={os.environ[name]}: expected a number; start as torchrun does")
+
     def end(line: str) -> None:
-        print(f"error: {line}", file=sys.stderr, flush=True)
+        say(f"error: {line}", file=sys.stderr)
         os._exit(PeerError.exit_code)
 
     watch(world.rank, launch.hang_timeout_seconds, end)

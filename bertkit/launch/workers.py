@@ -130,12 +130,12 @@ class Workers:
         failures = [(worker, *worker.failure) for worker in self.all if worker.failure is not None]
         for _, code, message in failures:
             if code in PASSED_ON:
-                raise PASSED_ON[code](message)
+                raise PASSED_ON[code](*message.split("\n"))
         if others.failure is not None:
             code, message = others.failure
             if code == world.INTERRUPTED_CODE:
                 self._stopped_early()
-            raise PASSED_ON.get(code, PeerError)(message)
+            raise PASSED_ON.get(code, PeerError)(*message.split("\n"))
         if others.peers and not is_last_word:
             return
         for worker, _, message in failures:

@@ -36,6 +36,7 @@ NO_STEP = 0xFFFF0000  # Slurm numbers the steps that no srun made (batch, extern
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed? ?out|NCCL|gloo", re.IGNORECASE
 )
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 def own_command(*arguments: str) -> list[str]:
@@ -68,7 +69,7 @@ def world_from_environment() -> World:
         rank, size = os.environ["SLURM_PROCID"], os.environ["SLURM_NTASKS"]
     else:
         return World(0, 1)
-    if not (rank.isdigit() and size.isdigit() and int(rank) < int(size)):
+    if not (_NUMBER.fullmatch(rank) and _NUMBER.fullmatch(size) and int(rank) < int(size)):
         raise InputError(f"this process is rank {rank} of {size} by its environment; start it as torchrun or srun does")
     return World(int(rank), int(size))
 
@@ -83,7 +84,7 @@ def is_slurm_task(variables: Mapping[str, str]) -> bool:
     if not {"SLURM_PROCID", "SLURM_NTASKS"} <= set(variables):
         return False
     step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
-    return (step.isdigit() and int(step) < NO_STEP) or variables["SLURM_PROCID"] != "0"
+    return (re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < NO_STEP) or variables["SLURM_PROCID"] != "0"
 
 
 def first_host(nodelist: str) -> str:
@@ -93,12 +94,13 @@ def first_host(nodelist: str) -> str:
 
 def tasks_of_host(tasks_per_host: str, host: int) -> int:
     """Give the tasks on one host of Slurm's short form: `2(x3),1`, host 3 -> 1."""
-    counts = [
-        int(count)
-        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_host)
-        for _ in range(int(times or 1))
-    ]
-    return counts[host]
+    for count, times in re.findall(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", tasks_per_host):
+        host -= int(times or 1)
+        if host < 0:
+            return int(count)
+    raise InputError(
+        f"SLURM_TASKS_PER_NODE={tasks_per_host} says nothing of this host; start this process as srun does"
+    )
 
 
 def is_lost_peer(error: BaseException) -> bool:
@@ -113,13 +115,19 @@ def variables_of_slurm(slurm: Mapping[str, str]) -> dict[str, str]:
     nodes = next(
         (slurm[name] for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST") if name in slurm), ""
     )
-    job = sum(int(slurm.get(name, 0)) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+
+    def number(name: str) -> int:
+        if not _NUMBER.fullmatch(slurm.get(name, "0")):
+            raise InputError(f"{name}={slurm[name]}: expected a number; start this process as srun does")
+        return int(slurm.get(name, 0))
+
+    job = number("SLURM_JOB_ID") + number("SLURM_STEP_ID")
     found = {"RANK": slurm["SLURM_PROCID"], "WORLD_SIZE": slurm["SLURM_NTASKS"]}
     # with --gpus-per-task each task sees devices of its own, numbered from 0
-    found["LOCAL_RANK"] = "0" if "SLURM_GPUS_PER_TASK" in slurm else slurm.get("SLURM_LOCALID", "0")
+    found["LOCAL_RANK"] = "0" if "SLURM_GPUS_PER_TASK" in slurm else str(number("SLURM_LOCALID"))
     per_host = slurm.get("SLURM_STEP_TASKS_PER_NODE", slurm.get("SLURM_TASKS_PER_NODE", ""))
     if per_host:
-        found["LOCAL_WORLD_SIZE"] = str(tasks_of_host(per_host, int(slurm.get("SLURM_NODEID", 0))))
+        found["LOCAL_WORLD_SIZE"] = str(tasks_of_host(per_host, number("SLURM_NODEID")))
     if nodes:
         found["MASTER_ADDR"] = first_host(nodes)
     found["MASTER_PORT"] = str(20000 + job % 10000)  # below the ports that Linux gives out by itself

@@ -63,7 +63,7 @@ class BertShape:
             if not 0 < getattr(self, name) < math.inf
         ]
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import to_mapping
+from bertkit.errors import say
 from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.directory import write_model
@@ -55,7 +56,7 @@ def opened(
         def record(step: int) -> None:
             lines = on_main_process(accelerator, lambda: record_changes(directory, changes, step, mapping, identity))
             if accelerator.is_main_process:
-                print("".join(f"warning: {line}\n" for line in lines), end="")
+                say(*(f"warning: {line}" for line in lines))
 
         yield record
 
@@ -73,11 +74,11 @@ def say_what_happens(
         return
     size = sum(parameter.numel() for parameter in state.bare_model.parameters())
     how = f"{settings.precision} on {accelerator.device.type}, {accelerator.num_processes} process(es)"
-    print(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(state.bare_model.heads), how))
+    say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(state.bare_model.heads), how))
     for line in (*lines, *memory_lines(planned, processes_here(accelerator.device.type))):
-        print(line)
+        say(line)
     if state.first_step:
-        print(f"resumed from step {state.first_step} of {steps}", flush=True)
+        say(f"resumed from step {state.first_step} of {steps}")
 
 
 def plan(
@@ -161,10 +162,10 @@ def publish(
         rotate(directory, steps, state.saves.config.keep_last, best=None)
     write_durably(directory / RESULT, to_json(result))
     if line is not None:
-        print(line)
+        say(line)
     if state.saves.standing.skips.total:
-        print(console.skips_line(state.saves.standing.skips.total))
-    print(f"model:  {directory / 'model'}\nreport: {directory / 'report.html'}")
+        say(console.skips_line(state.saves.standing.skips.total))
+    say(f"model:  {directory / 'model'}", f"report: {directory / 'report.html'}")
 
 
 def report_of(

@@ -21,6 +21,7 @@ from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import text_vectors
+from bertkit.run.task_model import require_finite
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import processes, shares
@@ -86,6 +87,7 @@ class Embedder:
             batches = FeatureBatches(self._features(ids), "sequence")
             for items, batch in batches.in_turn(self.batch_tokens, 0, 1):
                 vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
+        require_finite(bool(np.isfinite(vectors).all()))
         if self.pooling.normalize:
             # no vector is zero, for LayerNorm comes last; the limit is torch's own
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

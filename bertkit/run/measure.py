@@ -105,7 +105,7 @@ def check_fit(
             f"the model has type_vocab_size={config.type_vocab_size}, pairs need 2; take segments=full_sentences"
         )
     if problems:
-        raise InputError("\n".join(problems))
+        raise InputError(*problems)
 
 
 def check_vocabulary(source: Path, dataset: PreparedDataset) -> None:

@@ -121,7 +121,7 @@ def check_allowed(allow: Sequence[str], identity: Mapping[str, Any]) -> None:
     known = _dotted(identity)
     unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
     if unknown:
-        raise InputError("\n".join(unknown))
+        raise InputError(*unknown)
 
 
 def refused(found: Sequence[Change], rules: Rules, allow: Sequence[str]) -> list[Change]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from bertkit import signs
-from bertkit.errors import StorageError
+from bertkit.errors import StorageError, say
 from bertkit.train import checkpoint
 from bertkit.train.config import SavingConfig
 from bertkit.train.log import Window
@@ -114,7 +114,7 @@ class Saves:
     def warn(self, text: str) -> None:
         """Print a warning, by the first process."""
         if self.ranks.rank == 0:
-            print(f"warning: {text}", flush=True)
+            say(f"warning: {text}")
 
     def __enter__(self) -> Saves:
         return self

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertkit.data.prepared import PreparedDataset
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.errors import InputError, say
 from bertkit.files import read_json, sha256_file
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.launch.world import world_from_environment
@@ -77,7 +77,7 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
         check_vocabulary(source, dataset)
         summary = str(report)
         if world_from_environment().is_main:
-            print(f"starting from {settings.model_dir}, whose shape replaces model=: {summary}")
+            say(f"starting from {settings.model_dir}, whose shape replaces model=: {summary}")
         facts = {"model_dir": settings.model_dir, "summary": summary, "sha256": _hashes_of_start(settings, source)}
         return model, {**facts, "shape": dataclasses.asdict(model.config)}
     vocab = dataset.tokenizer.facts

@@ -152,6 +152,11 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     task, shape = settings.task, shape_of(settings.task)
     train, dev = (Split(source, Coverage(tokenizer.facts)) for source in read_splits(settings))
     labels = train.source.labels
+    if len(labels) == 1 and task.label_names is None and not task.multi_label:
+        raise InputError(
+            f"{train.source.description}: every label is '{labels[0]}', and there is nothing to learn; give examples of "
+            "another one, or list all in task.labels="
+        )
     first, second = (
         split.coverage.passing(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
     )
@@ -198,6 +203,8 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
     """
     size = settings.batch.sequences
     steps = math.ceil(settings.num_epochs * -(-len(batches) // size))
+    if settings.num_epochs * len(batches) < 1:
+        raise InputError(f"num_epochs={settings.num_epochs:g}: less than one of {len(batches):,} examples; raise it")
     if settings.warmup_of(steps) > steps:
         raise InputError(
             f"schedule.warmup_steps={settings.schedule.warmup_steps} exceeds the {steps} steps of the run; lower the "

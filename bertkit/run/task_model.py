@@ -17,7 +17,7 @@ from torch import nn
 
 from bertkit.config import build, conf_dir
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.errors import InputError, NumericsError
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.model.config import TASK_HEADS, too_long
 from bertkit.model.heads import BertWithHeads
@@ -284,15 +284,30 @@ def logits_here(
             rows, loss = task_logits(predictor.model, batch, predictor.precision)
             if losses is not None and loss is not None:
                 losses.append(loss)
+            require_finite(all(np.isfinite(row).all() for row in rows))
         for place, row in zip(places, rows, strict=True):
             logits[place] = row
     return logits
+
+
+def require_finite(is_finite: bool) -> None:
+    """Refuse to take for an answer what a model overflowed at.
+
+    Raises:
+        NumericsError: so it is.
+    """
+    if not is_finite:
+        raise NumericsError(
+            "what the model computes is not finite: its weights are too large or damaged; verify says more; take another "
+            "checkpoint, or train again with a lower optimizer.peak_learning_rate="
+        )
 
 
 def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[list[tuple[list[int], list[float]]]]:
     """Give for each feature the tokens of its masks, the best first, and their probabilities."""
     assert predictor.shape.pack is not None
     tokens, shares = best_tokens(predictor.model, predictor.shape.pack(features), predictor.top_k, predictor.precision)
+    require_finite(bool(np.isfinite(shares).all()))
     of_masks = zip(tokens.tolist(), shares.tolist(), strict=True)
     for feature in features:
         yield [next(of_masks) for _ in feature.where]

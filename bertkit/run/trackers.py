@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.errors import say
+
 FOLDER = "trackers"  # in the directory of the run, for those that write files
 PROJECT = "bertkit"  # for those that have projects or experiments
 MOST_ROWS = 10_000  # that wait; a tracker that is further behind misses the next ones
@@ -100,7 +102,7 @@ class _Tracker(threading.Thread):
         return tracker
 
     def _warn(self, text: str) -> None:
-        print(f"warning: log.trackers: {self.tracker} {text}; the run goes on", file=sys.stderr, flush=True)
+        say(f"warning: log.trackers: {self.tracker} {text}; the run goes on", file=sys.stderr)
 
 
 def _keep_mlflow_in(folder: Path) -> None:

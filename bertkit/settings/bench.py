@@ -65,4 +65,4 @@ class BenchSettings:
         if self.output is not None and not self.output.endswith((".json", ".html")):
             problems.append(f"output={self.output}: expected a name that ends in .json or .html")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bertkit.errors import InputError
+
 
 def seed_problems(seed: int) -> list[str]:
     """Say what is wrong with a seed, in a list of nothing or one line."""
@@ -15,3 +17,8 @@ class SkipConfig:
     """Steps whose batches are left out."""
 
     skip_steps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        wrong = [step for step in self.skip_steps if step < 1]
+        if wrong:
+            raise InputError(f"data.skip_steps={list(self.skip_steps)}: no step {wrong[0]}; steps count from 1")

@@ -5,10 +5,11 @@ Every key and option that does not exist is refused, with the nearest name, befo
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
 from bertkit.config import conf_dir, conf_dirs, nearest, option_names
@@ -85,7 +87,7 @@ def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, An
         if text.partition("=")[0] in ("task", "seed"):
             raise InputError(f"'{text}': glue has several; set {text.partition('=')[0]}s=[...]")
     suite = _compose_one("glue", mine, config_dir)
-    places = {name: suite[name] or "" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
+    places = {name: suite[name] or "?" for name in ("model_dir", "output_dir")} | {"data_dir": suite["data_dir"]}
     given = suite["tasks"] if isinstance(suite["tasks"], list) else []
     tasks = [task for task in given if task in GLUE_TASKS]  # the others are refused when the settings are built
     suite["runs"] = [_compose_one("finetune", [f"task={task}", *others], config_dir) | places for task in tasks]
@@ -98,7 +100,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     searchpath = _searchpath(directories)
     overrides, literal = _without_literal(command, overrides)
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(directories[0]), version_base="1.3"):
+    with initialize_config_dir(str(directories[0]), version_base="1.3"), _nothing_from_outside():
         own = words.names_of(command)
         groups = {group: options for group, options in option_names(directories).items() if group in own}
         choices = [text for text in overrides if text.partition("=")[2] in groups.get(text.partition("=")[0], ())]
@@ -127,6 +129,13 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
                 _refuse_unknown_option(required.group(1), overrides, groups)
                 options = ", ".join(groups[required.group(1)])
                 raise InputError(f"missing value: set {required.group(1)}= (one of {options})") from None
+            resolver = re.match(r"Unsupported interpolation type (\S+)(?: full_key: (\S+))?", reason)
+            if resolver:
+                where = f"{resolver[2]}: " if resolver[2] else ""
+                raise InputError(
+                    f"{where}${{{resolver[1]}:...}}: a setting takes nothing from the environment or a program; write "
+                    f'the value, or have the shell put it on the command line: {resolver[2] or "key"}="$NAME"'
+                ) from None
             raise InputError(f"cannot compose the configuration: {reason}") from None
     chosen = [text.partition("=")[2] for text in choices if text.startswith("experiment=")]
     plain.pop("experiment", None)
@@ -138,6 +147,21 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     return plain
 
 
+@contextlib.contextmanager
+def _nothing_from_outside() -> Iterator[None]:
+    """Leave `${another.key}` the only interpolation.
+
+    Resolvers such as `oc.env` would put secrets of whoever runs somebody's configuration into files that are passed on.
+    """
+    resolvers = BaseContainer._resolvers
+    before = dict(resolvers)
+    resolvers.clear()
+    try:
+        yield
+    finally:
+        resolvers.update(before)
+
+
 def _searchpath(directories: list[Path]) -> list[str]:
     return [f"hydra.searchpath=['file://{directory}']" for directory in directories[1:]]
 
@@ -146,12 +170,12 @@ def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     """Compose one option of a group by itself; give its settings, a line each."""
     directories = sorted(conf_dirs(config_dir), key=lambda each: not (each / group / f"{option}.yaml").is_file())
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(directories[0]), version_base="1.3"):
+    with initialize_config_dir(str(directories[0]), version_base="1.3"), _nothing_from_outside():
         try:
             composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
+            plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
-    plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     return _flat_lines(plain[group], f"{group}.")
 
 
@@ -234,7 +258,7 @@ def _check_overrides(
             hint = words.advice(command, key, text.partition("=")[2]) or hint
             errors.append(f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}")
     if errors:
-        raise InputError("\n".join(errors))
+        raise InputError(*errors)
     return named
 
 

@@ -42,4 +42,4 @@ class EmbedSettings:
         if self.column is not None and self.format == "text":
             problems.append(f"column={self.column}: has no effect with format=text; leave it out")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)

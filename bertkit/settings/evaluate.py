@@ -45,7 +45,7 @@ class EvaluateSettings:
         if self.max_sequences is not None and self.max_sequences < 1:
             problems.append(f"max_sequences={self.max_sequences}: expected null or at least 1")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
         if self.task is not None:
             self.check_for_task(self.task)
 
@@ -70,4 +70,4 @@ class EvaluateSettings:
             changed = ", ".join(f"task.{key}" for key in self.task_changes)
             problems.append(f"{changed}: has no effect here, since model_dir= is no fine-tuning run; set task= too")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)

@@ -38,4 +38,4 @@ class VerifySettings:
         if self.sequences < 1:
             problems.append(f"sequences={self.sequences}: expected at least 1")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)

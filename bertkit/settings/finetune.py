@@ -104,7 +104,7 @@ class FinetuneSettings:
             problems.append(f"dev_share={self.dev_share:g}: expected null or a number between 0 and 1")
         problems += self._class_weight_problems()
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
     def _class_weight_problems(self) -> list[str]:
         weights = self.class_weights

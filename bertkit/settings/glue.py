@@ -52,4 +52,4 @@ class GlueSettings:
         for seed in self.seeds:
             problems += seed_problems(seed)
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)

@@ -63,4 +63,4 @@ class PredictSettings:
         if self.output.split("/")[-1] in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
             problems.append(f"output={self.output}: SQuAD's file of that name is written beside it; choose mine.jsonl")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)

@@ -73,7 +73,7 @@ class PrepareSettings:
         if not 1 <= self.shard_tokens < 2**32:
             problems.append(f"shard_tokens={self.shard_tokens}: expected 1 to {2**32 - 1}")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
     @property
     def shard_of(self) -> tuple[int, int]:

@@ -97,7 +97,7 @@ class PretrainSettings:
         if self.optimizer.peak_learning_rate == "auto":
             problems.append("optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
     @property
     def num_steps(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import InputError
+from bertkit.errors import InputError, say
 from bertkit.run.comparison import MEANING, Parting, RunRecord, differing, part, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
@@ -34,7 +34,7 @@ def run(settings: CompareSettings) -> None:
         else:
             records.append(found)
     if others:
-        print(f"left out, for they hold no run: {', '.join(others)}", file=sys.stderr)
+        say(f"left out, for they hold no run: {', '.join(others)}", file=sys.stderr)
     if len(records) < 2:
         raise InputError(
             f"runs={list(settings.runs)}: {len(records)} of them hold(s) a run; expected at least two directories of "
@@ -46,12 +46,12 @@ def run(settings: CompareSettings) -> None:
     rows = {key: [_shown(value) for value in values] for key, values in differing(records).items()}
     lines = _told(names, part(*records)) if len(records) == 2 else []
     table = settings_table(names, rows)
-    print(scores.markdown())
-    print(f"\n{table.markdown()}" if rows else "\nno settings differ")
-    print("".join(f"\n{line}" for line in lines))
+    say(*scores.markdown().split("\n"), "")
+    say(*(table.markdown().split("\n") if rows else ["no settings differ"]))
+    say("", *lines)
     page = comparison_page([(record.name, record.rows) for record in records], lines, [scores, table])
     write_output(settings.output, page)
-    print(f"page: {settings.output}")
+    say(f"page: {settings.output}")
 
 
 def _named(records: Sequence[RunRecord]) -> list[RunRecord]:

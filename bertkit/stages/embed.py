@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.errors import InputError
+from bertkit.errors import InputError, in_json, say
 from bertkit.lines import opened_input
 from bertkit.run.embedding import load_embedder
 from bertkit.run.outputs import check_free, opened_output, partial_of
@@ -70,11 +70,11 @@ def run(settings: EmbedSettings) -> None:
                 message += f"; the {num_texts:,} vectors before it are in {partial}"
             raise InputError(message) from None
     if not num_texts:
-        print(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)
+        say(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)
     if num_cut:
-        print(f"warning: {embed.cut(num_cut, num_texts)}", file=sys.stderr)
+        say(f"warning: {embed.cut(num_cut, num_texts)}", file=sys.stderr)
     if to_file:
-        print(f"{num_texts:,} vectors of {embed.dimension:,} numbers in {settings.output}", file=sys.stderr)
+        say(f"{num_texts:,} vectors of {embed.dimension:,} numbers in {settings.output}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -110,7 +110,9 @@ def _write_lines(file: IO[str], texts: Iterable[str], vectors: Vectors) -> None:
     """Write JSON lines; nine digits are enough for every float32."""
     numbers = ", ".join(["%.9g"] * vectors.shape[1])
     for text, vector in zip(texts, vectors.tolist(), strict=True):
-        file.write(f'{{"text": {json.dumps(text, ensure_ascii=False)}, "embedding": [{numbers % tuple(vector)}]}}\n')
+        file.write(
+            f'{{"text": {in_json(json.dumps(text, ensure_ascii=False))}, "embedding": [{numbers % tuple(vector)}]}}\n'
+        )
     file.flush()
 
 

@@ -11,7 +11,7 @@ from bertkit.data.config import SegmentsConfig
 from bertkit.data.instances import has_instances, open_instances
 from bertkit.data.prepared import SPLITS, PreparedDataset, open_prepared
 from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
-from bertkit.errors import InputError, NumericsError
+from bertkit.errors import InputError, NumericsError, say
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
@@ -121,7 +121,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         if not world_from_environment().is_main:
             return None
         for line in (source.describe(), *(f"warning: {text}" for text in warnings)):
-            print(line, file=sys.stderr)
+            say(line, file=sys.stderr)
         # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
         labels = task.label_names or opened.labels
         metrics = opened.shape.score(task, examples, predictions, labels)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import to_mapping
-from bertkit.errors import InputError
+from bertkit.errors import InputError, say
 from bertkit.files import building_dir, read_json, sha256_file, to_json
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
@@ -53,7 +53,7 @@ def run(settings: ExportSettings) -> None:
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
             raise InputError(f"output_dir={final} holds another export or something else; choose another one")
-        print(f"done already: {final} holds this export")
+        say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
         write_model(model, load_tokenizer(source), partial, more_files)
@@ -65,17 +65,17 @@ def run(settings: ExportSettings) -> None:
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
-    print(in_one_screen(result))
-    print(f"exported {result['architecture']} to {final}")
+    say(*in_one_screen(result).split("\n"))
+    say(f"exported {result['architecture']} to {final}")
     if settings.onnx == "int8":
-        print(onnx.loss_by_int8(result["onnx"]))
-    print(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
+        say(onnx.loss_by_int8(result["onnx"]))
+    say(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
-        print(
+        say(
             "it has no pooler, because none was trained; load it with AutoModel.from_pretrained(..., add_pooling_layer=False)"
         )
     if settings.google and model.config.hidden_act == "gelu":
-        print("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
+        say("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
 
 
 def _load(settings: ExportSettings, source: Path) -> BertWithHeads:

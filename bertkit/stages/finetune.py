@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import to_mapping
+from bertkit.errors import say
 from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
@@ -78,8 +79,7 @@ def run(settings: FinetuneSettings) -> None:
     weigh_classes(settings, data)
     steps = steps_of(settings, data.batches, world.size)
     if world.is_main:
-        print("\n".join([*data.train.describe(), *data.dev.describe()]))
-        print(f"starting from {settings.model_dir}: {init_from['summary']}")
+        _say_start(settings, data, init_from["summary"])
     accelerator = make_accelerator(settings.device, world.size)
     choices = choose(settings, accelerator)
     training_order(settings, data, choices, world.size)
@@ -112,6 +112,16 @@ def run(settings: FinetuneSettings) -> None:
         finetuning.finish()
 
 
+def _say_start(settings: FinetuneSettings, data: TaskData, summary: str) -> None:
+    say(*data.train.describe(), *data.dev.describe())
+    if settings.batch.sequences > len(data.batches):
+        say(
+            f"warning: batch.sequences={settings.batch.sequences} is more than the {len(data.batches):,} there are to "
+            "train on; every step takes all of them"
+        )
+    say(f"starting from {settings.model_dir}: {summary}")
+
+
 def _say_if_done(settings: FinetuneSettings) -> bool:
     """Whether the run is finished, by its settings and then by the files that are still here; if so, say it."""
     directory, known = Path(settings.output_dir), dict[str, Any]()
@@ -123,7 +133,7 @@ def _say_if_done(settings: FinetuneSettings) -> bool:
         known["data_fingerprint"] = [fingerprint_of(source.examples) for source in read_splits(settings)]
     finished = is_finished(directory, known, FINETUNE)
     if finished and world_from_environment().is_main:
-        print(f"done already: the model is in {directory / 'model'}")
+        say(f"done already: the model is in {directory / 'model'}")
     return finished
 
 
@@ -228,7 +238,7 @@ class _Finetuning:
             warnings += self.baseline.warnings(predictions, score, error)
             result |= {"majority_baseline": self.majority, "standard_error": error}
         result["warnings"] = warnings
-        print("".join(f"warning: {warning}\n" for warning in warnings), end="")
+        say(*(f"warning: {warning}" for warning in warnings))
         line = f"dev: {console.scores_line(metrics, self.majority)} (step {best_step}, the best by {task.best_metric})"
         publish(
             self.state,

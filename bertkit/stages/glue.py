@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import InputError, NumericsError
+from bertkit.errors import InputError, NumericsError, say
 from bertkit.files import read_json, to_json, write_durably
 from bertkit.interop.load import hashes_of, load_packed, load_tokenizer, resolve_model_dir
 from bertkit.launch import world
@@ -70,7 +70,7 @@ def run(settings: GlueSettings, launched: Launched) -> None:
     """
     if settings.check is not None:
         counts = submission.check_archive(Path(settings.check), _test_indices(settings))
-        print(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
+        say(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
         return
     if world.world_from_environment().size > 1 or any(each.launch.num_hosts > 1 for each in settings.runs):
         raise InputError(
@@ -86,7 +86,7 @@ def run(settings: GlueSettings, launched: Launched) -> None:
     for each in settings.runs:
         name = each.task.name
         for seed in () if name == "ax" else settings.seeds:
-            print(f"-- {name}, seed {seed}", flush=True)
+            say(f"-- {name}, seed {seed}")
             own = dataclasses.replace(each, seed=seed, output_dir=str(directory / name / f"seed-{seed}"))
             results.setdefault(name, []).append(_finetuned(own, start, launched))
     summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds)} | summarise(results, directory)
@@ -95,9 +95,9 @@ def run(settings: GlueSettings, launched: Launched) -> None:
     write_durably(directory / SUMMARY, to_json(summary))
     table = suite_table(summary, LEFT_OUT, ARCHIVE)
     write_durably(directory / TABLE, table)
-    print(f"\n{table}\ntable:  {directory / TABLE}")
+    say("", *table.split("\n"), f"table:  {directory / TABLE}")
     if not missing:
-        print(f"submission: {directory / ARCHIVE}")
+        say(f"submission: {directory / ARCHIVE}")
 
 
 def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
@@ -134,7 +134,7 @@ def _finetuned(settings: FinetuneSettings, start: Mapping[str, str], launched: L
         if not launched("finetune", settings):
             finetune.run(settings)
     except NumericsError as error:
-        print(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
+        say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
         return Run(settings.seed, run_dir, {}, str(error))
     result = read_json(run_dir / RESULT)
     metrics = {key: result[key] for name in settings.task.metrics for key in METRICS[name]}
@@ -224,7 +224,7 @@ def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], direct
             continue
         path = best.directory / sheet.name
         if not path.is_file():
-            print(f"-- {sheet.name}: the answers of seed {best.seed}", flush=True)
+            say(f"-- {sheet.name}: the answers of seed {best.seed}")
             _, predictions = _answers(of_task, best.directory, sheet.split)
             write_durably(path, submission.table(of_task.task, predictions))
         tables[sheet.name] = path.read_text(encoding="utf-8")

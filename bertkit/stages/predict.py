@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertkit.errors import InputError
+from bertkit.errors import InputError, say
 from bertkit.lines import opened_input
 from bertkit.run.outputs import check_free, is_stream, opened_output, partial_of
 from bertkit.run.predictor import open_predictor
@@ -66,15 +66,15 @@ def run(settings: PredictSettings) -> None:
                 raise InputError(f"{error}; {where}") from None
             raise
     if not output.num_lines:
-        print(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
+        say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
     if inputs.gaps.num_rows:
-        print(
+        say(
             f"warning: {inputs.gaps.num_rows:,} rows had too few cells, the first at {inputs.gaps.first}; they were "
             "taken as empty",
             file=sys.stderr,
         )
     if to_file:
-        print(f"{output.num_lines:,} predictions in {settings.output}", file=sys.stderr)
+        say(f"{output.num_lines:,} predictions in {settings.output}", file=sys.stderr)
 
 
 def _inputs(

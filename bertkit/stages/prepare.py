@@ -34,7 +34,7 @@ from bertkit.data.instances import Instances, make_instances
 from bertkit.data.splitting import ONLY_OF_A_SHARD, open_shards, write_splits
 from bertkit.data.statistics import describe, find_faults
 from bertkit.data.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
-from bertkit.errors import InputError
+from bertkit.errors import InputError, say
 from bertkit.files import UNFINISHED, building_dir, sha256_file
 from bertkit.run.outputs import check_dump, write_dump
 from bertkit.settings.prepare import PrepareSettings
@@ -55,21 +55,29 @@ def run(settings: PrepareSettings) -> None:
         check_dump(settings.dump, output_dir, settings.overwrite)
     is_new = _merge(settings, output_dir) if settings.merge is not None else _prepare(settings, output_dir)
     if not is_new:
-        print(f"done already: {output_dir} holds this {'dataset' if settings.shard is None else 'shard'}")
+        say(f"done already: {output_dir} holds this {'dataset' if settings.shard is None else 'shard'}")
     elif settings.shard is not None:
-        print(f"prepared shard {settings.shard} in {output_dir}; merge= makes a dataset of all of them")
+        say(f"prepared shard {settings.shard} in {output_dir}; merge= makes a dataset of all of them")
     else:
-        print(describe(prepared.open_prepared(output_dir)))
-        print(f"\nprepared dataset in {output_dir}")
+        say(*describe(prepared.open_prepared(output_dir)).split("\n"), "")
+        say(f"prepared dataset in {output_dir}")
     if settings.dump is not None:
         count = write_dump(prepared.open_prepared(output_dir), Path(settings.dump), settings.overwrite)
-        print(f"{count:,} instances as JSON lines in {settings.dump}")
+        say(f"{count:,} instances as JSON lines in {settings.dump}")
 
 
 def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     """Make a dataset, or a shard of one, from a text; False where it is there."""
     results = [output_dir, *([] if settings.dump is None else [Path(settings.dump)])]
     corpus = Corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
+    if (
+        "corpus.field" in settings.given
+        and corpus.files
+        and {kind for _, kind in corpus.files} <= {"text", "wikiextractor"}
+    ):
+        raise InputError(
+            f"corpus.field={settings.corpus.field} has no effect on plain text, which has no fields; leave it out"
+        )
     portions = corpus.portions(settings.part_bytes)
     number, count = settings.shard_of
     mine = range(len(portions) * (number - 1) // count, len(portions) * number // count)
@@ -180,7 +188,7 @@ def _learn_vocabulary(settings: PrepareSettings, corpus: Corpus) -> Tokenizer:
     wanted, lowercase = settings.tokenizer.vocab_size, settings.tokenizer.lowercase is not False
     tokenizer = train_wordpiece(sentences, wanted, lowercase, settings.tokenizer.min_frequency, _rules(settings))
     short = f", of {wanted:,} asked for: the text has no more" if tokenizer.vocab_size < wanted else ""
-    print(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens{short}", flush=True)
+    say(f"learned a vocabulary of {tokenizer.vocab_size:,} tokens{short}")
     return tokenizer
 
 
@@ -209,7 +217,7 @@ def _write_dataset(
     held_out = splits["held_out"]["documents"] if identity["held_out_prob"] > 0 else None
     findings = find_faults(statistics, has_document_breaks, float(inside_words), held_out)
     if settings.strict and findings:
-        raise InputError("\n".join(f"{finding.name}: {finding.text}" for finding in findings))
+        raise InputError(*(f"{finding.name}: {finding.text}" for finding in findings))
     text_hash = text_sha256_of_files(files)
     facts = {
         "fingerprint": prepared.fingerprint([identity, text_hash, tokenizer.files(MAX_LENGTH)]),

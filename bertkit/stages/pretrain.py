@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
-from bertkit.errors import InputError
+from bertkit.errors import InputError, NumericsError, say
 from bertkit.files import sha256_file
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
@@ -148,7 +149,7 @@ def _say_if_done(directory: Path, identity: dict[str, Any]) -> bool:
     """Whether the run is finished, and if so, say it."""
     finished = is_finished(directory, identity, PRETRAIN)
     if finished and world_from_environment().is_main:
-        print(f"done already: the model is in {directory / 'model'}")
+        say(f"done already: the model is in {directory / 'model'}")
     return finished
 
 
@@ -237,6 +238,11 @@ class _Pretraining:
         results = measure_split(
             state.accelerator, state.model, phase.held_out, limit, EVALUATION_SEQUENCES, self.settings.precision
         )
+        for name, (value, _) in results.items():
+            if not math.isfinite(value):
+                raise NumericsError(
+                    f"held-out {name} is {value}: the weights are too large; lower optimizer.peak_learning_rate="
+                )
         return {name: value for name, (value, _) in results.items()}
 
     def baselines(self, phase: Phase) -> dict[str, float]:

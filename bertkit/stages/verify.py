@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bertkit.errors import say
 from bertkit.files import to_json
 from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.parity import certificate
@@ -36,10 +37,10 @@ def run(settings: VerifySettings) -> dict[str, Any]:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
         summary += f"\nchanged since it was certified: {', '.join(changed[:4])}{more}"
     if settings.output is None:
-        print(to_json(result), end="")
-        print(summary, file=sys.stderr)
+        say(*to_json(result).splitlines())
+        say(*summary.split("\n"), file=sys.stderr)
     else:
         if not changed:
             write_output(settings.output, to_json(result))
-        print(summary)
+        say(*summary.split("\n"))
     return result

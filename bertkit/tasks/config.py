@@ -121,7 +121,7 @@ class SpansConfig:
         if self.window_overlap is not None and self.window_overlap < 0:
             problems.append(f"task.spans.window_overlap={self.window_overlap}: expected at least 0")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class TaskConfig:
         if self.max_seq_length < 8:
             problems.append(f"task.max_seq_length={self.max_seq_length}: expected at least 8")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
     @property
     def is_regression(self) -> bool:

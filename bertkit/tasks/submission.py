@@ -123,7 +123,7 @@ def check_archive(
         elif names.count(name) > 1:
             problems.append(f"{path}: {name} is there {names.count(name)} times; leave one of them")
     if problems:
-        raise InputError("\n".join(problems))
+        raise InputError(*problems)
     tables = dict(entries)
     counts = {}
     for sheet in SHEETS:
@@ -132,7 +132,7 @@ def check_archive(
         except InputError as error:
             problems.append(f"{path}: {error}")
     if problems:
-        raise InputError("\n".join(problems))
+        raise InputError(*problems)
     return counts
 
 

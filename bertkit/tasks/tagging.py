@@ -9,6 +9,7 @@ Axes: T tokens of a window, C labels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -285,13 +286,21 @@ def _files(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPred
         for example, said in zip(examples, predictions, strict=True)
     ]
     sentences = (zip(row["words"], row["reference"], row["tags"], strict=True) for row in rows)
-    columns = "\n".join("".join(f"{' '.join(line)}\n" for line in sentence) for sentence in sentences)
+    columns = "\n".join("".join(f"{' '.join(map(_cell, line))}\n" for line in sentence) for sentence in sentences)
     return {"predictions.jsonl": json_lines(rows), "predictions.txt": columns}
+
+
+_BETWEEN_CELLS = re.compile("[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def _cell(word: str) -> str:
+    """A word as a cell of a column: with `_` for blanks and line ends, which would begin another cell or line."""
+    return _BETWEEN_CELLS.sub("_", word) or "_"
 
 
 def _columns(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> str:
     sentences = (zip(each.words, said.tags, strict=True) for each, said in zip(examples, predictions, strict=True))
-    return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+    return "".join("".join(f"{_cell(word)}\t{_cell(tag)}\n" for word, tag in sentence) + "\n" for sentence in sentences)
 
 
 def _guess(

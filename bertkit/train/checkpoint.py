@@ -32,7 +32,7 @@ from typing import Any
 from torch import Tensor
 
 from bertkit import files, signs
-from bertkit.errors import NumericsError, StorageError
+from bertkit.errors import NumericsError, StorageError, say
 from bertkit.train.processes import ALONE, Ranks
 
 MANIFEST = "manifest.json"
@@ -193,7 +193,7 @@ def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
             try:
                 files.remove_dir(path)
             except OSError as error:
-                print(f"warning: {path} could not be deleted ({error.strerror}); the next save tries again", flush=True)
+                say(f"warning: {path} could not be deleted ({error.strerror}); the next save tries again")
                 return
         num_whole += path not in _known_damaged and (path / MANIFEST).is_file()
 

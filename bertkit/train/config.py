@@ -20,7 +20,7 @@ def _require_positive(group: str, config: object, *names: str, other_problems: S
     ]
     problems += other_problems
     if problems:
-        raise InputError("\n".join(problems))
+        raise InputError(*problems)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ScheduleConfig:
         if "auto" not in (self.warmup_steps, self.warmup_share):
             problems.append("schedule.warmup_steps and schedule.warmup_share are both set; set one of them")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
     def warmup_of(self, steps: int) -> float:
         """Give the warm-up of a run of `steps` steps, in steps, a fraction where it is set as a share.
@@ -166,7 +166,7 @@ class LogConfig:
             elif importlib.util.find_spec(name) is None:
                 problems.append(f"log.trackers: {name} is not installed; pip install {name}, or leave it out")
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
     def every_of(self, steps: int) -> int:
         """Give the steps from one line to the next in a run of `steps`; auto is the round number that suits it best."""

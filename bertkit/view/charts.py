@@ -166,7 +166,8 @@ def evenly(points: Points, most: int) -> Points:
 
 def scaled(low: float, high: float, first: float, last: float, bend: Callable[[float], float] = float) -> Scale:
     """Map values from low to high to places from first to last, straight or through a logarithm."""
-    return lambda value: first + (last - first) * (bend(value) - bend(low)) / (bend(high) - bend(low))
+    width = (bend(high) - bend(low)) or 1.0  # of numbers so large that a step more is none
+    return lambda value: first + (last - first) * (bend(value) - bend(low)) / width
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

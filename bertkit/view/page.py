@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.errors import shown
+
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --paper: #fff; --soft: #57606a; --rule: #dde3ea; --panel: #f6f8fa;
   --c0: #1f6feb; --c1: #c2510a; --c2: #1a7f37; --c3: #8250df; --c4: #bf3989; --c5: #0e7c86; --bad: #b42318 }
@@ -43,7 +45,7 @@ class Table:
 
     def markdown(self) -> str:
         """Write it for a terminal."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        lines = [self.columns, ["---"] * len(self.columns), *(map(shown, row) for row in self.rows)]
         head, rule, *rows = ("| " + " | ".join(line) + " |" for line in lines)
         return "\n".join([head.replace("|  |", "| |"), rule.replace(" ", ""), *rows])
 

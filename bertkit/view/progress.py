@@ -8,6 +8,8 @@ from typing import TextIO
 
 from tqdm.auto import tqdm
 
+from bertkit.errors import say, shown
+
 SECONDS_BETWEEN_LINES = 15.0
 
 
@@ -42,15 +44,15 @@ class Progress:
         elif not self.silent and time.monotonic() - self.last_line_at > SECONDS_BETWEEN_LINES:
             self.last_line_at = time.monotonic()
             how_far = f"{100 * self.done / self.total:.0f} %, {self.time_left()} left" if self.total else "at it"
-            print(f"{self.label}: {how_far}", file=self.file, flush=True)
+            say(f"{self.label}: {how_far}", file=self.file)
 
     def line(self, text: str) -> None:
         """Print a line without disturbing the bar."""
         self.last_line_at = time.monotonic()
         if self.bar is not None:
-            self.bar.write(text, file=self.file)
+            self.bar.write(shown(text), file=self.file)
         else:
-            print(text, file=self.file, flush=True)
+            say(text, file=self.file)
 
     def time_left(self) -> str:
         """Estimate the time left from the pace so far."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertkit.errors import in_markdown
 from bertkit.view.page import Table
 
 
@@ -15,12 +16,16 @@ def suite_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: st
         metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())
         counted, num_runs = task["num_seeds"], len(task["runs"])
         seeds = str(num_runs) if counted == num_runs else f"{counted} of {num_runs}"
-        rows.append((name, metrics or "-", _percent(task["score"]), seeds))
-        faults += [f"- {name}, seed {run['seed']}: not counted: {run['fault']}" for run in task["runs"] if run["fault"]]
+        rows.append((in_markdown(name), metrics or "-", _percent(task["score"]), seeds))
+        faults += [
+            f"- {in_markdown(name)}, seed {run['seed']}: not counted: {in_markdown(run['fault'])}"
+            for run in task["runs"]
+            if run["fault"]
+        ]
     average = summary["average"]
     value = "-" if average["score"] is None else f"{100 * average['score']:.2f}"
     lines = [
-        f"GLUE, dev sets, in per cent; mean ± sample standard deviation over the seeds. Model: {summary['model_dir']}",
+        f"GLUE, dev sets, in per cent; mean ± sample standard deviation over the seeds. Model: {in_markdown(summary['model_dir'])}",
         "",
         Table("", ("task", "metrics", "score", "seeds"), rows).markdown(),
         "",

@@ -157,7 +157,7 @@ ERRORS = {
     "no text": ("a.jsonl", lambda p: p.write_text('{"text": 3}\n'), "a.jsonl:1: field 'text' is int, expected text"),
     "null": ("a.jsonl", lambda p: p.write_text('{"text": null}\n'), "a.jsonl:1: field 'text' is NoneType, expected text"),
     "missing field in JSON": ("a.json", lambda p: p.write_text('[{"body": "b"}]'), "a.json: record 1: no field 'text' (it has: body)"),
-    "broken JSON": ("a.json", lambda p: p.write_text("[{"), "a.json: not readable as json ("),
+    "broken JSON": ("a.json", lambda p: p.write_text("[{"), "a.json: not JSON ("),
     "broken parquet": ("a.parquet", lambda p: p.write_text("PAR1"), "a.parquet: not readable as parquet ("),
     "text outside of <doc>": ("wiki", lambda p: p.write_text(WIKI + "stray\n"), "wiki:19: text outside of <doc> ... </doc>"),
     "empty file": ("a.txt", lambda p: p.write_text(""), "a.txt: no text in this file; expected sentences, one per line"),

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from bertkit import __version__
-from bertkit.interop.hugging_face import hub
+from bertkit.errors import in_markdown
+from bertkit.hub import is_id
 from bertkit.interop.hugging_face.config import architecture_of
 from bertkit.model.heads import BertWithHeads
 
@@ -92,7 +95,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     size = sum(parameter.numel() for parameter in model.parameters())
     snippet = _numbers(config.problem_type) if "sequence" in model.heads else None
     lines = [
-        f"# {facts.title}",
+        f"# {in_markdown(facts.title)}",
         "",
         f"A `{architecture}` with {size / 1e6:.1f} M parameters: {config.num_hidden_layers} layers of "
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
@@ -118,7 +121,11 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     for heading, rows in (("Settings", facts.settings), ("Results", facts.results)):
         if any(value is not None for value in rows.values()):
             lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
-            lines += [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value is not None]
+            lines += [
+                f"| {in_markdown(key)} | {in_markdown(_cell(value))} |"
+                for key, value in rows.items()
+                if value is not None
+            ]
     return f"---\n{_metadata(architecture, facts)}\n---\n\n" + "\n".join(lines) + "\n"
 
 
@@ -152,7 +159,11 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
         model_name=facts.title if results else None,
         eval_results=results or None,
     )
-    return str(data.to_yaml())
+    text = str(data.to_yaml())
+    if "<" in text or "](" in text:  # a page that shows the head as it is would take them for its own
+        text = yaml.safe_dump(data.to_dict(), sort_keys=False, default_style='"', width=2**31)
+        text = text.replace("<", "\\x3c").replace("](", "]\\x28").rstrip("\n")
+    return text
 
 
 def _numbers(problem_type: str | None) -> list[str] | None:
@@ -214,7 +225,7 @@ def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics:
 
 def _hub_id(model_dir: str | None) -> str | None:
     """Give the name of a model on the hub; None for a path, which says nothing elsewhere."""
-    return model_dir if model_dir is not None and hub.is_id(model_dir) and not Path(model_dir).exists() else None
+    return model_dir if model_dir is not None and is_id(model_dir) and not Path(model_dir).exists() else None
 
 
 def _cell(value: Any) -> str:
@@ -222,4 +233,4 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{key} {_cell(item)}" for key, item in value.items())
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return str(value)

@@ -95,11 +95,11 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     shape["problem_type"] = content.get("problem_type")
     try:
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
         config = build(BertConfig, {**shape, "labels": _labels(content, tensors)})
     except InputError as error:  # in the words of the file, not of a command line
-        lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in str(error).split("\n")]
-        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
+        lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
+        raise InputError(*(f"{path}: {line}" for line in lines)) from None
     except OverflowError:
         raise InputError(f"{path}: a number in it is too large; restore the file from its source") from None
     return config, _classifier(content, tensors)

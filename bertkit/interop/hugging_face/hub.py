@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from bertkit.errors import InputError
+from bertkit.hub import is_offline, unavailable
 
 _TEXT = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
 # Weights in the order of preference; those of the first kind that the hub has are fetched.
@@ -14,11 +14,6 @@ _WEIGHTS = (
     ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
     ("*.ckpt*.index", "*.ckpt*.data-*"),
 )
-
-
-def is_id(name: str) -> bool:
-    """Whether a name looks like one of the hub: `model` or `organisation/model`."""
-    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None
 
 
 def fetch(name: str, setting: str) -> Path:
@@ -32,6 +27,7 @@ def fetch(name: str, setting: str) -> Path:
     Raises:
         InputError: the hub does not have it, or cannot be reached and the cache does not have it.
     """
+    is_offline()
     import huggingface_hub
 
     fault: Exception | None = None
@@ -47,8 +43,4 @@ def fetch(name: str, setting: str) -> Path:
                 return found
     if fault is None:
         raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
-    why = type(fault.__cause__ or fault).__name__
-    raise InputError(
-        f"{setting}={name}: no such directory, and no hub model that is cached or can be fetched ({why}); give a local "
-        "directory, or fetch it where there is a network and set HF_HOME to that cache"
-    ) from fault
+    raise unavailable(name, setting, type(fault.__cause__ or fault).__name__) from fault

@@ -110,6 +110,8 @@ def in_one_screen(result: dict[str, Any]) -> str:
             )
     if result["tokenizer_fault"]:
         lines.append(f"  BAD tokenizer: {result['tokenizer_fault']}")
+    if result["not_finite"]:
+        lines.append(f"  BAD numbers: what the model computes is not finite; {result['not_finite']}")
     if result["rewritten_because"]:
         lines.append("  compared with a copy that bertkit wrote, because transformers cannot load the directory itself")
     lines.append("within tolerance" if result["within_tolerance"] else "NOT within tolerance")

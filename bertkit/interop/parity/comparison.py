@@ -25,9 +25,10 @@ from torch import Tensor
 from bertkit import __version__
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
-from bertkit.files import write_tensors
+from bertkit.files import read_json, write_tensors
 from bertkit.interop.hugging_face.config import architecture_of, config_json, problem_type_of
 from bertkit.interop.hugging_face.directory import tensors_of
+from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
 from bertkit.interop.parity.inputs import TEXTS, Inputs, make_inputs
@@ -38,6 +39,7 @@ from bertkit.model.heads import BertWithHeads, PaddedBert
 # of the largest entry of all): the bias of a key has a true gradient of zero, so its own size says nothing
 TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
 GRADIENT_FLOOR = 1e-3
+NOT_FINITE = 1e308  # stands for a difference that is not finite, since JSON has no NaN
 # settings of a config.json that change how it computes or answers, and not what
 PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
 NOTES = (
@@ -71,6 +73,13 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
         InputError: the tokenizer is of another size than the embeddings, or `transformers` cannot load the directory as
             the same class, or says anything while it does.
     """
+    for name in ("config.json", "tokenizer_config.json"):
+        path = directory / name
+        content = read_json(path) if path.is_file() else None
+        if isinstance(content, dict) and "auto_map" in content:
+            raise InputError(
+                f"{path}: 'auto_map' names code, of which nothing is run; verify a copy without this entry"
+            )
     model, report = load_directory(directory)
     if report.new:
         raise InputError(f"{directory}: no weights for {', '.join(report.new)}; restore the directory from its source")
@@ -97,6 +106,7 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
         "seed": seed,
         "within_tolerance": tokenizer_fault is None and all(row["within_tolerance"] for row in comparisons),
         "tokenizer_fault": tokenizer_fault,
+        "not_finite": _largest_weights(model) if any(row["max_abs"] >= NOT_FINITE for row in comparisons) else None,
         "tolerances": {"values": TOLERANCES, "gradient_floor": GRADIENT_FLOOR},
         "notes": list(NOTES),
         "comparisons": comparisons,
@@ -169,6 +179,13 @@ def _compare(ours: PaddedBert, theirs: Any, inputs: Inputs, dtype: torch.dtype) 
     return rows, _gradients(ours.model, theirs)
 
 
+def _largest_weights(model: BertWithHeads) -> str:
+    """Name what makes a model overflow, as far as it can be told."""
+    sizes = {name: float(tensor.detach().abs().max()) for name, tensor in model.named_parameters()}
+    name = max(sizes, key=lambda each: sizes[each])
+    return f"the largest weights, up to {sizes[name]:.1e}, are those of {to_hugging_face(name)}; take a sound copy"
+
+
 def _their_labels(labels: dict[str, Tensor]) -> dict[str, Tensor]:
     """The labels as the arguments of the `transformers` class."""
     if "span" in labels:
@@ -191,7 +208,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _row(dtype: torch.dtype, what: str, absolute: float, relative: float, within: bool) -> Row:
-    sizes = [value if math.isfinite(value) else 1e308 for value in (absolute, relative)]  # JSON has no NaN
+    sizes = [value if math.isfinite(value) else NOT_FINITE for value in (absolute, relative)]
     return {"dtype": _name(dtype), "what": what, "max_abs": sizes[0], "max_rel": sizes[1], "within_tolerance": within}
 
 
@@ -308,7 +325,13 @@ def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with _recorded() as said:
-        theirs = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        try:
+            theirs = transformers.AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # whatever it dislikes about a directory
+            reason = " ".join(str(error).split())
+            raise InputError(f"{directory}: transformers does not load the tokenizer: {reason}") from None
     if said:
         raise InputError(f"{directory}: transformers does not load the tokenizer cleanly: {said}")
     ours = load_tokenizer(directory)

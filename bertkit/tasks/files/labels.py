@@ -8,6 +8,8 @@ from typing import Any
 from bertkit.errors import InputError
 from bertkit.tasks.config import TaskConfig
 
+LARGEST = 1e15  # of a number to learn: its square has room in float32
+
 
 class Ids:
     """Ids of examples, each once, or its example's number where a row has none.
@@ -63,6 +65,8 @@ class Labels:
             self._check_type(value, where)
         if self.task.is_regression:
             return self._number(value, where)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{where}: {self.field}: the label is {value}; expected {self._expected()}")
         if isinstance(value, bool):
             value = str(value).lower()
         elif isinstance(value, float) and value.is_integer():
@@ -112,7 +116,7 @@ class Labels:
 
     def _number(self, value: Any, where: str) -> float:
         number = math.nan if isinstance(value, bool) else as_number(value)
-        low, high = self.task.label_range or (-math.inf, math.inf)
+        low, high = self.task.label_range or (-LARGEST, LARGEST)
         if not (math.isfinite(number) and low <= number <= high):
             raise InputError(f"{where}: {self.field}: label {value!r}; expected {self._expected()}")
         return number

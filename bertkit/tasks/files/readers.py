@@ -24,12 +24,14 @@ import itertools
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.parquet import parquet_records
 from bertkit.errors import InputError
+from bertkit.hub import is_offline
 from bertkit.lines import PEEKED_BYTES, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.tasks.config import TEXTS, WORDS, TaskConfig
 from bertkit.tasks.files.formats import ENDINGS, check_input, format_of_file, format_of_input, is_of_pairs, suffix_of
@@ -287,18 +289,8 @@ def parquet_table(path: Path) -> Table:
     Raises:
         InputError: it is missing or damaged.
     """
-    import datasets
-
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    try:
-        rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
-        return records(path, "parquet", _named_labels(rows, rows.features), Gaps(), counts=" record ")
-    except InputError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path}: not readable as parquet ({reason}); restore the file") from None
+    names, found = parquet_records(path)
+    return records(path, "parquet", _named_labels(found, names), Gaps(), counts=" record ")
 
 
 def hub_table(task: TaskConfig, split: str) -> Table:
@@ -307,6 +299,7 @@ def hub_table(task: TaskConfig, split: str) -> Table:
     Raises:
         InputError: it cannot be had, with the ways out.
     """
+    is_offline()
     import datasets
 
     hub = task.hub
@@ -319,16 +312,13 @@ def hub_table(task: TaskConfig, split: str) -> Table:
             f"task={task.name}: cannot read {where} ({reason[:300]}); set data_dir= to the task's files, or fill HF_HOME "
             "where there is a network, or set task.hub.path= to another copy"
         ) from None
-    return records(where, "datasets", _named_labels(rows, rows.features), Gaps(), counts=" record ")
+    inner = {column: getattr(feature, "feature", feature) for column, feature in rows.features.items()}
+    names = {column: feature.names for column, feature in inner.items() if hasattr(feature, "names")}
+    return records(where, "datasets", _named_labels(rows, names), Gaps(), counts=" record ")
 
 
-def _named_labels(rows: Any, features: Mapping[str, Any] | None) -> Rows:
+def _named_labels(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list[str]]) -> Rows:
     """Rows whose numbered labels are names again; -1, the hub's way to say that a label is not known, is None."""
-    names: dict[str, list[str]] = {}
-    for column, feature in (features or {}).items():
-        inner = getattr(feature, "feature", feature)
-        if hasattr(inner, "names"):
-            names[column] = inner.names
 
     def named(value: Any, of: list[str]) -> Any:
         if isinstance(value, list):

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from bertkit.errors import in_json
+
 Write = Callable[[Sequence[Mapping[str, Any]]], None]  # a chunk of rows
 ROWS_AT_ONCE = 8192
 _NO_CELL = re.compile(r"[\t\r\n]+")
@@ -47,7 +49,7 @@ def row_writer(file: Any, ending: str, separator: str) -> Iterator[Write]:
 
 def write_lines(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a JSON object a line, and let readers see them."""
-    file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    file.writelines(in_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
     file.flush()
 
 

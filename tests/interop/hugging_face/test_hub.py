@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
+from bertkit.hub import is_id
 from bertkit.interop.hugging_face import hub
 from bertkit.interop.load import resolve_model_dir
 
@@ -69,11 +70,15 @@ def test_neither_a_directory_nor_cached(cache: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "is_id"),
+    ("name", "is_one"),
     [
         ("bert-base-uncased", True),
         ("google-bert/bert-base-uncased", True),
         ("a/b.c_d-e", True),
+        ("runs/mini", False),
+        ("Out/mini", False),
+        ("mini", False),
+        ("here/mini", False),
         ("runs/first/model", False),
         ("./runs", False),
         ("../runs", False),
@@ -84,9 +89,10 @@ def test_neither_a_directory_nor_cached(cache: Path, name: str) -> None:
         ("a b", False),
     ],
 )
-def test_what_looks_like_an_id(cache: Path, name: str, is_id: bool) -> None:
-    assert hub.is_id(name) == is_id
-    if not is_id and name:
+def test_what_looks_like_an_id(cache: Path, name: str, is_one: bool) -> None:
+    Path("here").mkdir()
+    assert is_id(name) == is_one
+    if not is_one and name:
         with pytest.raises(InputError, match="no such directory; expected a run, a checkpoint"):
             resolve_model_dir(name + "nowhere/")
 

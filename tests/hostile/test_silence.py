@@ -1,0 +1,96 @@
+"""What used to be taken without a word has an error, or a warning."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cases import Case, check
+from conftest import TINY_FINETUNE, TINY_PRETRAIN
+
+from bertkit.cli import run
+from bertkit.data.sources import _below
+from bertkit.errors import InputError
+from bertkit.tasks.tagging import _cell
+
+TEXT = "kan lon ten.\nmir rur.\n\n" * 60
+TRAIN = ["pretrain", "data_dir={shared}/data", "output_dir=o", *TINY_PRETRAIN]
+PREPARE = ["prepare", "output_dir=o", "tokenizer.vocab_size=131"]
+TUNE = ["finetune", *TINY_FINETUNE, "model_dir={shared}/pre", "data_dir={here}", "output_dir=o"]
+
+
+def rows(*labels: object) -> dict[str, str]:
+    lines = "".join(json.dumps({"text": "kan", "label": label}) + "\n" for label in labels) * 4
+    return {"train.jsonl": lines, "dev.jsonl": lines}
+
+
+CASES = [
+    Case("a step before the first", [*TRAIN, "data.skip_steps=[3,-1]"], r"data\.skip_steps=\[3, -1\]: no step -1"),
+    Case("a folder without a name", [*TRAIN, "output_dir="], "missing value: set output_dir="),
+    Case("data without a name", ["pretrain", "data_dir=", "output_dir=o"], "missing value: set data_dir="),
+    Case("a model without a name", ["predict", "model_dir=", "input=-", "output=-"], "missing value: set model_dir="),
+    Case("an output without a name", ["predict", "model_dir=m", "input=-", "output="], "missing value: set output="),
+    Case("a field of plain text", [*PREPARE, "corpus.path=x.txt", "corpus.field=body"], "corpus.field=body has no effect",
+        files={"x.txt": TEXT}),
+    Case("no epoch", [*TUNE, "num_epochs=1e-9"], "num_epochs=1e-09: less than one of 8 examples", files=rows("a", "b")),
+    Case("one class", TUNE, "every label is 'a', and there is nothing to learn", files=rows("a", "a")),
+    Case("NaN as a class", TUNE, r"train\.jsonl:1: label: the label is nan", files=rows(float("nan"), 1.5)),
+    Case("infinity as a class", TUNE, "the label is -inf", files=rows(float("-inf"), 1.5)),
+    Case("a huge number to learn", [*TUNE, "task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
+        "1e[+]?300; expected a number", files=rows(1e300, 1.5)),
+    Case("text and no text in a column", TUNE, "field 'text' is int, expected text",
+        files={"train.jsonl": '{"text": "a", "label": "a"}\n{"text": 5, "label": "b"}\n', "dev.jsonl": "{}"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_said(case: Case, tmp_path: Path, tiny_runs: Path, python: Path) -> None:
+    check(case, python, tmp_path, tiny_runs)
+
+
+def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"model_dir={tiny_runs / 'pre'}", f"data_dir={tiny_runs / 'task'}", f"output_dir={tmp_path / 'o'}"]
+    assert run(["finetune", *TINY_FINETUNE, *arguments, "batch.sequences=1000"]) == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: batch.sequences=")]
+    assert warnings == [
+        "warning: batch.sequences=1000 is more than the 16 there are to train on; every step takes all of them"
+    ]
+
+
+def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text(TEXT)
+    os.symlink("a.txt", tmp_path / "in" / "b.txt")
+    os.link(tmp_path / "in" / "a.txt", tmp_path / "in" / "c.txt")
+    os.symlink(".", tmp_path / "in" / "loop")
+    counts = []
+    for name, path in (("once", "a.txt"), ("links", "?.txt"), ("loop", "**/*.txt"), ("folder", "")):
+        output = tmp_path / name
+        arguments = [f"corpus.path='{tmp_path / 'in' / path}'", f"output_dir={output}", "tokenizer.vocab_size=131"]
+        assert run(["prepare", *arguments]) == 0
+        manifest = json.loads((output / "manifest.json").read_text())
+        counts.append(manifest["statistics"]["words"])
+        assert ("more names of the same files" in manifest["corpus"]["description"]) == (name != "once")
+    assert len(set(counts)) == 1
+
+
+def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As who may read everything runs these tests, the system's refusal is made up."""
+    (tmp_path / "a" / "closed").mkdir(parents=True)
+    real = os.scandir
+
+    def scandir(path):  # type: ignore[no-untyped-def]
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(InputError, match=r"a/closed: Permission denied; let it be read"):
+        _below(tmp_path)
+
+
+def test_a_word_is_a_cell() -> None:
+    words = {"kan": "kan", "a\tb": "a_b", "a\n\u2028b": "a_b", " ": "_", "": "_", "x y": "x_y", "a\xa0b": "a\xa0b"}
+    assert {word: _cell(word) for word in words} == words
