@@ -1,4 +1,4 @@
-"""Plain mappings to frozen dataclasses, or every reason why not, in one error.
+"""Plain mappings to frozen dataclasses, or every reason why not, in one error; and JSON and YAML that somebody else wrote.
 
 The schema is a dataclass whose annotations say all: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`,
 `tuple[X, ...]` and unions of them. Nothing is optional unless its annotation admits `None`; unknown keys are errors.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import json
 import math
 import types
 from collections.abc import Iterable, Mapping
@@ -17,6 +19,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from bertkit.errors import InputError
 
 T = TypeVar("T")
+MAX_DEPTH = 100  # of lists and groups in one another; ours have five, and Python's own stack ends at a thousand
+MAX_NODES = 1_000_000  # of a YAML file with its aliases written out
+TOO_DEEP = f"lists or groups more than {MAX_DEPTH} deep in one another"
 
 
 def conf_dir() -> Path:
@@ -72,6 +77,141 @@ def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
     if errors:
         raise InputError("\n".join(dict.fromkeys(errors)))
     return value  # type: ignore[no-any-return]
+
+
+def parse_json(text: str) -> Any:
+    """Read JSON that anybody may have written.
+
+    Raises:
+        ValueError: it is not JSON, or too deep for what will walk through it.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and is_deep(value):
+        raise ValueError(TOO_DEEP)
+    return value
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and groups stand deeper in one another than anything here is made for."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        level = [item for items in inside for item in items]
+        if not level:
+            return False
+    return True
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML that anybody may have written: plain values, whose aliases neither contain themselves nor grow without end.
+
+    Raises:
+        ValueError: it is not such YAML.
+    """
+    import yaml
+
+    try:
+        return yaml.load(text, _yaml_loader())  # a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+@functools.cache
+def _yaml_loader() -> Any:
+    """A SafeLoader that measures what it reads before it makes anything of it."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def __init__(self, stream: Any) -> None:
+            super().__init__(stream)
+            self.depth = 0
+            self.measured: dict[
+                int, tuple[int, int]
+            ] = {}  # of finished nodes: nodes and depth, with aliases written out
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            is_alias = self.check_event(yaml.AliasEvent)  # type: ignore[no-untyped-call]
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise ValueError(TOO_DEEP)
+            node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+            self.depth -= 1
+            if is_alias and id(node) not in self.measured:
+                raise ValueError("an alias that contains itself")
+            if not is_alias:
+                inside = node.value if isinstance(node, yaml.CollectionNode) else []
+                parts = [each for one in inside for each in (one if isinstance(one, tuple) else (one,))]
+                sizes = [self.measured[id(part)] for part in parts]
+                size, depth = 1 + sum(size for size, _ in sizes), 1 + max((depth for _, depth in sizes), default=0)
+                if size > MAX_NODES or depth > MAX_DEPTH:
+                    raise ValueError(f"aliases that stand for more than {MAX_NODES:,} values, or {MAX_DEPTH} deep")
+                self.measured[id(node)] = size, depth
+            return node
+
+    return Loader
+
+
+def checked(
+    schema: Any, content: Any, where: Path | str, way_out: str = "restore it from where it came"
+) -> dict[str, Any]:
+    """Refuse what a file holds unless it is as a dataclass says, and give it as it is.
+
+    Each field must be there, unless it has a default, and be of its type; other fields may be there too.
+
+    Raises:
+        InputError: naming the file and the first field that is wrong.
+    """
+    problem = _misfit(schema, content, "")
+    if problem is not None:
+        raise InputError(f"{where}: {problem}; {way_out}")
+    return content  # type: ignore[no-any-return]
+
+
+def of_fields(kind: type[T], mapping: Mapping[str, Any]) -> T:
+    """Make a dataclass of what `checked` let pass, which may hold more than its fields."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in mapping.items() if name in names})
+
+
+def _misfit(annotation: Any, value: Any, path: str) -> str | None:
+    """Say which part of a value is not what an annotation says; None where all is."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    for option in options:
+        kind, inner = get_origin(option) or option, get_args(option)
+        parts: Iterable[tuple[Any, Any, str]] = ()
+        if dataclasses.is_dataclass(option) and isinstance(value, dict):
+            hints = get_type_hints(option)
+            for field in dataclasses.fields(option):
+                if field.name not in value and field.default is field.default_factory is dataclasses.MISSING:
+                    return f"no field '{_joined(path, field.name)}'"
+            parts = ((hints[name], value[name], _joined(path, name)) for name in hints if name in value)
+        elif kind is dict and isinstance(value, dict):
+            parts = ((inner[1], item, _joined(path, key)) for key, item in value.items()) if inner else ()
+        elif kind is tuple and isinstance(value, list):
+            parts = ((inner[0], item, f"{path}[{number}]") for number, item in enumerate(value))
+        elif not (option is Any or (kind is Literal and value in inner) or _is_of(option, value)):
+            continue
+        return next((problem for part in parts if (problem := _misfit(*part))), None)
+    shown = f"{value!r:.60}"
+    return (
+        f"{path}={shown}: expected {' or '.join(map(_describe, options))}" if path else f"{shown}: expected an object"
+    )
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _is_of(option: Any, value: Any) -> bool:
+    """Whether a plain value is of a plain type; a whole number is a number too, and what is not finite is none."""
+    if option is type(None):
+        return value is None
+    if option is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is option
 
 
 def to_mapping(value: Any) -> dict[str, Any]:
@@ -196,6 +336,6 @@ def _describe(option: Any) -> str:
         return " or ".join(str(choice) for choice in get_args(option))
     if get_origin(option) is tuple:
         return f"a list of {_describe(get_args(option)[0])}"
-    if get_origin(option) is dict:
+    if get_origin(option) is dict or option is dict or dataclasses.is_dataclass(option):
         return "a group of settings"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]

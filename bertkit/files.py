@@ -19,10 +19,12 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import signs
+from bertkit.config import parse_json
 from bertkit.errors import InputError, LockedError, StorageError
 
 if TYPE_CHECKING:
@@ -50,6 +52,14 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+@dataclass(frozen=True)
+class FileFacts:
+    """What a manifest says of a file."""
+
+    bytes: int
+    sha256: str
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
@@ -57,10 +67,10 @@ def read_json(path: Path) -> Any:
         InputError: the file is missing, or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
 
 

@@ -16,7 +16,7 @@ from house import ROOT, arrows, circles, functions, imports, module_of, modules,
 
 from bertkit.settings.help import COMMANDS
 
-GROUND = ("batch", "config", "errors", "fast", "files", "lines", "signs")
+GROUND = ("batch", "config", "errors", "fast", "files", "lines", "memory", "signs")
 CORE = ("data", "model", "train", *GROUND)
 # a room -> the rooms that it may import
 RULE = {

@@ -318,6 +318,8 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     """
     if rules is None and (path / RULES_FILE).is_file():
         rules = read_json(path / RULES_FILE)
+        if rules not in get_args(Rules):
+            raise InputError(f"{path / RULES_FILE}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
     found = read_vocabulary(path)
     try:
         is_lowercase = found.lowercase if lowercase is None else lowercase

@@ -15,6 +15,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.trainers import WordPieceTrainer
 
+from bertkit.config import checked
 from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file
 
@@ -61,7 +62,8 @@ def learn_vocabulary(
             f"set it to {2 * len(first_tokens)} or more"
         )
     trainer = WordPieceTrainer(
-        vocab_size=vocab_size,
+        # the library makes room for as many at once; each piece takes the place of two, so the text cannot have more
+        vocab_size=min(vocab_size, len(first_tokens) + normal.total()),
         min_frequency=min_frequency,
         special_tokens=first_tokens,
         limit_alphabet=0,
@@ -70,6 +72,44 @@ def learn_vocabulary(
     )
     learner.train_from_iterator(sentences(), trainer)
     return dict(learner.get_vocab())
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Of `tokenizer_config.json`, all that is read."""
+
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Model:
+    vocab: dict[str, int]
+    continuing_subword_prefix: str = "##"
+
+
+@dataclass(frozen=True)
+class _Normalizer:
+    lowercase: bool | None = None
+    strip_accents: bool | None = None
+    clean_text: bool | None = None
+    handle_chinese_chars: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Added:
+    content: str
+    id: int
+
+
+@dataclass(frozen=True)
+class _TokenizerJson:
+    """Of `tokenizer.json`, all that is read."""
+
+    model: _Model
+    normalizer: _Normalizer | None = None
+    added_tokens: tuple[_Added, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,8 +132,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if path.is_dir():
         settings_path = path / "tokenizer_config.json"
         settings = read_json(settings_path) if settings_path.is_file() else {}
-        if not isinstance(settings, dict):
-            raise InputError(f"{settings_path}: expected an object of settings; restore the file")
+        checked(_Settings, settings, settings_path)
         if settings.get("tokenize_chinese_chars") is False:
             raise InputError(f"{settings_path}: tokenize_chinese_chars=false is not supported; BERT splits them")
         _check_same_vocabulary(path)
@@ -104,14 +143,15 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
     ids, normalizer = _read_tokenizer_json(path) if path.suffix == ".json" else (_read_vocab_txt(path), {})
-    lowercase = bool(settings["do_lower_case"]) if "do_lower_case" in settings else normalizer.get("lowercase")
+    lowercase = settings.get("do_lower_case")
+    lowercase = normalizer.get("lowercase") if lowercase is None else lowercase
     if lowercase is None and path.suffix != ".json":
         lowercase = LOWERCASE_OF_PUBLISHED.get(sha256_file(path))
     strip_accents = settings.get("strip_accents")
     return Vocabulary(
         path,
         ids,
-        not _is_cased(ids) if lowercase is None else bool(lowercase),
+        not _is_cased(ids) if lowercase is None else lowercase,
         normalizer.get("strip_accents") if strip_accents is None else strip_accents,
     )
 
@@ -140,7 +180,7 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
         vocab = dict(content["model"]["vocab"])
         if content["model"]["type"] != "WordPiece":
             raise InputError(f"{path}: a {content['model']['type']} tokenizer; BERT needs WordPiece")
-        normalizer = content["normalizer"] or {}
+        normalizer = content.get("normalizer") or {}
         prefix = content["model"].get("continuing_subword_prefix", "##")
         if prefix != "##":
             raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
@@ -149,6 +189,7 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
                 raise InputError(f"{path}: normalizer.{setting}=false is not supported; BERT does it")
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path}: not a WordPiece tokenizer.json (no model.vocab)") from None
+    checked(_TokenizerJson, content, path)
     for token in content.get("added_tokens") or []:
         vocab.setdefault(token["content"], token["id"])
     return vocab, normalizer

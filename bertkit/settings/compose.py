@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.config import conf_dir, conf_dirs, nearest, option_names
+from bertkit.config import MAX_DEPTH, TOO_DEEP, conf_dir, conf_dirs, nearest, option_names, parse_yaml
 from bertkit.errors import InputError
 from bertkit.settings import words
 from bertkit.settings.glue import GLUE_TASKS
@@ -42,6 +42,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
+    _check_depth(overrides)
     overrides = words.in_our_words(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
@@ -120,7 +121,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             else:
                 composed = hydra_compose(command, overrides=[*kept, *searchpath])
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
             required = re.match(r"You must specify '(\w+)'", reason)
             if required:
@@ -138,7 +139,27 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     return plain
 
 
+def _check_depth(overrides: list[str]) -> None:
+    """Refuse brackets deeper in one another than the parser can follow; those in quotes are text."""
+    for text in overrides:
+        depth = 0
+        for mark in re.findall(r"[\[{(]|[\]})]", re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", "", text, flags=re.DOTALL)):
+            depth += 1 if mark in "[{(" else -1
+            if depth > MAX_DEPTH:
+                raise InputError(f"'{text[:40]}...': {TOO_DEEP}; quote the value if it is a text")
+
+
 def _searchpath(directories: list[Path]) -> list[str]:
+    """Tell Hydra of the user's directory, whose files are read once before: what it makes of hostile ones has no end."""
+    for directory in directories[1:]:
+        for path in sorted([*directory.glob("*.yaml"), *directory.glob("*/*.yaml")]):
+            try:
+                content = parse_yaml(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise InputError(f"{path}: not YAML ({error}); correct it") from None
+            if not isinstance(content, dict):
+                found = "nothing" if content is None else f"a {type(content).__name__}"
+                raise InputError(f"{path}: expected settings, a line 'key: value' each, found {found}; correct it")
     return [f"hydra.searchpath=['file://{directory}']" for directory in directories[1:]]
 
 
@@ -149,7 +170,7 @@ def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
         try:
             composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
     plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     return _flat_lines(plain[group], f"{group}.")
@@ -287,6 +308,7 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
         InputError: an override is malformed, or there is no `output_dir` to make directories in.
     """
     try:
+        _check_depth(overrides)
         parsed = [OverridesParser.create().parse_override(text) for text in overrides]
     except HydraException as error:
         raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None

@@ -19,7 +19,7 @@ from typing import Any
 
 from bertkit import __version__
 from bertkit.config import to_mapping
-from bertkit.data import instances, prepared
+from bertkit.data import instances, manifest, prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.corpus import Corpus
 from bertkit.data.encoded_documents import (
@@ -79,16 +79,16 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
         "bertkit": __version__,
         "corpus": {"description": corpus.describe()},
     }
-    kind = prepared.FORMAT if settings.shard is None else prepared.SHARD_FORMAT
+    kind = manifest.FORMAT if settings.shard is None else manifest.SHARD_FORMAT
 
     def hash_text() -> str:
         return text_sha256(document for portion in chosen.values() for document in corpus.documents(portion))
 
-    if prepared.is_there(output_dir, kind, facts, hash_text):
+    if manifest.is_there(output_dir, kind, facts, hash_text):
         return False
     # A streamed dataset may change, and nothing would show it.
     made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version]
-    key = None if settings.corpus.source == "hub" else prepared.fingerprint(made_from)
+    key = None if settings.corpus.source == "hub" else manifest.fingerprint(made_from)
     with building_dir(output_dir, key) as partial:
         work = partial / UNFINISHED
         (work / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
             facts["corpus"]["has_document_breaks"] = corpus.has_document_breaks
             facts["num_parts"] = len(portions)
             (work / FOLDER).rename(partial / FOLDER)
-        prepared.write_manifest(partial, facts, kind)
+        manifest.write_manifest(partial, facts, kind)
     return True
 
 
@@ -119,12 +119,12 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
     facts["identity"] = {key: value for key, value in first["identity"].items() if key not in ONLY_OF_A_SHARD}
     facts["corpus"] = {"description": first["corpus"]["description"]}
     files = [path for shard in shards for path in shard.files()]
-    if prepared.is_there(output_dir, prepared.FORMAT, facts, lambda: text_sha256_of_files(files)):
+    if manifest.is_there(output_dir, manifest.FORMAT, facts, lambda: text_sha256_of_files(files)):
         return False
     with building_dir(output_dir) as partial:
         shutil.copytree(shards[0].directory / "tokenizer", partial / "tokenizer")
         facts = _write_dataset(settings, facts, first["corpus"]["has_document_breaks"], files, partial)
-        prepared.write_manifest(partial, facts)
+        manifest.write_manifest(partial, facts)
     return True
 
 
@@ -211,7 +211,7 @@ def _write_dataset(
         raise InputError("\n".join(f"{finding.name}: {finding.text}" for finding in findings))
     text_hash = text_sha256_of_files(files)
     facts = {
-        "fingerprint": prepared.fingerprint([identity, text_hash, tokenizer.files(MAX_LENGTH)]),
+        "fingerprint": manifest.fingerprint([identity, text_hash, tokenizer.files(MAX_LENGTH)]),
         **facts,
         "corpus": {**facts["corpus"], "text_sha256": text_hash},
         "splits": splits,

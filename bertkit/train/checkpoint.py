@@ -32,6 +32,7 @@ from typing import Any
 from torch import Tensor
 
 from bertkit import files, signs
+from bertkit.config import checked
 from bertkit.errors import NumericsError, StorageError
 from bertkit.train.processes import ALONE, Ranks
 
@@ -41,6 +42,11 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 _known_damaged: set[Path] = set()  # found by this process, which resumed from an older one
 SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
+
+
+@dataclass(frozen=True)
+class _State:
+    step: int
 
 
 @dataclass(frozen=True)
@@ -268,8 +274,7 @@ def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
 
 def read_state(checkpoint_dir: Path) -> dict[str, Any]:
     """Read the plain values of a checkpoint, among them its step."""
-    state: dict[str, Any] = files.read_json(checkpoint_dir / STATE)
-    return state
+    return checked(_State, files.read_json(checkpoint_dir / STATE), checkpoint_dir / STATE)
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -11,8 +11,9 @@ import pytest
 from conftest import make_text, write_text
 
 from bertkit.cli import run
-from bertkit.data import prepared
-from bertkit.data.prepared import Split, SplitWriter, check_ids, damaged_files, open_prepared, token_dtype
+from bertkit.data import manifest
+from bertkit.data.manifest import damaged_files
+from bertkit.data.prepared import Split, SplitWriter, check_ids, open_prepared, token_dtype
 from bertkit.errors import InputError
 from bertkit.files import read_json, to_json
 
@@ -157,6 +158,6 @@ def document_ids(split: Split) -> list[list[int]]:
 
 
 def test_fingerprint_depends_on_content_alone() -> None:
-    first = prepared.fingerprint({"a": 1, "b": [2, 3]})
-    assert first == prepared.fingerprint({"b": [2, 3], "a": 1})
-    assert first != prepared.fingerprint({"a": 1, "b": [3, 2]})
+    first = manifest.fingerprint({"a": 1, "b": [2, 3]})
+    assert first == manifest.fingerprint({"b": [2, 3], "a": 1})
+    assert first != manifest.fingerprint({"a": 1, "b": [3, 2]})
