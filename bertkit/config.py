@@ -133,11 +133,11 @@ def _yaml_loader() -> Any:
             ] = {}  # of finished nodes: nodes and depth, with aliases written out
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            is_alias = self.check_event(yaml.AliasEvent)  # type: ignore[no-untyped-call]
+            is_alias = self.check_event(yaml.AliasEvent)
             self.depth += 1
             if self.depth > MAX_DEPTH:
                 raise ValueError(TOO_DEEP)
-            node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+            node = super().compose_node(parent, index)
             self.depth -= 1
             if is_alias and id(node) not in self.measured:
                 raise ValueError("an alias that contains itself")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import signs
 from bertkit.config import parse_json
 from bertkit.errors import InputError, LockedError, StorageError
+from bertkit.lines import read_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,7 +68,7 @@ def read_json(path: Path) -> Any:
         InputError: the file is missing, or is not JSON.
     """
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_whole(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except ValueError as error:

@@ -7,20 +7,18 @@ hold one document per record; WikiExtractor output, one per `<doc>` block; their
 from __future__ import annotations
 
 import functools
-import gzip
-import io
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from bertkit.config import parse_json
 from bertkit.data.config import CorpusConfig
 from bertkit.data.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
 from bertkit.errors import InputError
 from bertkit.files import BLOCK_BYTES
-from bertkit.lines import is_blank, line_blocks, unpacking, without_surrogates
+from bertkit.lines import is_blank, line_blocks, unpacked, unpacking, without_surrogates
 
 Document = list[str]
 
@@ -155,7 +153,7 @@ class Corpus:
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
-            file = cast(io.BufferedReader, gzip.GzipFile(fileobj=raw)) if span.path.suffix == ".gz" else raw
+            file = unpacked(raw, span.path)
             for number, lines in line_blocks(
                 file,
                 where,
@@ -180,8 +178,8 @@ class Corpus:
                 if is_blank(line):
                     continue
                 try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError) as error:
+                    record = parse_json(line)
+                except ValueError as error:
                     where = self._where(span, number)
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
                 yield self._text_of(record, functools.partial(self._where, span, number)).splitlines()

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bertkit.data.config import CorpusConfig
 from bertkit.errors import InputError
+from bertkit.lines import beyond, limit_of
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
@@ -126,13 +127,18 @@ def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
 
 def _next_document(path: Path, kind: str, at: int) -> int:
     """Find the first byte, from `at` on, after which a document begins; the end of the file where there is none."""
+    limit = limit_of("BERTKIT_LINE_MB") * 1_000_000
     with path.open("rb") as file:
         file.seek(at - 1)
-        at += len(file.readline()) - 1  # to the beginning of a line
-        for line in file:
+        at -= 1
+        is_first = True  # which leads to the beginning of a line
+        for line in iter(lambda: file.readline(limit + 1), b""):
             at += len(line)
-            if _DOCUMENT_ENDS[kind](line):
+            if len(line) > limit:
+                raise InputError(f"{path}: byte {at - len(line):,}: {beyond('BERTKIT_LINE_MB', 'a line longer')}")
+            if not is_first and _DOCUMENT_ENDS[kind](line):
                 break
+            is_first = False
     return at
 
 

@@ -18,6 +18,7 @@ from tokenizers.trainers import WordPieceTrainer
 from bertkit.config import checked
 from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file
+from bertkit.lines import read_whole
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
@@ -180,6 +181,7 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
         vocab = dict(content["model"]["vocab"])
         if content["model"]["type"] != "WordPiece":
             raise InputError(f"{path}: a {content['model']['type']} tokenizer; BERT needs WordPiece")
+        checked(_TokenizerJson, content, path)
         normalizer = content.get("normalizer") or {}
         prefix = content["model"].get("continuing_subword_prefix", "##")
         if prefix != "##":
@@ -189,7 +191,6 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
                 raise InputError(f"{path}: normalizer.{setting}=false is not supported; BERT does it")
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path}: not a WordPiece tokenizer.json (no model.vocab)") from None
-    checked(_TokenizerJson, content, path)
     for token in content.get("added_tokens") or []:
         vocab.setdefault(token["content"], token["id"])
     return vocab, normalizer
@@ -197,7 +198,7 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
 
 def _read_vocab_txt(path: Path) -> dict[str, int]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_whole(path).split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start}); expected one token per line") from None
     tokens = [line.rstrip("\r") for line in lines]

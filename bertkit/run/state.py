@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from bertkit import signs
 from bertkit.config import checked, of_fields
 from bertkit.errors import InputError, StorageError
-from bertkit.fast import FastWays
+from bertkit.fast import NAMES, FastWays
 from bertkit.files import read_tensors, remove_leftovers
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.model.compiled import compile_layers
@@ -29,6 +29,7 @@ from bertkit.run.saves import Saves, Standing
 from bertkit.run.start import Start
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
@@ -53,9 +54,9 @@ class Choices:
 
 @dataclass(frozen=True)
 class _Chosen:
-    cut: Any
+    cut: tuple[int, ...] | Cut
     num_parts: int | None
-    kernels: tuple[str, ...]
+    kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
     is_compiled: bool
     settings: dict[str, Any]
 
@@ -171,6 +172,10 @@ class TrainingState:
         """Go on with what the run chose, from where it stood; give the number of its updates."""
         before = checked(_State, checkpoint.read_state(newest), newest / checkpoint.STATE)
         self.first_step = self.last_step = self.saves.last_good = before["step"]
+        if isinstance(cut := before["chosen"]["cut"], list) and min(cut, default=0) < 1:
+            raise InputError(
+                f"{newest / checkpoint.STATE}: chosen.cut={cut}: expected sequences of a micro-batch; restore it"
+            )
         choices = of_fields(Choices, before["chosen"])
         if choices.settings == self.choices.settings:
             self.choices = choices

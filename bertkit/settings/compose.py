@@ -95,6 +95,7 @@ def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, An
 
 def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Compose one configuration file."""
+    _check_files(config_dir)
     directories = conf_dirs(config_dir)
     searchpath = _searchpath(directories)
     overrides, literal = _without_literal(command, overrides)
@@ -150,29 +151,33 @@ def _check_depth(overrides: list[str]) -> None:
 
 
 def _searchpath(directories: list[Path]) -> list[str]:
-    """Tell Hydra of the user's directory, whose files are read once before: what it makes of hostile ones has no end."""
-    for directory in directories[1:]:
+    return [f"hydra.searchpath=['file://{directory}']" for directory in directories[1:]]
+
+
+def _check_files(config_dir: str | None) -> None:
+    """Read the files of the user's directory once before Hydra does: what it makes of hostile ones has no end."""
+    for directory in conf_dirs(config_dir)[1:]:
         for path in sorted([*directory.glob("*.yaml"), *directory.glob("*/*.yaml")]):
             try:
                 content = parse_yaml(path.read_text(encoding="utf-8"))
             except ValueError as error:
                 raise InputError(f"{path}: not YAML ({error}); correct it") from None
-            if not isinstance(content, dict):
-                found = "nothing" if content is None else f"a {type(content).__name__}"
+            if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+                found = "nothing" if content is None else f"{content!r:.40}"
                 raise InputError(f"{path}: expected settings, a line 'key: value' each, found {found}; correct it")
-    return [f"hydra.searchpath=['file://{directory}']" for directory in directories[1:]]
 
 
 def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     """Compose one option of a group by itself; give its settings, a line each."""
+    _check_files(config_dir)
     directories = sorted(conf_dirs(config_dir), key=lambda each: not (each / group / f"{option}.yaml").is_file())
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"):
         try:
             composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
+            plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
-    plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
     return _flat_lines(plain[group], f"{group}.")
 
 

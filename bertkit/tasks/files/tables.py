@@ -16,20 +16,20 @@ import csv
 import itertools
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import nearest
+from bertkit.config import TOO_DEEP, is_deep, nearest, parse_json
 from bertkit.errors import InputError
-from bertkit.lines import is_blank, without_surrogates
+from bertkit.lines import beyond, is_blank, limit_of, without_surrogates
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.conll import read_conll, read_words
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
+LINES_AT_ONCE = 1 << 14
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -132,18 +132,28 @@ def open_table(task: TaskConfig, name: Path, format: str, lines: Lines, gaps: Ga
         case "csv":
             return _delimited(task, name, format, _csv_rows(name, lines), gaps)
         case "json":
-            return records(name, format, _json(name, "\n".join(line for _, line in lines)), gaps)
+            return records(name, format, _json(name, _whole(name, lines)), gaps)
     return records(name, format, _json_lines(name, lines, gaps), gaps)
 
 
 def _csv_rows(name: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(sys.maxsize)  # a cell may hold a whole document
-    reader = csv.reader((f"{line}\n" for _, line in lines), strict=True)
-    number = 1
+    limit = limit_of("BERTKIT_LINE_MB") * 1_000_000
+    csv.field_size_limit(limit)  # a cell may hold a whole document
+    number, length = 1, 0
+
+    def of_record() -> Iterator[str]:
+        nonlocal length
+        for _, line in lines:
+            length += len(line)
+            if length > limit:
+                raise InputError(f"{name}:{number}: {beyond('BERTKIT_LINE_MB', 'a record longer')}; or close its quote")
+            yield f"{line}\n"
+
+    reader = csv.reader(of_record(), strict=True)
     try:
         for cells in reader:
             yield number, cells or [""]
-            number = reader.line_num + 1
+            number, length = reader.line_num + 1, 0
     except csv.Error as error:
         raise InputError(
             f'{name}:{number}: not CSV ({error}); quote cells as in "a ""b""", or set task.format='
@@ -252,8 +262,8 @@ def _json_lines(name: Path, lines: Lines, gaps: Gaps) -> Rows:
     for number, line in lines:
         if not is_blank(line):
             try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                record = parse_json(line)
+            except ValueError as error:
                 raise InputError(f"{name}:{number}: not JSON ({error}); expected one object per line") from None
             if blank is None:
                 blank = {key: emptied(value) for key, value in record.items()} if isinstance(record, dict) else {}
@@ -265,13 +275,24 @@ def _json_lines(name: Path, lines: Lines, gaps: Gaps) -> Rows:
             yield number, blank
 
 
+def _whole(name: Path, lines: Lines) -> str:
+    limit, length = limit_of("BERTKIT_WHOLE_MB") * 1_000_000, 0
+    parts: list[str] = []  # of many lines each, for a short one takes several times its length
+    while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
+        parts.append("\n".join(some))
+        length += len(parts[-1]) + 1
+        if length > limit:
+            raise InputError(f"{name}: {beyond('BERTKIT_WHOLE_MB', 'JSON larger')}, or write it as lines (.jsonl)")
+    return "\n".join(parts)
+
+
 def _json(name: Path, text: str) -> Rows:
     """The records of `{"data": [...]}`, of an array, or of lines; a file's ending need not say which."""
     if text.lstrip().startswith("["):
         return _array(name, text)
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
+        whole = parse_json(text)
+    except ValueError:
         whole = None
     if not isinstance(whole, dict):
         return _json_lines(name, enumerate(text.split("\n"), 1), Gaps())
@@ -288,8 +309,11 @@ def _array(name: Path, text: str) -> Rows:
         line, counted = line + text.count("\n", counted, position), position
         try:
             value, end = decoder.raw_decode(text, position)
+            if is_deep(value):
+                raise ValueError(TOO_DEEP)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{name}:{line}: not JSON ({error}); restore the file") from None
+            reason = TOO_DEEP if isinstance(error, RecursionError) else error
+            raise InputError(f"{name}:{line}: not JSON ({reason}); restore the file") from None
         yield line, value
         position = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
 
