@@ -144,6 +144,7 @@ def _next_document(path: Path, kind: str, at: int) -> int:
 
 # A sentence ends at . ! ? (with closing quotes or brackets) before white space and something that can start one.
 _END = re.compile(r"""(?<=[.!?])["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-ÞА-ЯΑ-Ω])|(?<=[。！？])""")
+LONGEST_ABBREVIATION = 10  # characters, with the stop and what is before it
 _ABBREVIATION = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|cf|al|approx|ca|no|No|Vol|vol|pp|p|Fig|fig|e\.g|i\.e"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Inc|Ltd|Co|Corp)|\b[A-Z])\.$"
@@ -159,10 +160,11 @@ def split_sentences(paragraph: str) -> list[str]:
     sentences: list[str] = []
     start = 0
     for match in _END.finditer(paragraph):
-        sentence = paragraph[start : match.end()].strip()
-        if _ABBREVIATION.search(sentence):
+        # looked for in the last characters alone: what abbreviations end may be a whole book long
+        before = paragraph[max(start, match.start() - LONGEST_ABBREVIATION) : match.start()]
+        if match[0][:1].isspace() and _ABBREVIATION.search(before):
             continue
-        sentences.append(sentence)
+        sentences.append(paragraph[start : match.end()].strip())
         start = match.end()
     sentences.append(paragraph[start:].strip())
     return [sentence for sentence in sentences if sentence]

@@ -158,7 +158,8 @@ class Tokenizer:
         found = []
         for text, split, encoding in zip(texts, words, encodings, strict=True):
             # Every rule gives the same number of characters for a character by itself as inside of a text.
-            origin = [place for place, each in enumerate(text) for _ in split_words(each, self.lowercase)]
+            lengths = {each: len(split_words(each, self.lowercase)) for each in set(text)}
+            origin = np.repeat(np.arange(len(text)), [lengths[each] for each in text]).tolist()
             assert len(origin) == len(split), "a character and a text are split alike"
             found.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
         return found

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.trainers import WordPieceTrainer
 
 from bertkit.config import checked
+from bertkit.data.google_words import MAX_INPUT_CHARS_PER_WORD
 from bertkit.errors import InputError
 from bertkit.files import read_json, sha256_file
 from bertkit.lines import read_whole
@@ -42,8 +43,8 @@ def learn_vocabulary(
         InputError: the text has no words to learn from, or more characters than `vocab_size` has room for.
     """
     learner = Tokenizer(WordPiece(unk_token=UNK))
-    learner.normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
-    learner.pre_tokenizer = BertPreTokenizer()
+    normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
+    learner.normalizer, learner.pre_tokenizer = normalizer, BertPreTokenizer()
     # The library numbers characters in the order of a hash map, which breaks ties between merges differently in every
     # run. Characters that it is given as special tokens are numbered in their order.
     counts: Counter[str] = Counter()
@@ -51,7 +52,7 @@ def learn_vocabulary(
         counts.update(sentence)
     normal: Counter[str] = Counter()
     for character, count in counts.items():
-        for normalized in "".join(learner.normalizer.normalize_str(character).split()):
+        for normalized in "".join(normalizer.normalize_str(character).split()):
             normal[normalized] += count
     alphabet = sorted(character for character, _ in normal.most_common(MAX_ALPHABET))
     if not alphabet:
@@ -71,8 +72,20 @@ def learn_vocabulary(
         show_progress=False,
         continuing_subword_prefix="##",
     )
-    learner.train_from_iterator(sentences(), trainer)
+    learner.train_from_iterator((_without_endless_words(sentence, normalizer) for sentence in sentences()), trainer)
     return dict(learner.get_vocab())
+
+
+def _without_endless_words(sentence: str, normalizer: BertNormalizer) -> str:
+    """Leave out words that are [UNK] by every rule, whatever the vocabulary; the library's time grows with their square."""
+    if len(sentence) <= MAX_INPUT_CHARS_PER_WORD:
+        return sentence
+    runs = sentence.split()
+    for place, run in enumerate(runs):
+        if len(run) > MAX_INPUT_CHARS_PER_WORD:
+            words = BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(run))
+            runs[place] = " ".join(word for word, _ in words if len(word) <= MAX_INPUT_CHARS_PER_WORD)
+    return " ".join(runs)
 
 
 @dataclass(frozen=True)
