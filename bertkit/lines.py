@@ -72,13 +72,23 @@ def read_whole(path: Path) -> str:
         InputError: it is larger than such a file may be.
         UnicodeDecodeError: it is no text.
     """
+    check_whole(path)
     limit = limit_of("BERTKIT_WHOLE_MB") * 1_000_000
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        data = b"" if size > limit else file.read(limit + 1)
-    if size > limit or len(data) > limit:
+        data = file.read(limit + 1)
+    if len(data) > limit:  # of a pipe
         raise InputError(f"{path}: {beyond('BERTKIT_WHOLE_MB', 'larger')}")
     return data.decode("utf-8")
+
+
+def check_whole(path: Path) -> None:
+    """Refuse a file that is too large to be read as a whole, by its size.
+
+    Raises:
+        InputError: it is.
+    """
+    if path.stat().st_size > limit_of("BERTKIT_WHOLE_MB") * 1_000_000:
+        raise InputError(f"{path}: {beyond('BERTKIT_WHOLE_MB', 'larger')}")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -36,6 +36,7 @@ from bertkit.data.statistics import describe, find_faults
 from bertkit.data.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.errors import InputError
 from bertkit.files import UNFINISHED, building_dir, sha256_file
+from bertkit.lines import check_whole
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.view.progress import Progress
 
@@ -149,6 +150,8 @@ def _identity(settings: PrepareSettings) -> Facts:
         given = Path(settings.tokenizer.path)
         names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
         files = [path for path in (given, *(given / name for name in names)) if path.is_file()]
+        for path in files:
+            check_whole(path)
         identity["vocabulary_sha256"] = [sha256_file(path) for path in files]
     return identity
 

@@ -324,11 +324,15 @@ def flatten(path: Path, text: str, data: list[Any]) -> Iterator[tuple[int, Any]]
     Raises:
         InputError: a level of the nesting is missing.
     """
-    line, position = 1, -1
+    line, position, is_found = 1, -1, True
     for number, record in enumerate(data):
         for question in _questions(path, f"data[{number}]", record):
-            found = text.find(json.dumps(str(question.get("id"))), position + 1) if isinstance(question, dict) else -1
-            if found >= 0:
+            is_found = is_found and isinstance(question, dict)
+            found = text.find(json.dumps(str(question.get("id"))), position + 1) if is_found else -1
+            is_found = (
+                found >= 0
+            )  # the first that is not ends the search, which would go through the whole file each time
+            if is_found:
                 line, position = line + text.count("\n", max(position, 0), found), found
             yield line, question
 
