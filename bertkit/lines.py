@@ -15,6 +15,7 @@ import codecs
 import contextlib
 import gzip
 import io
+import itertools
 import os
 import re
 import sys
@@ -28,6 +29,7 @@ from bertkit.errors import InputError
 
 TEXT_BYTES = 1 << 18  # read, decoded and cut into lines at once
 LIMITS = {"BERTKIT_LINE_MB": 64, "BERTKIT_WHOLE_MB": 256, "BERTKIT_SENTENCE_WORDS": 1_000_000, "BERTKIT_UNPACKED": 200}
+LINES_AT_ONCE = 1 << 14
 FREELY_UNPACKED_BYTES = 1 << 22  # whatever the size of a compressed file: a run of one letter shrinks a thousandfold
 PEEKED_BYTES = 1 << 16  # that tell how a file is written before it is read
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -79,6 +81,18 @@ def read_whole(path: Path) -> str:
     if len(data) > limit:  # of a pipe
         raise InputError(f"{path}: {beyond('BERTKIT_WHOLE_MB', 'larger')}")
     return data.decode("utf-8")
+
+
+def joined(name: Path, lines: Iterator[tuple[int, str]]) -> str:
+    """Put numbered lines together again, as many as a file may have that is read as a whole."""
+    limit, length = limit_of("BERTKIT_WHOLE_MB") * 1_000_000, 0
+    parts: list[str] = []  # of many lines each, for a short one takes several times its length
+    while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
+        parts.append("\n".join(some))
+        length += len(parts[-1]) + 1
+        if length > limit:
+            raise InputError(f"{name}: {beyond('BERTKIT_WHOLE_MB', 'JSON larger')}, or write it as lines (.jsonl)")
+    return "\n".join(parts)
 
 
 def check_whole(path: Path) -> None:

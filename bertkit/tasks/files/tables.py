@@ -23,13 +23,13 @@ from typing import Any
 
 from bertkit.config import TOO_DEEP, is_deep, nearest, parse_json
 from bertkit.errors import InputError
-from bertkit.lines import beyond, is_blank, limit_of, without_surrogates
+from bertkit.lines import beyond, is_blank, joined, limit_of, without_surrogates
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.conll import read_conll, read_words
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
-LINES_AT_ONCE = 1 << 14
+MOST_MISSES = 100  # ids sought in vain, each through the whole file
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -132,7 +132,7 @@ def open_table(task: TaskConfig, name: Path, format: str, lines: Lines, gaps: Ga
         case "csv":
             return _delimited(task, name, format, _csv_rows(name, lines), gaps)
         case "json":
-            return records(name, format, _json(name, _whole(name, lines)), gaps)
+            return records(name, format, _json(name, joined(name, lines)), gaps)
     return records(name, format, _json_lines(name, lines, gaps), gaps)
 
 
@@ -275,17 +275,6 @@ def _json_lines(name: Path, lines: Lines, gaps: Gaps) -> Rows:
             yield number, blank
 
 
-def _whole(name: Path, lines: Lines) -> str:
-    limit, length = limit_of("BERTKIT_WHOLE_MB") * 1_000_000, 0
-    parts: list[str] = []  # of many lines each, for a short one takes several times its length
-    while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
-        parts.append("\n".join(some))
-        length += len(parts[-1]) + 1
-        if length > limit:
-            raise InputError(f"{name}: {beyond('BERTKIT_WHOLE_MB', 'JSON larger')}, or write it as lines (.jsonl)")
-    return "\n".join(parts)
-
-
 def _json(name: Path, text: str) -> Rows:
     """The records of `{"data": [...]}`, of an array, or of lines; a file's ending need not say which."""
     if text.lstrip().startswith("["):
@@ -324,15 +313,13 @@ def flatten(path: Path, text: str, data: list[Any]) -> Iterator[tuple[int, Any]]
     Raises:
         InputError: a level of the nesting is missing.
     """
-    line, position, is_found = 1, -1, True
+    line, position, misses = 1, -1, 0
     for number, record in enumerate(data):
         for question in _questions(path, f"data[{number}]", record):
-            is_found = is_found and isinstance(question, dict)
-            found = text.find(json.dumps(str(question.get("id"))), position + 1) if is_found else -1
-            is_found = (
-                found >= 0
-            )  # the first that is not ends the search, which would go through the whole file each time
-            if is_found:
+            is_sought = isinstance(question, dict) and misses < MOST_MISSES
+            found = text.find(json.dumps(str(question.get("id"))), position + 1) if is_sought else -1
+            misses += found < 0
+            if found >= 0:
                 line, position = line + text.count("\n", max(position, 0), found), found
             yield line, question
 
