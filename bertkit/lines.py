@@ -22,7 +22,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from bertkit import signs
 from bertkit.errors import InputError
@@ -166,12 +166,13 @@ class _Gzip(gzip.GzipFile):
         self.packed, self.limit, self.num_bytes, self.where = _Packed(file), limit_of("BERTKIT_UNPACKED"), 0, name
         super().__init__(fileobj=self.packed, mode="rb")
 
-    def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
+    def readinto(self, buffer: Any) -> int:
+        data = self.read1(len(buffer))  # `read` would lose what comes before a fault
+        buffer[: len(data)] = data
         self.num_bytes += len(data)
         if self.num_bytes > FREELY_UNPACKED_BYTES + self.limit * self.packed.num_bytes:
             raise InputError(f"{self.where}: {beyond('BERTKIT_UNPACKED', 'unpacks to more times its size')}")
-        return data
+        return len(data)
 
 
 @contextlib.contextmanager
