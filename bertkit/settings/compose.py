@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.config import MAX_DEPTH, TOO_DEEP, conf_dir, conf_dirs, nearest, option_names, parse_yaml
+from bertkit.config import conf_dir, conf_dirs, nearest, option_names, parse_yaml
 from bertkit.errors import InputError
 from bertkit.settings import words
 from bertkit.settings.glue import GLUE_TASKS
@@ -42,7 +42,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
-    _check_depth(overrides)
+    words.check_depth(overrides)
     overrides = words.in_our_words(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
@@ -138,16 +138,6 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     if command in KNOW_WHAT_IS_GIVEN:
         plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
     return plain
-
-
-def _check_depth(overrides: list[str]) -> None:
-    """Refuse brackets deeper in one another than the parser can follow; those in quotes are text."""
-    for text in overrides:
-        depth = 0
-        for mark in re.findall(r"[\[{(]|[\]})]", re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", "", text, flags=re.DOTALL)):
-            depth += 1 if mark in "[{(" else -1
-            if depth > MAX_DEPTH:
-                raise InputError(f"'{text[:40]}...': {TOO_DEEP}; quote the value if it is a text")
 
 
 def _searchpath(directories: list[Path]) -> list[str]:
@@ -313,7 +303,7 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
         InputError: an override is malformed, or there is no `output_dir` to make directories in.
     """
     try:
-        _check_depth(overrides)
+        words.check_depth(overrides)
         parsed = [OverridesParser.create().parse_override(text) for text in overrides]
     except HydraException as error:
         raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None
