@@ -1,4 +1,4 @@
-"""Plain mappings to frozen dataclasses, or every reason why not, in one error.
+"""Plain mappings to frozen dataclasses, or every reason why not, in one error; and what files hold, checked alike.
 
 The schema is a dataclass whose annotations say all: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`,
 `tuple[X, ...]` and unions of them. Nothing is optional unless its annotation admits `None`; unknown keys are errors.
@@ -75,6 +75,66 @@ def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
     if errors:
         raise InputError(*dict.fromkeys(errors))
     return value  # type: ignore[no-any-return]
+
+
+def checked(
+    schema: Any, content: Any, where: Path | str, way_out: str = "restore it from where it came"
+) -> dict[str, Any]:
+    """Refuse what a file holds unless it is as a dataclass says, and give it as it is.
+
+    Each field must be there, unless it has a default, and be of its type; other fields may be there too.
+
+    Raises:
+        InputError: naming the file and the first field that is wrong.
+    """
+    problem = _misfit(schema, content, "")
+    if problem is not None:
+        raise InputError(f"{where}: {problem}; {way_out}")
+    return content  # type: ignore[no-any-return]
+
+
+def of_fields(kind: type[T], mapping: Mapping[str, Any]) -> T:
+    """Make a dataclass of what `checked` let pass, which may hold more than its fields."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in mapping.items() if name in names})
+
+
+def _misfit(annotation: Any, value: Any, path: str) -> str | None:
+    """Say which part of a value is not what an annotation says; None where all is."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    for option in options:
+        kind, inner = get_origin(option) or option, get_args(option)
+        parts: Iterable[tuple[Any, Any, str]] = ()
+        if dataclasses.is_dataclass(option) and isinstance(value, dict):
+            hints = get_type_hints(option)
+            for field in dataclasses.fields(option):
+                if field.name not in value and field.default is field.default_factory is dataclasses.MISSING:
+                    return f"no field '{_joined(path, field.name)}'"
+            parts = ((hints[name], value[name], _joined(path, name)) for name in hints if name in value)
+        elif kind is dict and isinstance(value, dict):
+            parts = ((inner[1], item, _joined(path, key)) for key, item in value.items()) if inner else ()
+        elif kind is tuple and isinstance(value, list):
+            parts = ((inner[0], item, f"{path}[{number}]") for number, item in enumerate(value))
+        elif not (option is Any or (kind is Literal and value in inner) or _is_of(option, value)):
+            continue
+        return next((problem for part in parts if (problem := _misfit(*part))), None)
+    shown = f"{value!r:.60}"
+    return (
+        f"{path}={shown}: expected {' or '.join(map(_describe, options))}" if path else f"{shown}: expected an object"
+    )
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _is_of(option: Any, value: Any) -> bool:
+    """Whether a plain value is of a plain type; a whole number is a number too, and what is not finite is none."""
+    if option is type(None):
+        return value is None
+    if option is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is option
 
 
 def to_mapping(value: Any) -> dict[str, Any]:
@@ -199,6 +259,6 @@ def _describe(option: Any) -> str:
         return " or ".join(str(choice) for choice in get_args(option))
     if get_origin(option) is tuple:
         return f"a list of {_describe(get_args(option)[0])}"
-    if get_origin(option) is dict:
+    if get_origin(option) is dict or option is dict or dataclasses.is_dataclass(option):
         return "a group of settings"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]

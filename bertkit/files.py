@@ -57,20 +57,6 @@ def to_json(value: Any) -> str:
     return in_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        InputError: the file is missing, or is not JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file.
 

@@ -1,4 +1,13 @@
-"""Lines of text files, read one way for everybody: gzip is unpacked, a byte order mark dropped, and what is no text refused."""
+"""Text files and JSON, read one way for everybody: gzip is unpacked, a byte order mark dropped, and what is no text refused.
+
+Nothing is read without end. The limits are far above what people write, and each can be set by a variable of the
+environment, which every process that reads has:
+
+    BERTKIT_LINE_MB        a line, a record, a cell
+    BERTKIT_WHOLE_MB       a file that is read as a whole: JSON, a vocabulary
+    BERTKIT_SENTENCE_WORDS words of a sentence or document in columns
+    BERTKIT_UNPACKED       how many times its size a compressed file may unpack to
+"""
 
 from __future__ import annotations
 
@@ -6,17 +15,25 @@ import codecs
 import contextlib
 import gzip
 import io
+import itertools
+import json
+import os
 import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from bertkit import signs
 from bertkit.errors import InputError
 
 TEXT_BYTES = 1 << 18  # read, decoded and cut into lines at once
+LIMITS = {"BERTKIT_LINE_MB": 64, "BERTKIT_WHOLE_MB": 256, "BERTKIT_SENTENCE_WORDS": 1_000_000, "BERTKIT_UNPACKED": 200}
+LINES_AT_ONCE = 1 << 14
+MAX_DEPTH = 100  # of lists and groups in one another; ours have five, and Python's own stack ends at a thousand
+TOO_DEEP = f"lists or groups more than {MAX_DEPTH} deep in one another"
+FREELY_UNPACKED_BYTES = 1 << 22  # whatever the size of a compressed file: a run of one letter shrinks a thousandfold
 PEEKED_BYTES = 1 << 16  # that tell how a file is written before it is read
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP = b"\x1f\x8b"  # RFC 1952; no text begins so
@@ -31,6 +48,104 @@ def is_blank(line: str) -> bool:
 def without_surrogates(text: str) -> str:
     """Replace halves of surrogate pairs, as JSON can hold them; no encoding can."""
     return _LONE_SURROGATE.sub("\ufffd", text)
+
+
+def limit_of(name: str) -> int:
+    """Give a limit, of this process's environment or ours.
+
+    Raises:
+        InputError: the variable holds no number.
+    """
+    given = os.environ.get(name, str(LIMITS[name]))
+    if not given.isascii() or not given.isdigit() or not 0 < int(given) < 1 << 40:
+        raise InputError(f"{name}={given}: expected a whole number from 1, such as {LIMITS[name]}")
+    return int(given)
+
+
+def beyond(name: str, what: str) -> str:
+    """Say that something is larger than a limit, and how to raise it."""
+    unit = " MB" if name.endswith("_MB") else ""
+    return (
+        f"{what} than {limit_of(name):,}{unit}; if it is meant to be, set {name}= in the environment to a larger number"
+    )
+
+
+def read_whole(path: Path) -> str:
+    """Read a UTF-8 text file as a whole.
+
+    Raises:
+        InputError: it is larger than such a file may be.
+        UnicodeDecodeError: it is no text.
+    """
+    check_whole(path)
+    limit = limit_of("BERTKIT_WHOLE_MB") * 1_000_000
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:  # of a pipe
+        raise InputError(f"{path}: {beyond('BERTKIT_WHOLE_MB', 'larger')}")
+    return data.decode("utf-8")
+
+
+def joined(name: Path, lines: Iterator[tuple[int, str]]) -> str:
+    """Put numbered lines together again, as many as a file may have that is read as a whole."""
+    limit, length = limit_of("BERTKIT_WHOLE_MB") * 1_000_000, 0
+    parts: list[str] = []  # of many lines each, for a short one takes several times its length
+    while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
+        parts.append("\n".join(some))
+        length += len(parts[-1]) + 1
+        if length > limit:
+            raise InputError(f"{name}: {beyond('BERTKIT_WHOLE_MB', 'JSON larger')}, or write it as lines (.jsonl)")
+    return "\n".join(parts)
+
+
+def check_whole(path: Path) -> None:
+    """Refuse a file that is too large to be read as a whole, by its size.
+
+    Raises:
+        InputError: it is.
+    """
+    if path.stat().st_size > limit_of("BERTKIT_WHOLE_MB") * 1_000_000:
+        raise InputError(f"{path}: {beyond('BERTKIT_WHOLE_MB', 'larger')}")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: the file is missing, or is not JSON.
+    """
+    try:
+        return parse_json(read_whole(path))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
+
+
+def parse_json(text: str) -> Any:
+    """Read JSON that anybody may have written.
+
+    Raises:
+        ValueError: it is not JSON, or too deep for what will walk through it.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and is_deep(value):
+        raise ValueError(TOO_DEEP)
+    return value
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and groups stand deeper in one another than anything here is made for."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        level = [item for items in inside for item in items]
+        if not level:
+            return False
+    return True
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -74,7 +189,35 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
     """Give the bytes of a file; of a gzip file, as its first bytes or its name say, what is packed in it."""
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
-    return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), PEEKED_BYTES)
+    return io.BufferedReader(cast(io.RawIOBase, _Gzip(file, name)), PEEKED_BYTES)
+
+
+class _Packed(io.RawIOBase):
+    """Counts what is read of a file."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self.file, self.num_bytes = file, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.num_bytes += len(data)
+        return data
+
+
+class _Gzip(gzip.GzipFile):
+    """Unpacks no more than a limit allows."""
+
+    def __init__(self, file: io.BufferedReader, name: Path) -> None:
+        self.packed, self.limit, self.num_bytes, self.where = _Packed(file), limit_of("BERTKIT_UNPACKED"), 0, name
+        super().__init__(fileobj=self.packed, mode="rb")
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read1(len(buffer))  # `read` would lose what comes before a fault
+        buffer[: len(data)] = data
+        self.num_bytes += len(data)
+        if self.num_bytes > FREELY_UNPACKED_BYTES + self.limit * self.packed.num_bytes:
+            raise InputError(f"{self.where}: {beyond('BERTKIT_UNPACKED', 'unpacks to more times its size')}")
+        return len(data)
 
 
 @contextlib.contextmanager
@@ -122,13 +265,17 @@ def line_blocks(
         file.seek(start)
     number, left = 1, None if end is None else end - start
     unfinished: list[bytes] = []
+    length, limit = 0, limit_of("BERTKIT_LINE_MB") * 1_000_000
     while True:
         block = file.read1(TEXT_BYTES if left is None else min(TEXT_BYTES, left))
         signs.beat()
         left = None if left is None else left - len(block)
         border = block.rfind(b"\n") + 1
         unfinished.append(block[: border or None])
-        if block and not border:
+        length = len(block) - border if border else length + len(block)
+        if block and not border and b"\0" not in block:
+            if length > limit:
+                raise InputError(f"{where(number)}: {beyond('BERTKIT_LINE_MB', 'a line longer')}")
             continue
         if data := b"".join(unfinished):
             lines, fault = _decoded(data, encoding, way_out)

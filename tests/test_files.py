@@ -14,6 +14,7 @@ import pytest
 
 from bertkit import files
 from bertkit.errors import InputError, LockedError, StorageError
+from bertkit.lines import read_json
 
 HOLDER = """
 import sys, time
@@ -230,21 +231,12 @@ def test_require_space(tmp_path: Path) -> None:
         files.require_space(tmp_path, 10**18)
 
 
-@pytest.mark.parametrize(("text", "message"), [(None, "no such file"), (b"{", "not JSON"), (b"\xff", "not JSON")])
-def test_read_json_says_which_file(tmp_path: Path, text: bytes | None, message: str) -> None:
-    path = tmp_path / "a.json"
-    if text is not None:
-        path.write_bytes(text)
-    with pytest.raises(InputError, match=rf"a\.json: {message}"):
-        files.read_json(path)
-
-
 def test_json_is_written_one_way(tmp_path: Path) -> None:
     assert files.to_json({"b": "é", "a": [1]}) == '{\n  "b": "é",\n  "a": [\n    1\n  ]\n}\n'
     with pytest.raises(ValueError, match="JSON"):
         files.to_json({"a": float("nan")})
     files.write_durably(tmp_path / "a", files.to_json({"b": 1}))
-    assert files.read_json(tmp_path / "a") == {"b": 1}
+    assert read_json(tmp_path / "a") == {"b": 1}
     (tmp_path / "abc").write_text("abc")
     assert files.sha256_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 

@@ -16,7 +16,7 @@ from house import ROOT, arrows, circles, functions, imports, module_of, modules,
 
 from bertkit.settings.help import COMMANDS
 
-GROUND = ("batch", "config", "errors", "fast", "files", "hub", "lines", "signs")
+GROUND = ("batch", "config", "errors", "fast", "files", "hub", "lines", "memory", "signs")
 CORE = ("data", "model", "train", *GROUND)
 # a room -> the rooms that it may import
 RULE = {
@@ -160,7 +160,7 @@ def test_the_house_stays_as_plain_as_it_is() -> None:
     def first(what: str) -> int:
         return int(str(table[what]).split()[0])
 
-    most = {"entries of bertkit/": 24, "floors": 8, "longest file": 350, "longest function": 60, "most parameters": 8}
+    most = {"entries of bertkit/": 25, "floors": 8, "longest file": 350, "longest function": 60, "most parameters": 8}
     assert {what: first(what) for what in most if first(what) > most[what]} == {}
     assert circles(arrows(ROOT)) == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import InputError
-from bertkit.lines import is_blank, read_lines
+from bertkit.lines import is_blank, read_json, read_lines
 
 TEXT = "\ufeffone\r\n\ntw\u2028o\x85\r3\n\ufeff\nend"
 LINES = [(1, "one"), (2, ""), (3, "tw\u2028o\x85\r3"), (4, "\ufeff"), (5, "end")]
@@ -58,3 +58,12 @@ def test_a_damaged_gzip_file(tmp_path: Path, content: bytes) -> None:
 def test_blank_lines(line: str) -> None:
     assert is_blank(line)
     assert not is_blank(f"{line}.{line}")
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "no such file"), (b"{", "not JSON"), (b"\xff", "not JSON")])
+def test_read_json_says_which_file(tmp_path: Path, text: bytes | None, message: str) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(InputError, match=rf"a\.json: {message}"):
+        read_json(path)

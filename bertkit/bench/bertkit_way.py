@@ -13,9 +13,9 @@ from typing import Any
 from bertkit import fast
 from bertkit.bench.workload import Batches, Ready, System, Workload, embedding
 from bertkit.fast import FastWays
-from bertkit.files import read_json
 from bertkit.interop.load import load_packed
 from bertkit.launch.world import own_command
+from bertkit.lines import read_json
 from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.embedding import load_embedder

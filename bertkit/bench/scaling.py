@@ -19,9 +19,10 @@ from bertkit import fast
 from bertkit.bench.rounds import held, measure, one_round, started
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, Workload, make_workload, texts_of_length, write_text
 from bertkit.errors import InputError
+from bertkit.memory import memory_here
 from bertkit.model.config import PRETRAINING_HEADS
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.memory import TrainingStep, largest_micro_batch, memory_here, plan_step
+from bertkit.run.memory import TrainingStep, largest_micro_batch, plan_step
 from bertkit.settings.bench import BenchSettings
 from bertkit.view.bench_page import Findings
 from bertkit.view.charts import LineChart

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 from bertkit.batch import PretrainBatch, TaskBatch
 from bertkit.data.config import CorpusConfig, MaskingConfig, SegmentsConfig
 from bertkit.data.corpus import Corpus
-from bertkit.data.prepared import PreparedDataset, Split, open_prepared
+from bertkit.data.prepared import PreparedDataset, Split, check_unchanged, open_prepared
 from bertkit.data.sampling import Sampler
 from bertkit.data.tokenizer import Tokenizer, load_tokenizer
 from bertkit.errors import InputError
+from bertkit.files import require_space
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import own_command
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.memory import check_size
 from bertkit.settings.bench import BenchSettings
 from bertkit.train.processes import choose_device
 
@@ -133,6 +135,7 @@ def make_workload(settings: BenchSettings, what: str, scratch: Path, longest: in
     """Make in `scratch` what the user does not give: prepared text, texts, and a new model for up to `longest` tokens."""
     data_dir = _prepared_text(settings, scratch)
     dataset, model_dir = open_prepared(data_dir), scratch / f"model-{what}"
+    check_unchanged(dataset)
     if settings.model_dir is not None:
         model_dir = resolve_model_dir(settings.model_dir)
         config = load_packed(model_dir)[0].config
@@ -161,6 +164,12 @@ def _new_model(
     shape |= {"labels": ("follows", "random")} if "sequence" in heads else {}
     vocab_size, pad = max(settings.vocab_size, dataset.tokenizer.vocab_size), dataset.tokenizer.facts.pad
     config = BertConfig(**shape, vocab_size=vocab_size, pad_token_id=pad)
+    device = choose_device(settings.device).type
+    largest = [("batch_sequences", settings.batch_sequences)]
+    largest += [("batch_sizes", max(settings.batch_sizes))] if settings.what in ("memory", "scaling") else []
+    largest += [("num_texts", settings.num_texts)] if what == "embed" else []
+    for name, count in largest:
+        check_size(config, count, settings.max_seq_length, device, name)
     _write_model(BertWithHeads(config, heads, with_pooler=what != "embed"), dataset.tokenizer, model_dir)
     return config
 
@@ -215,6 +224,7 @@ def _running_text(split: Split, num_tokens: int) -> NDArray[np.int64]:
 
 def write_text(settings: BenchSettings, megabytes: int, scratch: Path) -> Path:
     """Write the user's text, or Python's documentation, a sentence a line, again and again up to the wanted size."""
+    require_space(scratch, megabytes * 1_000_000)
     path, text = scratch / f"text-{megabytes}.txt", settings.text
     source = CorpusConfig("files" if text else "python_docs", text, "auto", "text", "auto", "utf-8", None, "train")
     documents = chain.from_iterable(repeat(Corpus(source)))

@@ -5,7 +5,8 @@
 2. Documents -> tokenizer: vocabulary.py learns a vocabulary or reads one; tokenizer.py makes a tokenizer of it.
 3. Documents -> ids: encoded_documents.py shares the text out among processes and keeps the result on the disk;
    word_cache.py remembers what was tokenized.
-4. Ids -> dataset: splitting.py holds documents out, prepared.py is the dataset on the disk; statistics.py counts,
+4. Ids -> dataset: splitting.py holds documents out, prepared.py is the dataset on the disk,
+   manifest.py what it says of itself; statistics.py counts,
    describes, and says what is wrong. What several machines have encoded becomes one dataset.
 5. Documents -> pairs: segments.py, drawn by keys (keyed_random.py).
 6. Pairs -> masks -> a packed batch: masking.py, collate.py.
@@ -23,6 +24,7 @@ Doors:
     encoded_documents  documents to ids, in several processes, and what they leave on the disk
     splitting          encoded documents, also of several machines, to splits
     statistics         what a dataset has, and what is wrong with its text
+    manifest           what a dataset says of itself
     prepared           the dataset on the disk
     instances          the fixed instances on the disk, and as JSON lines
     sampling           the batches of a step

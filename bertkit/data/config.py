@@ -7,6 +7,8 @@ from typing import Literal
 
 from bertkit.errors import InputError
 
+MOST_TOKENS = 10_000_000  # of a vocabulary to be learned; XLM-V, the largest that was published, has a tenth of it
+
 
 @dataclass(frozen=True)
 class CorpusConfig:
@@ -45,8 +47,10 @@ class TokenizerConfig:
     rules: Literal["auto", "hugging_face", "google"]
 
     def __post_init__(self) -> None:
-        if self.vocab_size < 100:
-            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected at least 100")
+        if not 100 <= self.vocab_size <= MOST_TOKENS:
+            raise InputError(
+                f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MOST_TOKENS:,}; BERT has 30,522"
+            )
 
 
 @dataclass(frozen=True)

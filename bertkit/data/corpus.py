@@ -7,14 +7,11 @@ hold one document per record; WikiExtractor output, one per `<doc>` block; their
 from __future__ import annotations
 
 import functools
-import gzip
-import io
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bertkit.data.config import CorpusConfig
 from bertkit.data.parquet import parquet_records
@@ -22,7 +19,7 @@ from bertkit.data.sources import Portion, Span, cut_file, find_files, python_doc
 from bertkit.errors import InputError
 from bertkit.files import BLOCK_BYTES
 from bertkit.hub import is_offline
-from bertkit.lines import is_blank, line_blocks, unpacking, without_surrogates
+from bertkit.lines import is_blank, joined, line_blocks, parse_json, unpacked, unpacking, without_surrogates
 
 Document = list[str]
 
@@ -163,7 +160,7 @@ class Corpus:
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
-            file = cast(io.BufferedReader, gzip.GzipFile(fileobj=raw)) if span.path.suffix == ".gz" else raw
+            file = unpacked(raw, span.path)
             for number, lines in line_blocks(
                 file,
                 where,
@@ -188,24 +185,24 @@ class Corpus:
                 if is_blank(line):
                     continue
                 try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError) as error:
+                    record = parse_json(line)
+                except ValueError as error:
                     where = self._where(span, number)
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
                 yield self._text_of(record, functools.partial(self._where, span, number)).splitlines()
 
     def _json_records(self, span: Span) -> Iterator[Any]:
         """The elements of an array, one object, or an object a line: a file's ending need not say which."""
-        lines = (line for _, block in self._line_blocks(span) for line in block)
-        first = next((line for line in lines if not is_blank(line)), "")
+        lines = (each for number, block in self._line_blocks(span) for each in enumerate(block, number))
+        first = next((each for each in lines if not is_blank(each[1])), (1, "[]"))
         try:
             try:
-                record = json.loads(first)
-            except (ValueError, RecursionError):
-                record = json.loads("\n".join([first, *lines])) if first else []
+                record = parse_json(first[1])
+            except ValueError:
+                record = parse_json(joined(span.path, itertools.chain([first], lines)))
             yield from record if isinstance(record, list) else [record]
-            yield from (json.loads(line) for line in lines if not is_blank(line))
-        except (ValueError, RecursionError) as error:
+            yield from (parse_json(line) for _, line in lines if not is_blank(line))
+        except ValueError as error:
             raise InputError(
                 f"{span.path}: not JSON ({error}); expected an array of objects, or one object per line"
             ) from None

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from bertkit.batch import PretrainBatch
 from bertkit.data.config import InstancesConfig, MaskingConfig
 from bertkit.data.google import Instance, SplitDocuments, shuffled_order, training_instances
-from bertkit.data.prepared import PreparedDataset, Split, token_dtype
+from bertkit.data.prepared import PreparedDataset, Split, check_offsets, token_dtype
 from bertkit.data.tokenizer import VocabFacts
 from bertkit.errors import InputError
+from bertkit.files import require_space
 
 Ids = NDArray[np.int64]
 INSTANCES_AT_ONCE = 4096
@@ -97,7 +98,11 @@ def has_instances(dataset: PreparedDataset) -> bool:
 
 def open_instances(dataset: PreparedDataset) -> Instances:
     """Open the fixed instances of a dataset that has them."""
-    return Instances(dataset.directory / "instances", dataset.tokenizer.vocab_size)
+    directory = dataset.directory / "instances"
+    found = Instances(directory, dataset.tokenizer.vocab_size)
+    check_offsets(found.token_starts, len(found.tokens), directory / "token_starts.bin")
+    check_offsets(found.prediction_starts, len(found.labels), directory / "prediction_starts.bin", is_strict=False)
+    return found
 
 
 def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingConfig]:
@@ -117,6 +122,8 @@ def make_instances(
 ) -> Iterator[int]:
     """Draw the instances of a split and write them; stop at each, with the number of tokens so far."""
     rng = random.Random(seed)
+    size = token_dtype(vocab.size).itemsize * split.num_tokens * config.dupe_factor
+    require_space(directory.parent, 2 * size)  # as they are drawn, and once more in order
     drawn = training_instances(SplitDocuments(split), config, masking, vocab, rng)
     return write_instances(directory, drawn, rng, vocab.size)
 

@@ -14,9 +14,7 @@ Numbers are little-endian. A document never crosses two shards.
 from __future__ import annotations
 
 import bisect
-import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,19 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import signs
-from bertkit.config import differences
+from bertkit.data.manifest import MADE_ANEW, SPLITS, check_files, damaged_files, read_manifest
 from bertkit.data.tokenizer import Tokenizer, load_tokenizer
 from bertkit.errors import InputError
-from bertkit.files import read_json, sha256_file, to_json
-
-FORMAT = "bertkit prepared dataset 1"
-SHARD_FORMAT = "bertkit prepared shard 1"  # of what shard=i/n makes
-SPLITS = ("train", "held_out")
-
-
-def fingerprint(settings: Any) -> str:
-    """Hash every setting that shapes a result, and nothing else."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 class Split:
@@ -157,33 +145,6 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def write_manifest(directory: Path, facts: dict[str, Any], kind: str = FORMAT) -> None:
-    """Write `manifest.json` with the given facts and the size and SHA-256 of every file."""
-    files = {
-        path.relative_to(directory).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and not path.relative_to(directory).parts[0].startswith(".")  # the build's own
-    }
-    manifest = {"format": kind, **facts, "files": files}
-    (directory / "manifest.json").write_text(to_json(manifest), encoding="utf-8")
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read and check the manifest of a prepared dataset.
-
-    Raises:
-        InputError: the directory is missing or holds something else.
-    """
-    if not directory.is_dir():
-        raise InputError(f"data_dir={directory}: no such directory; make it with bertkit prepare")
-    if not (directory / "manifest.json").is_file():
-        raise InputError(f"data_dir={directory}: no manifest.json; expected what bertkit prepare makes")
-    manifest = read_json(directory / "manifest.json")
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{directory / 'manifest.json'}: not of a prepared dataset; run bertkit prepare")
-    return manifest
-
-
 def open_prepared(directory: Path) -> PreparedDataset:
     """Open a prepared dataset, checking that every file is there with its size.
 
@@ -194,54 +155,13 @@ def open_prepared(directory: Path) -> PreparedDataset:
     check_files(directory, manifest)
     tokenizer = load_tokenizer(directory / "tokenizer")
     dtype = token_dtype(tokenizer.vocab_size)
+    for name in SPLITS:
+        facts = manifest["splits"].get(name)
+        if facts is None or min(facts["shard_tokens"], default=0) < 0 or sum(facts["shard_tokens"]) != facts["tokens"]:
+            way_out = MADE_ANEW.format(directory)
+            raise InputError(f"{directory / 'manifest.json'}: splits.{name}={facts}: no counts of a split; {way_out}")
     splits = {name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS}
     return PreparedDataset(directory, manifest, tokenizer, splits)
-
-
-def is_there(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:
-    """Whether a directory holds this very dataset, or shard of one; where only places or times of files changed, the text decides.
-
-    Raises:
-        InputError: it holds something else.
-    """
-    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
-        return False
-    manifest = read_json(output_dir / "manifest.json") if (output_dir / "manifest.json").is_file() else None
-    if not isinstance(manifest, dict) or manifest.get("format") != kind:
-        wanted = "prepared dataset" if kind == FORMAT else "shard of one"
-        raise InputError(f"output_dir={output_dir} exists and is not a {wanted}; choose another one")
-    unlike = differences(manifest["identity"], facts["identity"])
-    changed = [f"{key}: {old!r} there, {new!r} here" for key, old, new in unlike]
-    if not changed and manifest["source_files"] != facts["source_files"]:
-        sizes = [sorted(size for _, size, _ in listed["source_files"]) for listed in (manifest, facts)]
-        if sizes[0] != sizes[1] or manifest["corpus"]["text_sha256"] != text_sha256():
-            changed = ["the text changed"]
-    if changed:
-        raise InputError(
-            f"output_dir={output_dir} holds another dataset ({'; '.join(changed)}); choose another one or remove it"
-        )
-    check_files(output_dir, manifest)
-    return True
-
-
-def check_files(directory: Path, manifest: dict[str, Any]) -> None:
-    """Check that every file is there with its size.
-
-    Raises:
-        InputError: naming the first that is not.
-    """
-    for name, facts in manifest["files"].items():
-        path = directory / name
-        if not path.is_file() or path.stat().st_size != facts["bytes"]:
-            state = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-            raise InputError(
-                f"{path}: {state}, expected {facts['bytes']} bytes; remove {directory} and run bertkit prepare again"
-            )
-
-
-def damaged_files(directory: Path, manifest: dict[str, Any]) -> list[str]:
-    """List the files whose SHA-256 differs from the manifest's."""
-    return [name for name, facts in manifest["files"].items() if sha256_file(directory / name) != facts["sha256"]]
 
 
 def check_usable(dataset: PreparedDataset) -> None:
@@ -250,15 +170,44 @@ def check_usable(dataset: PreparedDataset) -> None:
     Raises:
         InputError: naming the damaged files, or the first id outside the vocabulary.
     """
-    damaged = damaged_files(dataset.directory, dataset.manifest)
-    if damaged:
-        raise InputError(
-            f"{dataset.directory}: {', '.join(damaged)} changed since prepare wrote them; remove "
-            "it and run bertkit prepare again"
-        )
+    check_unchanged(dataset)
     if not dataset.splits["train"].num_documents:
         raise InputError(f"data_dir={dataset.directory}: no documents to train on; prepare more text")
     check_ids(dataset.splits["train"], dataset.tokenizer.vocab_size)
+
+
+def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = None) -> None:
+    """Refuse a dataset, or some splits of it, that is not as `prepare` left it: by its hashes, and by what its offsets say.
+
+    Raises:
+        InputError: naming the damaged files.
+    """
+    directory = dataset.directory
+    damaged = damaged_files(directory, dataset.manifest, None if splits is None else (*splits, "tokenizer"))
+    if damaged:
+        way_out = MADE_ANEW.format(directory)
+        raise InputError(f"{directory}: {', '.join(damaged)} changed since prepare wrote them; {way_out}")
+    for name in SPLITS if splits is None else splits:
+        split = dataset.splits[name]
+        check_offsets(split.sentences, split.num_tokens, directory / name / "sentences.bin")
+        check_offsets(split.documents, len(split.sentences) - 1, directory / name / "documents.bin")
+
+
+def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22) -> None:
+    """Refuse starts that do not go from 0 up to the end: a loop over them might have none.
+
+    `is_strict` says that each is after the one before, so that nothing is empty.
+
+    Raises:
+        InputError: naming their file.
+    """
+    is_sound = len(starts) > 0 and starts[0] == 0 and starts[-1] == end
+    for first in signs.beating(range(0, len(starts) - 1, chunk)):
+        is_sound = is_sound and bool((np.diff(starts[first : first + chunk + 1]) >= is_strict).all())
+    if not is_sound:
+        raise InputError(
+            f"{path}: damaged (its offsets do not grow from 0 to {end}); {MADE_ANEW.format(path.parents[1])}"
+        )
 
 
 def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:

@@ -26,7 +26,8 @@ from bertkit.data.collate import collate
 from bertkit.data.config import MaskingConfig, SegmentsConfig
 from bertkit.data.instances import Instances
 from bertkit.data.keyed_random import Stream, bits, permute
-from bertkit.data.prepared import Split, fingerprint
+from bertkit.data.manifest import fingerprint
+from bertkit.data.prepared import Split
 from bertkit.data.segments import Examples, concatenate, examples_of_epoch, select
 from bertkit.data.tokenizer import VocabFacts
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from bertkit.data.config import CorpusConfig
 from bertkit.errors import InputError
+from bertkit.lines import beyond, limit_of
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
@@ -141,18 +142,24 @@ def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
 
 def _next_document(path: Path, kind: str, at: int) -> int:
     """Find the first byte, from `at` on, after which a document begins; the end of the file where there is none."""
+    limit = limit_of("BERTKIT_LINE_MB") * 1_000_000
     with path.open("rb") as file:
         file.seek(at - 1)
-        at += len(file.readline()) - 1  # to the beginning of a line
-        for line in file:
+        at -= 1
+        is_first = True  # which leads to the beginning of a line
+        for line in iter(lambda: file.readline(limit + 1), b""):
             at += len(line)
-            if _DOCUMENT_ENDS[kind](line):
+            if len(line) > limit:
+                raise InputError(f"{path}: byte {at - len(line):,}: {beyond('BERTKIT_LINE_MB', 'a line longer')}")
+            if not is_first and _DOCUMENT_ENDS[kind](line):
                 break
+            is_first = False
     return at
 
 
 # A sentence ends at . ! ? (with closing quotes or brackets) before white space and something that can start one.
 _END = re.compile(r"""(?<=[.!?])["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-ÞА-ЯΑ-Ω])|(?<=[。！？])""")
+LONGEST_ABBREVIATION = 10  # characters, with the stop and what is before it
 _ABBREVIATION = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|cf|al|approx|ca|no|No|Vol|vol|pp|p|Fig|fig|e\.g|i\.e"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Inc|Ltd|Co|Corp)|\b[A-Z])\.$"
@@ -168,10 +175,11 @@ def split_sentences(paragraph: str) -> list[str]:
     sentences: list[str] = []
     start = 0
     for match in _END.finditer(paragraph):
-        sentence = paragraph[start : match.end()].strip()
-        if _ABBREVIATION.search(sentence):
+        # looked for in the last characters alone: what abbreviations end may be a whole book long
+        before = paragraph[max(start, match.start() - LONGEST_ABBREVIATION) : match.start()]
+        if match[0][:1].isspace() and _ABBREVIATION.search(before):
             continue
-        sentences.append(sentence)
+        sentences.append(paragraph[start : match.end()].strip())
         start = match.end()
     sentences.append(paragraph[start:].strip())
     return [sentence for sentence in sentences if sentence]

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.config import differences
-from bertkit.data import prepared
+from bertkit.config import checked, differences
+from bertkit.data import manifest as manifests
 from bertkit.data.encoded_documents import FOLDER, encoded_files, load_documents
-from bertkit.data.prepared import SPLITS, SplitWriter, token_dtype
+from bertkit.data.manifest import SPLITS
+from bertkit.data.prepared import SplitWriter, token_dtype
 from bertkit.data.statistics import CorpusStatistics
 from bertkit.data.tokenizer import VocabFacts
 from bertkit.errors import InputError
-from bertkit.files import read_json
+from bertkit.lines import read_json
 
 ONLY_OF_A_SHARD = ("shard", "part_bytes")  # settings that a whole dataset does not depend on
 
@@ -65,10 +66,11 @@ def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
 
 def _open_shard(directory: Path) -> PreparedShard:
     manifest = read_json(directory / "manifest.json")
-    if not isinstance(manifest, dict) or manifest.get("format") != prepared.SHARD_FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != manifests.SHARD_FORMAT:
         raise InputError(f"merge: {directory} is not a shard; expected what bertkit prepare shard=i/n makes")
-    prepared.check_files(directory, manifest)
-    damaged = prepared.damaged_files(directory, manifest)
+    checked(manifests.ShardManifest, manifest, directory / "manifest.json", "prepare this shard again")
+    manifests.check_files(directory, manifest)
+    damaged = manifests.damaged_files(directory, manifest)
     if damaged:
         raise InputError(f"merge: {directory / damaged[0]} changed since it was made; prepare this shard again")
     return PreparedShard(directory, manifest)

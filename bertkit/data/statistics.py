@@ -11,7 +11,8 @@ from bertkit.data.collate import assemble
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.encoded_documents import EncodedDocuments
 from bertkit.data.instances import open_instances
-from bertkit.data.prepared import SPLITS, PreparedDataset
+from bertkit.data.manifest import SPLITS
+from bertkit.data.prepared import PreparedDataset
 from bertkit.data.segments import document_pairs, select
 
 SAMPLE_SIZE = 1 << 18

@@ -27,7 +27,8 @@ from tokenizers.processors import TemplateProcessing
 from bertkit.data.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
 from bertkit.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json, to_json
+from bertkit.files import building_dir, to_json
+from bertkit.lines import read_json
 
 Rules = Literal["hugging_face", "google"]
 FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # the ids of all texts in a row, and how many belong to each
@@ -158,7 +159,8 @@ class Tokenizer:
         found = []
         for text, split, encoding in zip(texts, words, encodings, strict=True):
             # Every rule gives the same number of characters for a character by itself as inside of a text.
-            origin = [place for place, each in enumerate(text) for _ in split_words(each, self.lowercase)]
+            lengths = {each: len(split_words(each, self.lowercase)) for each in set(text)}
+            origin = np.repeat(np.arange(len(text)), [lengths[each] for each in text]).tolist()
             assert len(origin) == len(split), "a character and a text are split alike"
             found.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
         return found
@@ -316,6 +318,8 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
     """
     if rules is None and (path / RULES_FILE).is_file():
         rules = read_json(path / RULES_FILE)
+        if rules not in get_args(Rules):
+            raise InputError(f"{path / RULES_FILE}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
     found = read_vocabulary(path)
     try:
         is_lowercase = found.lowercase if lowercase is None else lowercase

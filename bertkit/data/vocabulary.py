@@ -15,8 +15,11 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.trainers import WordPieceTrainer
 
+from bertkit.config import checked
+from bertkit.data.google_words import MAX_INPUT_CHARS_PER_WORD
 from bertkit.errors import InputError
-from bertkit.files import read_json, sha256_file
+from bertkit.files import sha256_file
+from bertkit.lines import read_json, read_whole
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
@@ -40,8 +43,8 @@ def learn_vocabulary(
         InputError: the text has no words to learn from, or more characters than `vocab_size` has room for.
     """
     learner = Tokenizer(WordPiece(unk_token=UNK))
-    learner.normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
-    learner.pre_tokenizer = BertPreTokenizer()
+    normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
+    learner.normalizer, learner.pre_tokenizer = normalizer, BertPreTokenizer()
     # The library numbers characters in the order of a hash map, which breaks ties between merges differently in every
     # run. Characters that it is given as special tokens are numbered in their order.
     counts: Counter[str] = Counter()
@@ -49,7 +52,7 @@ def learn_vocabulary(
         counts.update(sentence)
     normal: Counter[str] = Counter()
     for character, count in counts.items():
-        for normalized in "".join(learner.normalizer.normalize_str(character).split()):
+        for normalized in "".join(normalizer.normalize_str(character).split()):
             normal[normalized] += count
     alphabet = sorted(character for character, _ in normal.most_common(MAX_ALPHABET))
     if not alphabet:
@@ -61,15 +64,66 @@ def learn_vocabulary(
             f"set it to {2 * len(first_tokens)} or more"
         )
     trainer = WordPieceTrainer(
-        vocab_size=vocab_size,
+        # the library makes room for as many at once; each piece takes the place of two, so the text cannot have more
+        vocab_size=min(vocab_size, len(first_tokens) + normal.total()),
         min_frequency=min_frequency,
         special_tokens=first_tokens,
         limit_alphabet=0,
         show_progress=False,
         continuing_subword_prefix="##",
     )
-    learner.train_from_iterator(sentences(), trainer)
+    learner.train_from_iterator((_without_endless_words(sentence, normalizer) for sentence in sentences()), trainer)
     return dict(learner.get_vocab())
+
+
+def _without_endless_words(sentence: str, normalizer: BertNormalizer) -> str:
+    """Leave out words that are [UNK] by every rule, whatever the vocabulary; the library's time grows with their square."""
+    if len(sentence) <= MAX_INPUT_CHARS_PER_WORD:
+        return sentence
+    runs = sentence.split()
+    for place, run in enumerate(runs):
+        if len(run) > MAX_INPUT_CHARS_PER_WORD:
+            words = BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(run))
+            runs[place] = " ".join(word for word, _ in words if len(word) <= MAX_INPUT_CHARS_PER_WORD)
+    return " ".join(runs)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Of `tokenizer_config.json`, all that is read."""
+
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Model:
+    vocab: dict[str, int]
+    continuing_subword_prefix: str = "##"
+
+
+@dataclass(frozen=True)
+class _Normalizer:
+    lowercase: bool | None = None
+    strip_accents: bool | None = None
+    clean_text: bool | None = None
+    handle_chinese_chars: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Added:
+    content: str
+    id: int
+
+
+@dataclass(frozen=True)
+class _TokenizerJson:
+    """Of `tokenizer.json`, all that is read."""
+
+    model: _Model
+    normalizer: _Normalizer | None = None
+    added_tokens: tuple[_Added, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,8 +146,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if path.is_dir():
         settings_path = path / "tokenizer_config.json"
         settings = read_json(settings_path) if settings_path.is_file() else {}
-        if not isinstance(settings, dict):
-            raise InputError(f"{settings_path}: expected an object of settings; restore the file")
+        checked(_Settings, settings, settings_path)
         if settings.get("tokenize_chinese_chars") is False:
             raise InputError(f"{settings_path}: tokenize_chinese_chars=false is not supported; BERT splits them")
         _check_same_vocabulary(path)
@@ -104,14 +157,15 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
     ids, normalizer = _read_tokenizer_json(path) if path.suffix == ".json" else (_read_vocab_txt(path), {})
-    lowercase = bool(settings["do_lower_case"]) if "do_lower_case" in settings else normalizer.get("lowercase")
+    lowercase = settings.get("do_lower_case")
+    lowercase = normalizer.get("lowercase") if lowercase is None else lowercase
     if lowercase is None and path.suffix != ".json":
         lowercase = LOWERCASE_OF_PUBLISHED.get(sha256_file(path))
     strip_accents = settings.get("strip_accents")
     return Vocabulary(
         path,
         ids,
-        not _is_cased(ids) if lowercase is None else bool(lowercase),
+        not _is_cased(ids) if lowercase is None else lowercase,
         normalizer.get("strip_accents") if strip_accents is None else strip_accents,
     )
 
@@ -140,7 +194,8 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
         vocab = dict(content["model"]["vocab"])
         if content["model"]["type"] != "WordPiece":
             raise InputError(f"{path}: a {content['model']['type']} tokenizer; BERT needs WordPiece")
-        normalizer = content["normalizer"] or {}
+        checked(_TokenizerJson, content, path)
+        normalizer = content.get("normalizer") or {}
         prefix = content["model"].get("continuing_subword_prefix", "##")
         if prefix != "##":
             raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
@@ -156,7 +211,7 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
 
 def _read_vocab_txt(path: Path) -> dict[str, int]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_whole(path).split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start}); expected one token per line") from None
     tokens = [line.rstrip("\r") for line in lines]

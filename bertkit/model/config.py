@@ -10,6 +10,7 @@ from bertkit.errors import InputError
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice")
+MOST_LAYERS = 10_000  # more are a slip of the pen, and would be made for hours
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
 
@@ -43,6 +44,11 @@ class BertShape:
             )
             if getattr(self, name) < 1
         ]  # fmt: skip
+        if self.num_hidden_layers > MOST_LAYERS:
+            problems.append(
+                f"model.num_hidden_layers={self.num_hidden_layers}: expected at most {MOST_LAYERS:,}; the deepest "
+                "Transformers that were trained have a thousand (Wang et al. 2022, DeepNet)"
+            )
         if self.max_position_embeddings < 3:
             problems.append(
                 f"model.max_position_embeddings={self.max_position_embeddings}: expected at least 3: [CLS], a token, [SEP]"
@@ -81,6 +87,13 @@ class BertConfig(BertShape):
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     problem_type: ProblemType | None = None
     classifier_dropout: float | None = None
+
+    @property
+    def num_weights(self) -> int:
+        """The weights of the encoder with its embeddings, without pooler and heads; any number, for nothing is made."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size + 2  # a norm has two
+        return rows * hidden + self.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,5 +19,5 @@ Doors:
     task_model     a model with its task; its predictions, in order, by any number of processes
     predictor      what Python predicts with
     embedding      texts to vectors
-    memory         what a step needs, and what is there
+    memory         what a step needs, and a refusal of what is too large
 """

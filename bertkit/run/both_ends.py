@@ -17,8 +17,9 @@ from bertkit.errors import say
 from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.directory import write_model
+from bertkit.memory import processes_here
 from bertkit.run.directory import RESULT, held, record_changes
-from bertkit.run.memory import PartOfRun, TrainingStep, memory_lines, processes_here
+from bertkit.run.memory import PartOfRun, TrainingStep, memory_lines
 from bertkit.run.rules import Change, Rules
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData

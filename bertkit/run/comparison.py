@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import differences
-from bertkit.files import read_json
+from bertkit.lines import read_json
 from bertkit.run.directory import RESULT, read_manifest, read_settings
 from bertkit.train.log import read_metrics
 

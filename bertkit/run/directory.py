@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,11 +27,14 @@ from typing import Any
 import yaml
 
 from bertkit import __version__, signs
+from bertkit.config import checked
 from bertkit.errors import InputError
-from bertkit.files import flush, folder_for, locked, read_json, remove, remove_leftovers, to_json, write_durably
+from bertkit.files import flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, newest_checkpoint, world_from_environment
+from bertkit.lines import read_json
 from bertkit.run import rules as resume_rules
 from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, class_of
+from bertkit.settings.yaml_files import parse_yaml
 
 RESULT = "eval.json"
 FILES_OF_A_RUN = (
@@ -41,6 +45,55 @@ FOLDERS_OF_A_RUN = ("cache", "checkpoints", "model")
 EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # in cache/, with the host and process that writes them
 STDOUT = 1  # a print might be under way
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
+
+
+@dataclass(frozen=True)
+class _Optimizer:
+    name: str
+    peak_learning_rate: float | str | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Identity:
+    optimizer: _Optimizer | None = None
+    steps: int | str | None = None
+    task: _Task | None = None
+    starting_weights: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    description: str | None = None
+    has_pairs: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Start:
+    model_dir: str
+
+
+@dataclass(frozen=True)
+class _Changed:
+    step: int
+    key: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What `manifest.json` says of a run, of all that is read from it; earlier versions did not say all."""
+
+    identity: _Identity
+    corpus: _Corpus | None = None
+    init_from: _Start | None = None
+    data_fingerprint: str | None = None
+    changes: tuple[_Changed, ...] = ()
 
 
 def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
@@ -56,8 +109,10 @@ def identity_there(directory: Path) -> dict[str, Any]:
     """Read what identifies the run in a directory; empty where there is none."""
     path = directory / "manifest.json"
     manifest = read_json(path) if path.is_file() else None
-    theirs = manifest.get("identity") if isinstance(manifest, dict) else None
-    return theirs if isinstance(theirs, dict) else {}
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
+        return {}  # of something else
+    theirs: dict[str, Any] = checked(_Manifest, manifest, path)["identity"]
+    return theirs
 
 
 def run_of(model_dir: str | Path) -> Path | None:
@@ -75,10 +130,29 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is not as a run writes it.
     """
-    manifest = read_json(run_dir / "manifest.json")
+    path = run_dir / "manifest.json"
+    manifest = read_json(path)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
-        raise InputError(f"{run_dir / 'manifest.json'}: not the manifest of a run; restore it")
-    return manifest
+        raise InputError(f"{path}: not the manifest of a run; restore it")
+    return checked(_Manifest, manifest, path)
+
+
+def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:
+    """Read the final metrics of a run, among which must be those of these names; none of a run that is not done.
+
+    Raises:
+        InputError: the file is not as a run writes it.
+    """
+    path = run_dir / file
+    if not names and not path.is_file():
+        return {}
+    scores = read_json(path)
+    missing = [name for name in names if not isinstance(scores, dict) or not isinstance(scores.get(name), (int, float))]
+    if missing or not isinstance(scores, dict):
+        raise InputError(
+            f"{path}: no number {missing[0]!r}; restore it" if missing else f"{path}: no scores; restore it"
+        )
+    return scores
 
 
 def read_settings(run_dir: Path) -> dict[str, Any]:
@@ -89,8 +163,8 @@ def read_settings(run_dir: Path) -> dict[str, Any]:
     """
     path = run_dir / "config.yaml"
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        settings = parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         settings = None
     if not isinstance(settings, dict):
         raise InputError(f"{path}: not the settings of a run; restore it")
@@ -122,10 +196,10 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
                 f"output_dir={directory}: {name} in it is a link, and what is in that folder of a run is replaced and deleted; "
                 "move the folder itself there"
             )
-    manifest = read_json(directory / "manifest.json")
-    if not isinstance(manifest, dict) or "identity" not in manifest:
+    theirs = identity_there(directory)
+    if not theirs:
         raise InputError(f"output_dir={directory} holds something that is not a run; choose another one")
-    changes = resume_rules.changes(manifest["identity"], identity)
+    changes = resume_rules.changes(theirs, identity)
     refused = resume_rules.refused(changes, rules, allow)
     if refused:
         raise InputError(

@@ -14,27 +14,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bertkit.memory import gigabytes, memory_here, require_memory
+from bertkit.model.config import BertConfig
 from bertkit.model.depth import freeze_below
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
 from bertkit.train.losses import cross_entropy
 
 MASKED_SHARE = 0.15  # of the tokens are predicted (Devlin et al. 2019, A.1)
+BYTES_OF_A_TOKEN = 32  # in a batch: its id, type, position and sequence, 8 bytes each
 # Of the process on a CPU, beyond the tensors: what oneDNN and torch take on first use, and freed memory that glibc keeps.
 # Fitted to `bertkit bench what=memory`: mini at 128 with 4 to 64 sequences, base at 512 with 2 and 4, fp32 and bf16; 1 thread, glibc.
 FIRST_USE, SHARE_KEPT_BY_ALLOCATOR = 80_000_000, 0.25
-CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # version 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,24 @@ class PartOfRun:
         """Of weights and moments, to be saved."""
         parameters = list(self.step.model.parameters())
         return (_bytes_of(parameters) + 2 * _bytes_of(_trained(parameters))) if self.saves_copies else 0
+
+
+def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, device: str, setting: str) -> None:
+    """Refuse a model or a batch that this machine cannot hold, by the least that they need, before anything is made.
+
+    A weight that is trained needs four numbers: itself, its gradient and two moments. Of a batch, what is sure is what its
+    tokens take before they are numbers of the model.
+
+    Raises:
+        InputError: with the estimate.
+    """
+    names = ("hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+    shape = ", ".join(f"{name}={getattr(config, name)}" for name in names)
+    weights = config.num_weights
+    what = f"a model of {weights:.3g} weights (model.{shape}, {config.vocab_size} tokens)"
+    require_memory(what, 16 * weights, "take a smaller one", device)
+    what = f"{setting}={batch_sequences} of {max_seq_length} tokens"
+    require_memory(what, BYTES_OF_A_TOKEN * batch_sequences * max_seq_length, f"lower {setting}")
 
 
 @dataclass(frozen=True)
@@ -250,43 +268,6 @@ def _inputs(num_tokens: int, max_seq_length: int) -> tuple[Tensor, Tensor, Layou
     return ids, ids, layout, ids[:masked]
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Of this process's device."""
-
-    held: int  # by this process now
-    free: int  # what it may still take
-    total: int  # of the machine or its container, or of the GPU
-
-
-def memory_here(device: str) -> Memory | None:
-    """Read what the device has; None where the system does not say it."""
-    if device == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        held = torch.cuda.memory_allocated()
-        return Memory(held, free + torch.cuda.memory_reserved() - held, total)
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        kilobytes = {
-            line.split(":")[0]: int(line.split()[1])
-            for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        }
-    except (OSError, ValueError, IndexError):
-        return None
-    total, free = kilobytes["MemTotal"] * 1024, kilobytes["MemAvailable"] * 1024
-    for group in _cgroups():
-        limit = _number_in(group / "memory.max")
-        if limit is not None:
-            used = (_number_in(group / "memory.current") or 0) - _cached(group)
-            total, free = min(total, limit), min(free, limit - used)
-    return Memory(pages * os.sysconf("SC_PAGE_SIZE"), free, total)
-
-
-def processes_here(device: str) -> int:
-    """Say how many processes share the memory: those of this machine on a CPU; a GPU has one."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device == "cpu" else 1
-
-
 def memory_lines(parts: Sequence[PartOfRun], num_here: int) -> list[str]:
     """Say what the part that needs most will need, and warn where that is more than is free to each of the processes."""
     here = memory_here(parts[0].step.device)
@@ -300,7 +281,7 @@ def memory_lines(parts: Sequence[PartOfRun], num_here: int) -> list[str]:
         return [f"how much memory a step needs is not known here: {str(error).splitlines()[0]}"]
     each = "" if num_here == 1 else f" in each of {num_here} processes"
     needed, free = part.needed, here.free // num_here
-    lines = [f"expected peak memory {_gigabytes(here.held + needed)}{each} of {_gigabytes(here.total)} here"]
+    lines = [f"expected peak memory {gigabytes(here.held + needed)}{each} of {gigabytes(here.total)} here"]
     if needed > free:
         name, value = part.setting
         fitting = (
@@ -308,36 +289,6 @@ def memory_lines(parts: Sequence[PartOfRun], num_here: int) -> list[str]:
         )
         advice = f"{name}={fitting} would fit" if 0 < fitting < value else "take a smaller model or a larger machine"
         lines.append(
-            f"warning: {name}={value} needs {_gigabytes(needed)} more{each}, {_gigabytes(free)} are free; {advice}"
+            f"warning: {name}={value} needs {gigabytes(needed)} more{each}, {gigabytes(free)} are free; {advice}"
         )
     return lines
-
-
-def _number_in(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None  # not there, or "max"
-
-
-def _cgroups() -> list[Path]:
-    """The control groups of this process, such as a container, a Slurm job or a systemd slice: its own and those around it."""
-    try:
-        lines = OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return []
-    own = CGROUPS / next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    return [group for group in (own, *own.parents) if group.is_relative_to(CGROUPS)]
-
-
-def _cached(group: Path) -> int:
-    """Bytes of files that a control group's use counts, and that the system gives up when memory is needed."""
-    try:
-        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-
-
-def _gigabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB"

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from bertkit import signs
+from bertkit.config import of_fields
 from bertkit.errors import StorageError, say
 from bertkit.train import checkpoint
 from bertkit.train.config import SavingConfig
@@ -31,7 +32,12 @@ class Standing:
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Standing:
         """Give what a checkpoint kept; those of earlier versions have no window."""
-        return cls(kept["best"], kept["num_worse"], Skips(**kept["skips"]), Window(**kept.get("window", {})))
+        return cls(
+            kept["best"],
+            kept["num_worse"],
+            of_fields(Skips, kept["skips"]),
+            of_fields(Window, kept.get("window") or {}),
+        )
 
 
 class Saves:

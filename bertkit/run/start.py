@@ -13,21 +13,23 @@ from torch import Tensor
 from bertkit.data.prepared import PreparedDataset
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, say
-from bertkit.files import read_json, sha256_file
+from bertkit.files import sha256_file
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
 from bertkit.model.config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, too_long
 from bertkit.model.depth import depth_of, reinitialise_top
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.directory import run_of
+from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
 from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
+from bertkit.run.memory import check_size
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.shapes import shape_of
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS
+from bertkit.train.processes import choose_device
 
 SCORE = "score"  # the label of a regression
 
@@ -72,6 +74,7 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
     if settings.model_dir is not None:
         source = resolve_model_dir(settings.model_dir)
         model, report = load_directory(source, heads, with_pooler=pairs, seed=settings.seed)
+        _check_size(settings, model.config)
         for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
             check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
         check_vocabulary(source, dataset)
@@ -83,9 +86,15 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
     vocab = dataset.tokenizer.facts
     config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
     check_fit(config, dataset, settings.segments)
+    _check_size(settings, config)
     model = BertWithHeads(config, heads, with_pooler=pairs)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
     return model, None
+
+
+def _check_size(settings: PretrainSettings, config: BertConfig) -> None:
+    longest = max(segments.max_seq_length for segments in segments_of(settings))
+    check_size(config, settings.batch.sequences, longest, choose_device(settings.device).type, "batch.sequences")
 
 
 def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
@@ -104,7 +113,8 @@ def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[s
         )
     made_by = run_of(source)
     if made_by is not None:
-        name = read_json(made_by / "manifest.json")["identity"]["optimizer"]["name"]
+        made_with = read_manifest(made_by)["identity"].get("optimizer")
+        name = made_with and made_with["name"]
         if name != settings.optimizer.name:
             raise InputError(
                 f"model_dir={settings.model_dir} was trained with optimizer={name}, whose moments mean something else to "

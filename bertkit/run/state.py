@@ -11,14 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bertkit import signs
+from bertkit.config import checked, of_fields
 from bertkit.errors import InputError, StorageError
-from bertkit.fast import FastWays
+from bertkit.fast import NAMES, FastWays
 from bertkit.files import read_tensors, remove_leftovers
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.model.compiled import compile_layers
@@ -28,9 +29,11 @@ from bertkit.run.saves import Saves, Standing
 from bertkit.run.start import Start
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
+from bertkit.train.step_report import Skips
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,45 @@ class Choices:
     def is_strict(self) -> bool:
         """Whether gradients are added in one order, for any number of processes."""
         return self.num_parts is not None
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    cut: tuple[int, ...] | Cut
+    num_parts: int | None
+    kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
+    is_compiled: bool
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Best:
+    step: int
+    score: float
+
+
+@dataclass(frozen=True)
+class _Window:
+    sums: dict[str, float]
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Standing:
+    best: _Best | None
+    num_worse: int
+    skips: Skips
+    window: _Window | None = None
+
+
+@dataclass(frozen=True)
+class _State:
+    """What `state.json` says of a run, beside its step."""
+
+    num_updates: int
+    chosen: _Chosen
+    standing: _Standing
+    platform: Platform
 
 
 def depends_on(settings: PretrainSettings | FinetuneSettings) -> dict[str, Any]:
@@ -128,13 +170,17 @@ class TrainingState:
 
     def _resume(self, newest: Path) -> int:
         """Go on with what the run chose, from where it stood; give the number of its updates."""
-        before = checkpoint.read_state(newest)
+        before = checked(_State, checkpoint.read_state(newest), newest / checkpoint.STATE)
         self.first_step = self.last_step = self.saves.last_good = before["step"]
-        choices = Choices(**before["chosen"])
+        if isinstance(cut := before["chosen"]["cut"], list) and min(cut, default=0) < 1:
+            raise InputError(
+                f"{newest / checkpoint.STATE}: chosen.cut={cut}: expected sequences of a micro-batch; restore it"
+            )
+        choices = of_fields(Choices, before["chosen"])
         if choices.settings == self.choices.settings:
             self.choices = choices
         self.saves.standing = Standing.of(before["standing"])
-        platform = Platform(**before["platform"])
+        platform = of_fields(Platform, before["platform"])
         self.platform = go_on_as(platform, self.platform, self.choices.is_strict, self.directory, self.saves.warn)
         best = self.saves.standing.best
         if best is not None and self.ranks.first(self.best_dir) is None:

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from torch import nn
 
-from bertkit.config import build, conf_dir
+from bertkit.config import build, checked, conf_dir
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, NumericsError
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
@@ -191,6 +191,16 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
     return build(_OfTask, {"task": merged}).task
 
 
+@dataclass(frozen=True)
+class _Columns:
+    columns: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Saved:
+    task: _Columns  # whose parts are checked when it is built
+
+
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     """Read the task of the fine-tuning run that a directory is, or lies in; None where there is none.
 
@@ -201,16 +211,14 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     settings = None if run_dir is None else read_settings(run_dir)
     if run_dir is None or settings is None or settings.get("task") is None:
         return None
-    task = _kept_inside(settings["task"])
-    corpus = read_manifest(run_dir).get("corpus", {})  # older runs do not say it
-    has_pairs = isinstance(corpus, dict) and corpus.get("has_pairs") and task["columns"]["text_pair"] is not None
+    task = _kept_inside(checked(_Saved, settings, run_dir / "config.yaml")["task"])
+    corpus = read_manifest(run_dir).get("corpus") or {}  # older runs do not say it
+    has_pairs = corpus.get("has_pairs") and task["columns"].get("text_pair") is not None
     return {**task, "needs_pair": True} if has_pairs else task
 
 
-def _kept_inside(task: Any) -> dict[str, Any]:
+def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:
     """Leave out of a task's settings what leads outside of a `data_dir`."""
-    if not isinstance(task, dict):
-        return {}
 
     def inside(names: Any) -> Any:
         given = [names] if isinstance(names, str) else names if isinstance(names, list) else []

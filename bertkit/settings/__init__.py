@@ -3,6 +3,7 @@
     help       the commands, and what each needs and gives
     compose    YAML and overrides to a plain mapping: Hydra's only home
     words      what is called otherwise elsewhere
+    yaml_files YAML that anybody may have written
     replay     the settings of an earlier run
     completion scripts for shells
     schemas    the settings of each command, by its name

@@ -28,6 +28,7 @@ from bertkit.config import conf_dir, conf_dirs, nearest, option_names
 from bertkit.errors import InputError
 from bertkit.settings import words
 from bertkit.settings.glue import GLUE_TASKS
+from bertkit.settings.yaml_files import check_files, dotted_keys, keys_of_experiment
 
 WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
@@ -44,6 +45,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
+    words.check_depth(overrides)
     overrides = words.in_our_words(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
@@ -96,6 +98,7 @@ def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, An
 
 def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Compose one configuration file."""
+    check_files(config_dir)
     directories = conf_dirs(config_dir)
     searchpath = _searchpath(directories)
     overrides, literal = _without_literal(command, overrides)
@@ -122,7 +125,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             else:
                 composed = hydra_compose(command, overrides=[*kept, *searchpath])
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
             required = re.match(r"You must specify '(\w+)'", reason)
             if required:
@@ -143,7 +146,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     if command in KNOW_THE_TASK_OF_A_MODEL:
         plain["task_changes"] = _values(changes)["task"] if changes else {}
     if command in KNOW_WHAT_IS_GIVEN:
-        plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
+        plain["given"] = [*given, *(key for name in chosen for key in keys_of_experiment(directories, name))]
     return plain
 
 
@@ -168,13 +171,14 @@ def _searchpath(directories: list[Path]) -> list[str]:
 
 def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     """Compose one option of a group by itself; give its settings, a line each."""
+    check_files(config_dir)
     directories = sorted(conf_dirs(config_dir), key=lambda each: not (each / group / f"{option}.yaml").is_file())
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"), _nothing_from_outside():
         try:
             composed = hydra_compose(f"{group}/{option}", overrides=_searchpath(directories))
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
     return _flat_lines(plain[group], f"{group}.")
 
@@ -217,7 +221,7 @@ def _check_overrides(
     command: str, overrides: list[str], defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
 ) -> list[str]:
     """Refuse every override whose key or option does not exist, all of them in one error; give their keys and groups."""
-    keys = _dotted_keys(defaults)
+    keys = dotted_keys(defaults)
     parser = OverridesParser.create()
     errors: list[str] = []
     named: list[str] = []
@@ -283,25 +287,6 @@ def _values(overrides: list[str]) -> dict[str, Any]:
     return nested
 
 
-def _keys_of_experiment(directories: list[Path], name: str) -> list[str]:
-    """The groups that an experiment overrides, and the keys that it sets."""
-    path = next(path for directory in directories if (path := directory / "experiment" / f"{name}.yaml").is_file())
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    defaults = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
-    groups = [key.removeprefix("override").strip(" /") for entry in defaults for key in entry]
-    keys = _dotted_keys(content)
-    return [*groups, *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
-
-
-def _dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
-    keys = []
-    for key, value in mapping.items():
-        keys.append(f"{prefix}{key}")
-        if isinstance(value, dict):
-            keys += _dotted_keys(value, f"{prefix}{key}.")
-    return keys
-
-
 def combinations(command: str, overrides: list[str], config_dir: str | None = None) -> list[tuple[str, list[str]]]:
     """Give every combination of overrides with several values: its name, and its overrides with a directory of its own.
 
@@ -311,6 +296,7 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
         InputError: an override is malformed, or there is no `output_dir` to make directories in.
     """
     try:
+        words.check_depth(overrides)
         parsed = [OverridesParser.create().parse_override(text) for text in overrides]
     except HydraException as error:
         raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bertkit.config import conf_dirs, option_names
 from bertkit.errors import InputError
 from bertkit.settings.compose import compose
 from bertkit.settings.words import MODEL_DIR, SYNONYMS, in_our_words, names_of
+from bertkit.settings.yaml_files import parse_yaml
 
 
 def replayed(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -43,6 +42,8 @@ def replayed(command: str, path: str, overrides: list[str], config_dir: str | No
         inside, source = settings, asked
         for parent in parents:
             inside, source = inside[parent], source[parent]
+            if not isinstance(inside, dict):
+                raise InputError(f"--config {path}: {parent}={inside!r}: expected a group of settings")
         inside[leaf] = source[leaf]
     return settings
 
@@ -51,8 +52,8 @@ def _read(command: str, path: str) -> dict[str, Any]:
     if command == "glue":
         raise InputError("--config: glue has the settings of several runs; replay one of them with finetune")
     try:
-        saved = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        saved = parse_yaml(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise InputError(f"--config {path}: {' '.join(str(error).split())}; give the config.yaml of a run") from None
     if not isinstance(saved, dict):
         raise InputError(f"--config {path}: no settings; give the config.yaml of a run")

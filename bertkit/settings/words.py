@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bertkit.config import conf_dir, nearest
 from bertkit.errors import InputError
+from bertkit.lines import MAX_DEPTH, TOO_DEEP
 from bertkit.settings.help import COMMANDS
 
 MODEL_DIR = "model_dir"
@@ -58,6 +60,20 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
 }
 _FILES = {"train_file": "train", "validation_file": "dev", "dev_file": "dev", "eval_file": "dev", "test_file": "test"}
 _TAKES_OVER = {"prepare": "data_dir", "pretrain": MODEL_DIR}  # whose result is given on by which setting
+
+
+def check_depth(overrides: Sequence[str]) -> None:
+    """Refuse brackets deeper in one another than the parser can follow; those in quotes are text.
+
+    Raises:
+        InputError: naming the first one.
+    """
+    for text in overrides:
+        depth = 0
+        for mark in re.findall(r"[\[{(]|[\]})]", re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", "", text, flags=re.DOTALL)):
+            depth += 1 if mark in "[{(" else -1
+            if depth > MAX_DEPTH:
+                raise InputError(f"'{text[:40]}...': {TOO_DEEP}; quote the value if it is a text")
 
 
 def in_our_words(command: str, overrides: Sequence[str]) -> list[str]:

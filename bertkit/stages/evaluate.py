@@ -9,7 +9,8 @@ from typing import Any
 
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.instances import has_instances, open_instances
-from bertkit.data.prepared import SPLITS, PreparedDataset, open_prepared
+from bertkit.data.manifest import SPLITS
+from bertkit.data.prepared import PreparedDataset, check_unchanged, open_prepared
 from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
 from bertkit.errors import InputError, NumericsError, say
 from bertkit.interop.load import load_packed, resolve_model_dir
@@ -58,6 +59,7 @@ def _measure(
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
     chosen = _split_for(settings, dataset)
     names = SPLITS if chosen == "all" else (chosen,)
+    check_unchanged(dataset, None if has_instances(dataset) else names)
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     for name in names:

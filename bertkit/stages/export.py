@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import to_mapping
+from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError, say
-from bertkit.files import building_dir, read_json, sha256_file, to_json
+from bertkit.files import building_dir, sha256_file, to_json
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.interop.parity.certificate import in_one_screen, worst_failure
 from bertkit.interop.parity.comparison import certify
+from bertkit.lines import read_json
 from bertkit.model.config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.directory import read_manifest, read_settings, run_of
+from bertkit.run.directory import read_manifest, read_scores, read_settings, run_of
 from bertkit.settings.export import ExportSettings
 from bertkit.tasks.metrics import keys_of
+from bertkit.train.checkpoint import read_state
 
 # head= -> the heads to load, and whether the pooler comes along (None: if there is one); task: whichever is there
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
@@ -129,24 +132,29 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     if run_dir is not None:
         manifest = read_manifest(run_dir)
         identity = manifest["identity"]
-        results = read_json(run_dir / "eval.json") if (run_dir / "eval.json").is_file() else {}
+        results, settings_path = read_scores(run_dir), run_dir / "config.yaml"
         if "task" in identity:
-            facts = card.finetuning_facts(read_settings(run_dir), results, keys_of(identity["task"]["metrics"]))
+            saved = checked(card.FinetunedWith, read_settings(run_dir), settings_path)
+            facts = card.finetuning_facts(saved, results, keys_of(identity["task"]["metrics"]))
         else:
-            steps = step = identity["steps"]
+            steps = step = identity.get("steps")
             if (source / "state.json").is_file():
-                step = read_json(source / "state.json")["step"]
+                step = read_state(source)["step"]
             if step != steps:
                 steps, results = f"{step} of {steps}", {}
-            text = manifest["corpus"]["description"]
-            start = manifest["init_from"]["model_dir"] if manifest["init_from"] else None
-            facts = card.pretraining_facts(
-                {**read_settings(run_dir), "steps": steps}, text, results, start, facts.title
-            )
+            text = (manifest.get("corpus") or {}).get("description") or "not known"
+            start = manifest["init_from"]["model_dir"] if manifest.get("init_from") else None
+            saved = checked(card.PretrainedWith, read_settings(run_dir), settings_path)
+            facts = card.pretraining_facts({**saved, "steps": steps}, text, results, start, facts.title)
     is_of_sentences = settings.sentence_transformers is not False
     return dataclasses.replace(
         facts, license=settings.license, language=settings.language, is_of_sentences=is_of_sentences
     )
+
+
+@dataclass(frozen=True)
+class _Exported:
+    files: dict[str, str]
 
 
 def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
@@ -169,7 +177,7 @@ def _holds(final: Path, identity: dict[str, Any]) -> bool:
     export = content.get("export") if isinstance(content, dict) else None
     if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:
         return False
-    before, now = export["files"], _file_hashes(final)
+    before, now = checked(_Exported, export, final / CERTIFICATE)["files"], _file_hashes(final)
     changed = sorted(name for name in {*before, *now} - {CERTIFICATE} if before.get(name) != now.get(name))
     if changed:
         raise InputError(f"output_dir={final}: {changed[0]} changed since it was exported; remove the directory")

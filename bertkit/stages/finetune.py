@@ -63,8 +63,9 @@ def run(settings: FinetuneSettings) -> None:
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
-    there = identity_there(Path(settings.output_dir)).get("optimizer", {}).get("peak_learning_rate")
-    settings = settings if there is None else settings.with_rate(there)  # that the run chose when it began
+    there = identity_there(Path(settings.output_dir)).get("optimizer")
+    rate = None if there is None else there.get("peak_learning_rate")
+    settings = settings.with_rate(rate) if isinstance(rate, float) else settings  # that the run chose when it began
     if _say_if_done(settings):
         return
     choose_device(settings.device)  # refused before all the files are read

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import InputError, NumericsError, say
-from bertkit.files import read_json, to_json, write_durably
+from bertkit.files import to_json, write_durably
 from bertkit.interop.load import hashes_of, load_packed, load_tokenizer, resolve_model_dir
 from bertkit.launch import world
-from bertkit.run.directory import RESULT, read_manifest
+from bertkit.run.directory import read_manifest, read_scores
 from bertkit.run.task_data import read_splits
 from bertkit.run.task_model import Predictor, answer
 from bertkit.settings.finetune import FinetuneSettings
@@ -136,14 +136,15 @@ def _finetuned(settings: FinetuneSettings, start: Mapping[str, str], launched: L
     except NumericsError as error:
         say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
         return Run(settings.seed, run_dir, {}, str(error))
-    result = read_json(run_dir / RESULT)
-    metrics = {key: result[key] for name in settings.task.metrics for key in METRICS[name]}
+    names = [key for name in settings.task.metrics for key in METRICS[name]]
+    result = read_scores(run_dir, names)
+    metrics = {key: result[key] for key in names}
     if settings.task.name == "mnli" and _has(settings, "dev_mismatched"):
         if not (run_dir / MISMATCHED).is_file():
             source, predictions = _answers(settings, run_dir, "dev_mismatched")
             scores = shape_of(settings.task).score(settings.task, source.examples, predictions, source.labels)
             write_durably(run_dir / MISMATCHED, to_json(scores | {"num_examples": len(source.examples)}))
-        mismatched = read_json(run_dir / MISMATCHED)
+        mismatched = read_scores(run_dir, names, MISMATCHED)
         metrics |= {f"{key}_mismatched": mismatched[key] for key in metrics}
     return Run(settings.seed, run_dir, metrics, SAME if result.get("is_degenerate") else None)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from bertkit import __version__
 from bertkit.config import to_mapping
-from bertkit.data import prepared
+from bertkit.data import manifest, prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.corpus import Corpus
 from bertkit.data.encoded_documents import (
@@ -36,6 +36,7 @@ from bertkit.data.statistics import describe, find_faults
 from bertkit.data.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.errors import InputError, say
 from bertkit.files import UNFINISHED, building_dir, sha256_file
+from bertkit.lines import check_whole
 from bertkit.run.outputs import check_dump, write_dump
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.view.progress import Progress
@@ -88,16 +89,16 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
         "bertkit": __version__,
         "corpus": {"description": corpus.describe()},
     }
-    kind = prepared.FORMAT if settings.shard is None else prepared.SHARD_FORMAT
+    kind = manifest.FORMAT if settings.shard is None else manifest.SHARD_FORMAT
 
     def hash_text() -> str:
         return text_sha256(document for portion in chosen.values() for document in corpus.documents(portion))
 
-    if prepared.is_there(output_dir, kind, facts, hash_text):
+    if manifest.is_there(output_dir, kind, facts, hash_text):
         return False
     # A streamed dataset may change, and nothing would show it.
     made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version]
-    key = None if settings.corpus.source == "hub" else prepared.fingerprint(made_from)
+    key = None if settings.corpus.source == "hub" else manifest.fingerprint(made_from)
     with building_dir(output_dir.resolve(), key) as partial:
         work = partial / UNFINISHED
         (work / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
             facts["corpus"]["has_document_breaks"] = corpus.has_document_breaks
             facts["num_parts"] = len(portions)
             (work / FOLDER).rename(partial / FOLDER)
-        prepared.write_manifest(partial, facts, kind)
+        manifest.write_manifest(partial, facts, kind)
     return True
 
 
@@ -128,12 +129,12 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
     facts["identity"] = {key: value for key, value in first["identity"].items() if key not in ONLY_OF_A_SHARD}
     facts["corpus"] = {"description": first["corpus"]["description"]}
     files = [path for shard in shards for path in shard.files()]
-    if prepared.is_there(output_dir, prepared.FORMAT, facts, lambda: text_sha256_of_files(files)):
+    if manifest.is_there(output_dir, manifest.FORMAT, facts, lambda: text_sha256_of_files(files)):
         return False
     with building_dir(output_dir.resolve()) as partial:
         shutil.copytree(shards[0].directory / "tokenizer", partial / "tokenizer")
         facts = _write_dataset(settings, facts, first["corpus"]["has_document_breaks"], files, partial)
-        prepared.write_manifest(partial, facts)
+        manifest.write_manifest(partial, facts)
     return True
 
 
@@ -158,6 +159,8 @@ def _identity(settings: PrepareSettings) -> Facts:
         given = Path(settings.tokenizer.path)
         names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
         files = [path for path in (given, *(given / name for name in names)) if path.is_file()]
+        for path in files:
+            check_whole(path)
         identity["vocabulary_sha256"] = [sha256_file(path) for path in files]
     return identity
 
@@ -220,7 +223,7 @@ def _write_dataset(
         raise InputError(*(f"{finding.name}: {finding.text}" for finding in findings))
     text_hash = text_sha256_of_files(files)
     facts = {
-        "fingerprint": prepared.fingerprint([identity, text_hash, tokenizer.files(MAX_LENGTH)]),
+        "fingerprint": manifest.fingerprint([identity, text_hash, tokenizer.files(MAX_LENGTH)]),
         **facts,
         "corpus": {**facts["corpus"], "text_sha256": text_hash},
         "splits": splits,

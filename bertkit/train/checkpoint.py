@@ -32,7 +32,9 @@ from typing import Any
 from torch import Tensor
 
 from bertkit import files, signs
+from bertkit.config import checked
 from bertkit.errors import NumericsError, StorageError, say
+from bertkit.lines import read_json
 from bertkit.train.processes import ALONE, Ranks
 
 MANIFEST = "manifest.json"
@@ -42,6 +44,11 @@ STATE = "state.json"
 NAMES = r"step-\d+"  # of the checkpoints in their folder
 _known_damaged: set[Path] = set()  # found by this process, which resumed from an older one
 SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
+
+
+@dataclass(frozen=True)
+class _State:
+    step: int
 
 
 @dataclass(frozen=True)
@@ -225,7 +232,7 @@ def fault_of(checkpoint_dir: Path) -> str | None:
     """
     file = MANIFEST
     try:
-        listed = files.read_json(checkpoint_dir / MANIFEST)["files"]
+        listed = read_json(checkpoint_dir / MANIFEST)["files"]
         present = {path.name for path in checkpoint_dir.iterdir()} - {MANIFEST}
         if present != set(listed):
             return f"{', '.join(sorted(present ^ set(listed)))}: missing or unexpected"
@@ -269,8 +276,7 @@ def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
 
 def read_state(checkpoint_dir: Path) -> dict[str, Any]:
     """Read the plain values of a checkpoint, among them its step."""
-    state: dict[str, Any] = files.read_json(checkpoint_dir / STATE)
-    return state
+    return checked(_State, read_json(checkpoint_dir / STATE), checkpoint_dir / STATE)
 
 
 def is_finite(tensor: Tensor) -> bool:

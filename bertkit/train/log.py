@@ -20,9 +20,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().split(b"\n"):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and "step" in row:
+        if isinstance(row, dict) and type(row.get("step")) is int:
             rows.append(row)
     return rows
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.files import read_json, write_durably
+from bertkit.files import write_durably
+from bertkit.lines import read_json
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import LineChart
 from bertkit.view.page import facts_table, page

@@ -11,10 +11,12 @@ import pytest
 from conftest import make_text, write_text
 
 from bertkit.cli import run
-from bertkit.data import prepared
-from bertkit.data.prepared import Split, SplitWriter, check_ids, damaged_files, open_prepared, token_dtype
+from bertkit.data import manifest
+from bertkit.data.manifest import damaged_files
+from bertkit.data.prepared import Split, SplitWriter, check_ids, open_prepared, token_dtype
 from bertkit.errors import InputError
-from bertkit.files import read_json, to_json
+from bertkit.files import to_json
+from bertkit.lines import read_json
 
 
 def random_documents(limit: int, seed: int = 0) -> list[list[list[int]]]:
@@ -157,6 +159,6 @@ def document_ids(split: Split) -> list[list[int]]:
 
 
 def test_fingerprint_depends_on_content_alone() -> None:
-    first = prepared.fingerprint({"a": 1, "b": [2, 3]})
-    assert first == prepared.fingerprint({"b": [2, 3], "a": 1})
-    assert first != prepared.fingerprint({"a": 1, "b": [3, 2]})
+    first = manifest.fingerprint({"a": 1, "b": [2, 3]})
+    assert first == manifest.fingerprint({"b": [2, 3], "a": 1})
+    assert first != manifest.fingerprint({"a": 1, "b": [3, 2]})

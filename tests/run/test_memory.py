@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from bertkit import memory
 from bertkit.batch import PretrainBatch
 from bertkit.cli import run
 from bertkit.fast import NAMES, FastWays
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.depth import freeze_below
 from bertkit.model.heads import BertWithHeads
-from bertkit.run import memory as memory_here
+from bertkit.run import memory as plan
 from bertkit.run.memory import (
     FIRST_USE,
     SHARE_KEPT_BY_ALLOCATOR,
@@ -135,7 +136,7 @@ def test_one_layer_tells_of_all(num_layers: int, frozen_depth: int, precision: s
     """What is planned from one layer is the highest point of the whole model."""
     step = step_of(("masked_lm",), frozen_depth, num_hidden_layers=num_layers)
     step = dataclasses.replace(step, precision=precision)
-    whole = memory_here._measure(step, num_tokens, num_layers=num_layers)
+    whole = plan._measure(step, num_tokens, num_layers=num_layers)
     highest = max(whole.at_head, whole.at_layer, whole.at_end)
     # where all is frozen nothing is high, and the embedded tokens beside the input of the second layer can be seen
     assert working(step, num_tokens) == pytest.approx(highest, rel=0.02 if frozen_depth <= num_layers else 0.15)
@@ -164,12 +165,12 @@ def planned(num_sequences: int, **changes: object) -> PartOfRun:
 
 def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        memory_here, "CGROUPS", tmp_path
+        memory, "CGROUPS", tmp_path
     )  # a container's files: 3 GB, of which one is taken, besides cached files
     (tmp_path / "memory.max").write_text("3000000000\n")
     (tmp_path / "memory.current").write_text("1700000000\n")
     (tmp_path / "memory.stat").write_text("anon 900000000\ninactive_file 700000000\nactive_file 5\n")
-    here = memory_here.memory_here("cpu")
+    here = memory.memory_here("cpu")
     assert here is not None
     assert (here.total, here.free) == (3_000_000_000, 2_000_000_000)
     assert 50e6 < here.held < 20e9
@@ -193,21 +194,21 @@ def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_limit_of_a_job_counts_for_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cgroup").write_text("4:memory:/old\n0::/job_7/step_0\n")
-    monkeypatch.setattr(memory_here, "CGROUPS", tmp_path)
-    monkeypatch.setattr(memory_here, "OWN_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "OWN_CGROUP", tmp_path / "cgroup")
     (tmp_path / "job_7" / "step_0").mkdir(parents=True)
     (tmp_path / "job_7" / "step_0" / "memory.max").write_text("max\n")
     (tmp_path / "job_7" / "memory.max").write_text("2000000000\n")
     (tmp_path / "job_7" / "memory.current").write_text("500000000\n")
-    here = memory_here.memory_here("cpu")
+    here = memory.memory_here("cpu")
     assert here is not None
     assert (here.total, here.free) == (2_000_000_000, 1_500_000_000)
 
 
 def test_a_machine_without_a_limit_is_as_large_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_here, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     (tmp_path / "memory.max").write_text("max\n")
-    here = memory_here.memory_here("cpu")
+    here = memory.memory_here("cpu")
     assert here is not None
     assert 0 < here.free < here.total
     assert memory_lines([planned(1)], 1)[0].endswith(f"of {here.total / 1e9:.1f} GB here")
@@ -226,7 +227,7 @@ def test_pretraining_says_what_it_will_need(
 ) -> None:
     (tmp_path / "memory.max").write_text("900000000\n")
     (tmp_path / "memory.current").write_text("890000000\n")
-    monkeypatch.setattr(memory_here, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     small = ["steps=1", "batch.sequences=4", "batch.micro_sequences=2", "evaluation.max_sequences=4", "device=cpu"]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "model=tiny", *small]) == 0
     said = capsys.readouterr().out

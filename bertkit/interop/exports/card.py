@@ -175,6 +175,63 @@ def _numbers(problem_type: str | None) -> list[str] | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Batch:
+    sequences: int
+
+
+@dataclass(frozen=True)
+class _Segments:
+    kind: str
+    max_seq_length: int
+
+
+@dataclass(frozen=True)
+class _Phase:
+    max_seq_length: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    batch: _Batch
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any]
+    precision: str
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedWith(_Trained):
+    """Of the settings of a run, those that its card shows."""
+
+    segments: _Segments
+    final_phase: _Phase
+    masking: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class _Hub:
+    path: str | None
+    name: str | None
+
+
+@dataclass(frozen=True)
+class _Task:
+    name: str
+    max_seq_length: int
+    hub: _Hub
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetunedWith(_Trained):
+    """Of the settings of a run, those that its card shows."""
+
+    task: _Task
+    num_epochs: float
+    freeze: Any
+    model_dir: str | None
+
+
 def pretraining_facts(
     settings: dict[str, Any],
     corpus: str,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.errors import InputError
-from bertkit.files import read_json, to_json
+from bertkit.files import to_json
+from bertkit.lines import read_json
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
 _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from bertkit.config import build
 from bertkit.errors import InputError
-from bertkit.files import read_json, to_json
+from bertkit.files import to_json
 from bertkit.interop.hugging_face.names import CLASSIFIERS
+from bertkit.lines import read_json
 from bertkit.model.config import BertConfig, ProblemType
 from bertkit.model.heads import BertWithHeads
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.files import building_dir, read_json, read_tensors, write_tensors
+from bertkit.files import building_dir, read_tensors, write_tensors
 from bertkit.interop.hugging_face.config import architecture_of, config_json
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
+from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads, PaddedBert
 
 WITHOUT_POOLER = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bertkit.config import checked
 from bertkit.errors import InputError, ParityError
-from bertkit.files import read_json
 from bertkit.interop.hugging_face.directory import packed
 from bertkit.interop.hugging_face.names import to_hugging_face
+from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads, PaddedBert
 
 FORMAT = "bertkit parity certificate 2"
-_FIELDS = {"tensor_sha256": dict, "file_sha256": dict, "config": dict, "within_tolerance": bool}
+
+
+@dataclass(frozen=True)
+class _Certificate:
+    tensor_sha256: dict[str, str]
+    file_sha256: dict[str, str]
+    config: dict[str, Any]
+    within_tolerance: bool
 
 
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
@@ -42,10 +50,9 @@ def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
 def read_certificate(path: Path) -> dict[str, Any]:
     """Read a certificate."""
     content = read_json(path)
-    is_one = isinstance(content, dict) and content.get("format") == FORMAT
-    if not is_one or not all(isinstance(content.get(name), kind) for name, kind in _FIELDS.items()):
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path}: is not a certificate of this version; choose another file")
-    return dict(content)
+    return checked(_Certificate, content, path, "choose another file")
 
 
 def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -25,13 +25,14 @@ from torch import Tensor
 from bertkit import __version__
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
-from bertkit.files import read_json, write_tensors
+from bertkit.files import write_tensors
 from bertkit.interop.hugging_face.config import architecture_of, config_json, problem_type_of
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
 from bertkit.interop.parity.inputs import TEXTS, Inputs, make_inputs
+from bertkit.lines import read_json
 from bertkit.model.config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads, PaddedBert
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.hugging_face.config import problem_type_of
+from bertkit.memory import require_memory
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
@@ -51,6 +52,10 @@ def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences:
     if "choice" in heads:
         num_sequences += num_sequences % 2
     length = min(config.max_position_embeddings, 64)
+    numbers = length * (
+        config.vocab_size + (config.num_hidden_layers + 1) * config.hidden_size
+    )  # logits, hidden states
+    require_memory(f"sequences={num_sequences}", 2 * 8 * numbers * num_sequences, "5 are enough to compare")
     cases = {}
     folder = directory if directory.is_dir() else directory.parent  # of a TensorFlow checkpoint's prefix
     if any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from bertkit import signs
 from bertkit.errors import InputError
-from bertkit.lines import is_blank
+from bertkit.lines import beyond, is_blank, limit_of
 from bertkit.tasks.config import Column, TaskConfig
 
 Chunk = tuple[str, int, int]  # type, first word, one past the last
@@ -160,7 +160,7 @@ def read_conll(
     tags = _number(task.columns.tags, UPOS if is_conllu else -1)
     comment = task.comment or ("#" if is_conllu or words != 0 else None)
     current = Sentence()
-    num_documents = 0
+    num_documents, longest = 0, limit_of("BERTKIT_SENTENCE_WORDS")
     num_cells = 10 if is_conllu else 0
     tabs = is_conllu
     for number, line in lines:
@@ -191,6 +191,8 @@ def read_conll(
         if is_conllu and _NO_WORD.match(cells[0]):
             continue
         _append(current, cells, words, tags, f"{name}:{number}")
+        if len(current.words) > longest:
+            raise InputError(f"{name}:{number}: {beyond('BERTKIT_SENTENCE_WORDS', 'a sentence of more words')}")
         current.lines.append(number)
     if current.words:
         yield current.lines[0], current

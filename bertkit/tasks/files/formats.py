@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import re
 from pathlib import Path
 
 from bertkit.errors import InputError
+from bertkit.lines import parse_json
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.conll import BLANKS
 from bertkit.tasks.files.tables import names_of
@@ -102,8 +102,8 @@ def _json_format(beginning: str) -> str | None:
     text = beginning.lstrip()
     first, _, more = text.partition("\n")
     try:
-        value = json.loads(first)
-    except (ValueError, RecursionError):
+        value = parse_json(first)
+    except ValueError:
         if not _JSON.match(text):
             return None
         return "jsonl" if text[0] == "{" and not more and '"data"' not in first else "json"  # one long line, cut

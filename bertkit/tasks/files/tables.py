@@ -16,7 +16,6 @@ import csv
 import itertools
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,13 @@ from typing import Any
 
 from bertkit.config import nearest
 from bertkit.errors import InputError
-from bertkit.lines import is_blank, without_surrogates
+from bertkit.lines import TOO_DEEP, beyond, is_blank, is_deep, joined, limit_of, parse_json, without_surrogates
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.conll import read_conll, read_words
 
 Lines = Iterator[tuple[int, str]]
 Rows = Iterator[tuple[int, Any]]
+MOST_MISSES = 100  # ids sought in vain, each through the whole file
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -132,18 +132,28 @@ def open_table(task: TaskConfig, name: Path, format: str, lines: Lines, gaps: Ga
         case "csv":
             return _delimited(task, name, format, _csv_rows(name, lines), gaps)
         case "json":
-            return records(name, format, _json(name, "\n".join(line for _, line in lines)), gaps)
+            return records(name, format, _json(name, joined(name, lines)), gaps)
     return records(name, format, _json_lines(name, lines, gaps), gaps)
 
 
 def _csv_rows(name: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(sys.maxsize)  # a cell may hold a whole document
-    reader = csv.reader((f"{line}\n" for _, line in lines), strict=True)
-    number = 1
+    limit = limit_of("BERTKIT_LINE_MB") * 1_000_000
+    csv.field_size_limit(limit)  # a cell may hold a whole document
+    number, length = 1, 0
+
+    def of_record() -> Iterator[str]:
+        nonlocal length
+        for _, line in lines:
+            length += len(line)
+            if length > limit:
+                raise InputError(f"{name}:{number}: {beyond('BERTKIT_LINE_MB', 'a record longer')}; or close its quote")
+            yield f"{line}\n"
+
+    reader = csv.reader(of_record(), strict=True)
     try:
         for cells in reader:
             yield number, cells or [""]
-            number = reader.line_num + 1
+            number, length = reader.line_num + 1, 0
     except csv.Error as error:
         raise InputError(
             f'{name}:{number}: not CSV ({error}); quote cells as in "a ""b""", or set task.format='
@@ -252,8 +262,8 @@ def _json_lines(name: Path, lines: Lines, gaps: Gaps) -> Rows:
     for number, line in lines:
         if not is_blank(line):
             try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                record = parse_json(line)
+            except ValueError as error:
                 raise InputError(f"{name}:{number}: not JSON ({error}); expected one object per line") from None
             if blank is None:
                 blank = {key: emptied(value) for key, value in record.items()} if isinstance(record, dict) else {}
@@ -270,8 +280,8 @@ def _json(name: Path, text: str) -> Rows:
     if text.lstrip().startswith("["):
         return _array(name, text)
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
+        whole = parse_json(text)
+    except ValueError:
         whole = None
     if not isinstance(whole, dict):
         return _json_lines(name, enumerate(text.split("\n"), 1), Gaps())
@@ -288,8 +298,11 @@ def _array(name: Path, text: str) -> Rows:
         line, counted = line + text.count("\n", counted, position), position
         try:
             value, end = decoder.raw_decode(text, position)
+            if is_deep(value):
+                raise ValueError(TOO_DEEP)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{name}:{line}: not JSON ({error}); restore the file") from None
+            reason = TOO_DEEP if isinstance(error, RecursionError) else error
+            raise InputError(f"{name}:{line}: not JSON ({reason}); restore the file") from None
         yield line, value
         position = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
 
@@ -300,10 +313,12 @@ def flatten(path: Path, text: str, data: list[Any]) -> Iterator[tuple[int, Any]]
     Raises:
         InputError: a level of the nesting is missing.
     """
-    line, position = 1, -1
+    line, position, misses = 1, -1, 0
     for number, record in enumerate(data):
         for question in _questions(path, f"data[{number}]", record):
-            found = text.find(json.dumps(str(question.get("id"))), position + 1) if isinstance(question, dict) else -1
+            is_sought = isinstance(question, dict) and misses < MOST_MISSES
+            found = text.find(json.dumps(str(question.get("id"))), position + 1) if is_sought else -1
+            misses += found < 0
             if found >= 0:
                 line, position = line + text.count("\n", max(position, 0), found), found
             yield line, question

@@ -1,0 +1,167 @@
+"""What is too large is refused before it is made; what has no end is not read to it; time grows with the text alone."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertkit.cli import run
+from bertkit.data.manifest import damaged_files, read_manifest
+from bertkit.data.prepared import check_offsets
+from bertkit.data.sources import split_sentences
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.vocabulary import learn_vocabulary
+from bertkit.data.word_cache import WordCache
+from bertkit.errors import InputError
+from bertkit.lines import LIMITS, read_lines
+from bertkit.model.config import BertConfig
+from bertkit.model.heads import BertWithHeads
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> None:
+    began = time.monotonic()
+    assert run(list(arguments)) == 2, capsys.readouterr()
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1, errors
+    assert words in errors[0]
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.hidden_size=1000000000", "GB of memory"),
+        ("model.hidden_size=100000000000000000000", "GB of memory"),
+        ("model.max_position_embeddings=100000000000", "GB of memory"),
+        ("model.intermediate_size=1000000000000", "GB of memory"),
+        ("model.type_vocab_size=1000000000000", "GB of memory"),
+        ("model.num_hidden_layers=10000000", "expected at most 10,000"),
+        ("batch.sequences=1000000000", "batch.sequences=1000000000 of 128 tokens would need at least 4,096.0 GB"),
+    ],
+)
+def test_sizes_of_pretraining(
+    setting: str, words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        f"data_dir={prepared_dir}",
+        "model=tiny",
+        "steps=1",
+        "schedule.warmup_steps=0",
+        f"output_dir={tmp_path / 'run'}",
+    ]
+    refused(capsys, words, "pretrain", *given, setting)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_sizes(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(
+        capsys,
+        "expected 100 to 10,000,000",
+        "prepare",
+        "corpus=python_docs",
+        "tokenizer.vocab_size=1000000000000",
+        f"output_dir={tmp_path}/p",
+    )
+    refused(
+        capsys,
+        "batch_sequences=1000000000 of",
+        "bench",
+        "what=pretrain",
+        f"data_dir={prepared_dir}",
+        "batch_sequences=1000000000",
+    )
+    assert not (tmp_path / "p").exists()
+
+
+def test_the_estimate_counts_every_weight() -> None:
+    shape = {"num_attention_heads": 2, "hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12}
+    for hidden, layers, inner, positions, types, vocab in ((14, 3, 23, 11, 2, 131), (22, 1, 5, 7, 3, 103)):
+        sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": inner, "vocab_size": vocab}
+        more = {"max_position_embeddings": positions, "type_vocab_size": types, "hidden_dropout_prob": 0.0}
+        config = BertConfig(**shape, **sizes, **more, attention_probs_dropout_prob=0.0)  # type: ignore[arg-type]
+        model = BertWithHeads(config, (), with_pooler=False)
+        assert config.num_weights == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTKIT_LINE_MB", "1")
+    path = tmp_path / "long.txt"
+    path.write_bytes(b"short\n" + b"a" * 2_000_000)
+    with pytest.raises(InputError, match=r"long.txt:2: a line longer than 1 MB; .* set BERTKIT_LINE_MB="):
+        list(read_lines(path))
+    with (tmp_path / "sparse.txt").open("wb") as file:
+        file.truncate(100_000_000_000)
+    with pytest.raises(InputError, match="a zero byte"):
+        list(read_lines(tmp_path / "sparse.txt"))
+    bomb = tmp_path / "bomb.gz"
+    bomb.write_bytes(gzip.compress(b"a b\n" * 2_000_000))
+    with pytest.raises(InputError, match=r"unpacks to more times its size than 200; .* set BERTKIT_UNPACKED="):
+        list(read_lines(bomb))
+    monkeypatch.setenv("BERTKIT_UNPACKED", "10000")
+    assert sum(1 for _ in read_lines(bomb)) == 2_000_000
+    monkeypatch.setenv("BERTKIT_UNPACKED", "much")
+    with pytest.raises(InputError, match="BERTKIT_UNPACKED=much: expected a whole number"):
+        list(read_lines(bomb))
+    assert len(LIMITS) == 4
+
+
+def test_offsets_that_do_not_grow_are_refused(prepared_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train" / "sentences.bin"
+    check_offsets(np.array([0, 2, 7]), 7, path, chunk=1)
+    for wrong in ([0, 7, 2, 7], [1, 7], [0, 3], [0, 3, 3, 7], []):
+        with pytest.raises(InputError, match="offsets do not grow from 0 to 7"):
+            check_offsets(np.array(wrong), 7, path, chunk=1)
+    check_offsets(np.array([0, 3, 3, 7]), 7, path, is_strict=False)
+    assert damaged_files(prepared_dir, read_manifest(prepared_dir)) == []
+
+
+FAMILIES: dict[str, str] = {
+    "letters": "a", "initials": "A. ", "abbreviations": "Mr. ", "quoted initials": "'A. ", "prose": "The cat sat. It slept. ", "cjk": "中",
+    "cut names": "[MAS", "names": "[MASK]", "accents": "e\u0301", "marks": "!", "spaces": " ", "stops": ". ",
+}  # fmt: skip
+
+
+def exponent(work: Callable[[str], object], unit: str, small: int, large: int) -> float:
+    """Fit the p of time = c size^p, by the best of several times of both sizes."""
+    best = {}
+    for size in (small, large):
+        text, times = (unit * (size // len(unit.encode()) + 1)), []
+        for _ in range(3):
+            began = time.process_time()
+            work(text)
+            times.append(time.process_time() - began)
+        best[size] = min(times)
+    return math.log(best[large] / best[small]) / math.log(large / small)
+
+
+def steps_of(tokenizer: Tokenizer) -> dict[str, Callable[[str], object]]:
+    return {
+        "splitting": split_sentences,
+        "tokenizing": lambda text: tokenizer.encode_flat([text]),
+        "tokenizing what is remembered": lambda text: WordCache(tokenizer, 1000).encode_flat([text]),
+        "offsets": lambda text: tokenizer.encode_with_offsets([text]),
+    }
+
+
+def test_splitting_and_learning_are_linear() -> None:
+    for name in ("initials", "quoted initials"):
+        assert exponent(split_sentences, FAMILIES[name], 30_000, 240_000) < 1.4, name  # 2 before
+    began = time.process_time()
+    for word in ("a", "e\u0301", "b" * 150):
+        learn_vocabulary(
+            lambda word=word: ["a cat", word * 400_000 if len(word) < 3 else f"{word} " * 1000], 300, True, 2
+        )  # type: ignore[misc]
+    assert time.process_time() - began < 10  # a minute for the first one alone, before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_step_is_linear_up_to_16_megabytes(family: str, tokenizer: Tokenizer) -> None:
+    for name, work in steps_of(tokenizer).items():
+        assert exponent(work, FAMILIES[family], 250_000, 16_000_000) <= 1.1, name

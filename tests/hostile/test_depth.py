@@ -1,0 +1,138 @@
+"""Nesting and aliases without end, and files that say what they should not: one line, exit 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit.cli import run
+from bertkit.lines import parse_json
+from bertkit.settings.yaml_files import parse_yaml
+
+DEEP = "[" * 10_000
+GROWING = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])
+MERGING = "\n".join(
+    ["a0: &a0 {x: 1}", *(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
+)
+CHAINED = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 2000))])
+
+
+@pytest.mark.parametrize("text", [f"a: {DEEP}", "a: &a [*a]", "a: &a {b: *a}", GROWING, MERGING, CHAINED])
+def test_yaml_has_an_end(text: str) -> None:
+    with pytest.raises(ValueError, match=r"deep|contains itself"):
+        parse_yaml(text)
+
+
+def test_json_has_an_end() -> None:
+    for text in (DEEP, "[" * 500 + "]" * 500, '{"a": ' * 101 + "1" + "}" * 101):
+        with pytest.raises(ValueError, match="100 deep"):
+            parse_json(text)
+    assert parse_json("[" * 100 + "]" * 100)
+    assert parse_json("[" + "[]," * 500 + "[]]") == [[]] * 501
+    assert parse_yaml("{a: &x {b: 1}, c: *x}") == {"a": {"b": 1}, "c": {"b": 1}}
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> None:
+    assert run(list(arguments)) == 2, capsys.readouterr()
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1, errors
+    assert words in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# nothing", "expected settings"), ("- a\n- b\n", "expected settings"), ("17", "expected settings"), ("1: 2", "expected settings"),
+        (f"a: {DEEP}", "deep"), ("model: &a\n  x: *a\n", "contains itself"), (GROWING, "aliases"),
+    ],
+)  # fmt: skip
+def test_a_directory_of_settings_is_read_before_hydra_reads_it(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    given = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine"]
+    refused(capsys, words, *given)
+    refused(capsys, words, *given, "--help")
+
+
+def test_brackets_of_overrides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    refused(capsys, "deep", "pretrain", f"data.skip_steps={DEEP}")
+    refused(capsys, "deep", "pretrain", "-m", f"data.skip_steps={DEEP}")
+    refused(capsys, "no such", "prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}")
+
+
+def test_deep_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"text": ' + "[" * 900 + "]" * 900 + "}\n")
+    refused(capsys, "deep.jsonl:1: not JSON", "prepare", f"corpus.path={tmp_path}", f"output_dir={tmp_path / 'out'}")
+
+
+def at(*path: Any) -> Callable[[Any], Any]:
+    """Put the last of the given at the place of the others."""
+
+    def change(content: Any) -> None:
+        for key in path[:-2]:
+            content = content[key]
+        content[path[-2]] = path[-1]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (at("files", [1]), "files=[1]: expected"),
+        (at("files", "../else", {"bytes": 1, "sha256": "x"}), "which lies elsewhere"),
+        (at("files", "train/sentences.bin", "bytes", "12"), "files.train/sentences.bin.bytes='12': expected a whole number"),
+        (at("splits", {}), "splits.train=None"),
+        (at("splits", "train", "shard_tokens", [-1]), "no counts of a split"),
+        (at("fingerprint", 3), "fingerprint=3: expected text"),
+        (at("corpus", None), "corpus=None: expected"),
+        (at("statistics", {}), "no field 'statistics.unigram_entropy'"),
+    ],
+)  # fmt: skip
+def test_the_manifest_of_a_dataset(
+    change: Callable[[Any], Any], words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(prepared_dir, tmp_path / "data")
+    path = tmp_path / "data" / "manifest.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    refused(
+        capsys,
+        words,
+        "pretrain",
+        f"data_dir={tmp_path / 'data'}",
+        "model=tiny",
+        "steps=1",
+        f"output_dir={tmp_path / 'run'}",
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case='false': expected true or false or null"),
+        ("tokenizer_config.json", [1], "[1]: expected an object"),
+        ("tokenizer_config.json", {"strip_accents": "no"}, "strip_accents='no'"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "3"}}}, "model.vocab.a='3': expected a whole number"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": 3}}, "normalizer": [1]}, "normalizer=[1]: expected"),
+    ],
+)  # fmt: skip
+def test_the_files_of_a_tokenizer(
+    file: str, content: Any, words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(prepared_dir / "tokenizer", tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / file).write_text(json.dumps(content))
+    if file == "tokenizer.json":
+        (tmp_path / "tokenizer" / "vocab.txt").unlink()
+    (tmp_path / "text.txt").write_text("a cat\n")
+    given = [f"corpus.path={tmp_path / 'text.txt'}", f"tokenizer.path={tmp_path / 'tokenizer'}"]
+    refused(capsys, words, "prepare", *given, f"output_dir={tmp_path / 'out'}")
