@@ -20,7 +20,7 @@ class Inner:
     def __post_init__(self) -> None:
         problems = [f"inner.{n}={v}: expected at least 1" for n, v in vars(self).items() if v < 1]
         if problems:
-            raise InputError("\n".join(problems))
+            raise InputError(*problems)
 
 
 @dataclass(frozen=True)
