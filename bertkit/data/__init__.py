@@ -4,7 +4,7 @@
    document is a list of sentences.
 2. Documents -> tokenizer: vocabulary.py learns a vocabulary or reads one; tokenizer.py makes a tokenizer of it.
 3. Documents -> ids: encoded_documents.py shares the text out among processes and keeps the result on the disk;
-   word_cache.py remembers what was tokenized.
+   word_cache.py remembers what was tokenized; long_texts.py cuts what is tokenized in parts.
 4. Ids -> dataset: splitting.py holds documents out, prepared.py is the dataset on the disk,
    manifest.py what it says of itself; statistics.py counts,
    describes, and says what is wrong. What several machines have encoded becomes one dataset.

@@ -27,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.corpus import Corpus, Document
+from bertkit.data.long_texts import FlatIds
 from bertkit.data.prepared import token_dtype
 from bertkit.data.sources import Portion
-from bertkit.data.tokenizer import FlatIds, load_tokenizer
+from bertkit.data.tokenizer import load_tokenizer
 from bertkit.data.word_cache import WordCache
 from bertkit.errors import PeerError
 from bertkit.files import write_durably

@@ -20,7 +20,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.data.tokenizer import FlatIds, Tokenizer
+from bertkit.data.long_texts import FlatIds, encode_in_parts
+from bertkit.data.tokenizer import Tokenizer
 
 # Marks of which each is a word by both rules: ASCII's, and the quotes, dashes and ellipsis of printed English.
 _is_plain = re.compile("[!-~‘’“”–—…]+").fullmatch
@@ -42,6 +43,9 @@ class WordCache:
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Give the ids of all sentences in a row, and how many belong to each; as `Tokenizer.encode_flat`."""
+        return encode_in_parts(sentences, self.tokenizer.rules, self._encode_flat)
+
+    def _encode_flat(self, sentences: list[str]) -> FlatIds:
         joined = " \n ".join(sentences)
         if not sentences or joined.count("\n") >= len(sentences):  # a sentence that holds the separator
             return self.tokenizer.encode_flat(sentences)

@@ -131,8 +131,8 @@ def exponent(work: Callable[[str], object], unit: str, small: int, large: int) -
     """Fit the p of time = c size^p, by the best of several times of both sizes."""
     best = {}
     for size in (small, large):
-        text, times = (unit * (size // len(unit.encode()) + 1)), []
-        for _ in range(3):
+        text, times = unit * (size // len(unit.encode()) + 1), []
+        while len(times) < 3 and sum(times) < 1:
             began = time.process_time()
             work(text)
             times.append(time.process_time() - began)
@@ -163,5 +163,6 @@ def test_splitting_and_learning_are_linear() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_is_linear_up_to_16_megabytes(family: str, tokenizer: Tokenizer) -> None:
-    for name, work in steps_of(tokenizer).items():
-        assert exponent(work, FAMILIES[family], 250_000, 16_000_000) <= 1.1, name
+    found = {name: exponent(work, FAMILIES[family], 250_000, 16_000_000) for name, work in steps_of(tokenizer).items()}
+    print(family, {name: round(value, 2) for name, value in found.items()})
+    assert max(found.values()) <= 1.1, found
