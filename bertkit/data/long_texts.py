@@ -10,10 +10,13 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from bertkit.data.google_words import MAX_INPUT_CHARS_PER_WORD
 
@@ -36,6 +39,28 @@ def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str
     lengths = np.concatenate([each for _, each in found])
     firsts = np.cumsum([0, *map(len, parts[:-1])])
     return np.concatenate([ids for ids, _ in found]), np.add.reduceat(lengths, firsts)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Of the encodings of a text's parts, what is asked of one."""
+
+    ids: list[int]
+    word_ids: list[int]
+
+
+def joined(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
+    """Encode a long text by Hugging Face's rules part by part; give what its encoding would, and the characters of its pieces."""
+    shorter, place_in_text = without_endless_runs(text)
+    found, offsets, begins = _Joined([], []), [], 0
+    for part in parts_of(shorter, "hugging_face"):
+        encoding: Any = backend.encode(part, add_special_tokens=False)
+        num_words = found.word_ids[-1] + 1 if found.word_ids else 0
+        found.ids.extend(encoding.ids)
+        found.word_ids.extend(num_words + number for number in encoding.word_ids)
+        offsets += [(place_in_text(begins + start), place_in_text(begins + end)) for start, end in encoding.offsets]
+        begins += len(part)
+    return found, offsets
 
 
 def parts_of(text: str, rules: str) -> Iterator[str]:

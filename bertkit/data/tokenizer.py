@@ -25,7 +25,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
 from bertkit.data.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
-from bertkit.data.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, parts_of, without_endless_runs
+from bertkit.data.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, joined
 from bertkit.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
 from bertkit.errors import InputError
 from bertkit.files import building_dir, to_json
@@ -55,14 +55,6 @@ class TextPieces:
 
     ids: list[int]  # of the pieces
     offsets: list[tuple[int, int]]  # for each piece its characters in the text, (first, last), `last` excluded
-
-
-@dataclass(frozen=True)
-class _Joined:
-    """Of the encodings of a text's parts, what is asked of one."""
-
-    ids: list[int]
-    word_ids: list[int]
 
 
 class Tokenizer:
@@ -166,7 +158,9 @@ class Tokenizer:
             short = [text for text in texts if len(text) <= PART_CHARACTERS]
             batch = self.corpus_backend.encode_batch(short, add_special_tokens=False)
             whole = ((encoding, encoding.offsets) for encoding in batch)
-            return [next(whole) if len(text) <= PART_CHARACTERS else self._of_parts(text) for text in texts]
+            return [
+                next(whole) if len(text) <= PART_CHARACTERS else joined(text, self.corpus_backend) for text in texts
+            ]
         words = [split_words(text, self.lowercase) for text in texts]
         encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
         found = []
@@ -177,19 +171,6 @@ class Tokenizer:
             assert len(origin) == len(split), "a character and a text are split alike"
             found.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
         return found
-
-    def _of_parts(self, text: str) -> tuple[Any, list[tuple[int, int]]]:
-        """Encode a long text part by part, as if it were whole."""
-        shorter, place_in_text = without_endless_runs(text)
-        found, offsets, begins = _Joined([], []), [], 0
-        for part in parts_of(shorter, self.rules):
-            encoding: Any = self.corpus_backend.encode(part, add_special_tokens=False)
-            num_words = found.word_ids[-1] + 1 if found.word_ids else 0
-            found.ids.extend(encoding.ids)
-            found.word_ids.extend(num_words + number for number in encoding.word_ids)
-            offsets += [(place_in_text(begins + start), place_in_text(begins + end)) for start, end in encoding.offsets]
-            begins += len(part)
-        return found, offsets
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Turn ids back into readable text."""
