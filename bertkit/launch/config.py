@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from bertkit.errors import InputError
@@ -24,6 +25,7 @@ class LaunchConfig:
             for name, value in (("num_processes", self.num_processes), ("num_hosts", self.num_hosts))
             if value < 1
         ]
+        problems += too_many("launch.num_processes", self.num_processes)
         if self.num_hosts >= 1 and not 0 <= self.host_rank < self.num_hosts:
             problems.append(
                 f"launch.host_rank={self.host_rank}: expected 0 to {self.num_hosts - 1}, with launch.num_hosts="
@@ -37,3 +39,9 @@ class LaunchConfig:
             problems.append(f"launch.hang_timeout_seconds={self.hang_timeout_seconds}: expected a positive number")
         if problems:
             raise InputError(*problems)
+
+
+def too_many(setting: str, num_processes: int) -> list[str]:
+    """Say that a machine cannot have so many processes, in a list of nothing or one line: each takes half a gigabyte."""
+    most = max(64, 4 * (os.cpu_count() or 1))
+    return [f"{setting}={num_processes}: expected at most {most} on this machine"] if num_processes > most else []

@@ -8,6 +8,7 @@ from typing import Literal
 
 from bertkit.data.config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.errors import InputError
+from bertkit.launch.config import too_many
 from bertkit.settings.common import seed_problems
 
 
@@ -85,6 +86,7 @@ class PrepareSettings:
         problems = []
         if isinstance(self.num_workers, int) and self.num_workers < 1:
             problems.append(f"num_workers={self.num_workers}: expected auto or at least 1")
+        problems += too_many("num_workers", 0 if self.num_workers == "auto" else self.num_workers)
         if self.num_cached_words < 0:
             problems.append(f"num_cached_words={self.num_cached_words}: expected 0 (no cache) or more")
         if self.part_bytes < 1:

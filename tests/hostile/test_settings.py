@@ -1,0 +1,108 @@
+"""Every setting of every command with a wrong letter, and with values that nobody can mean: one line, and nothing done."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import CONTROL
+
+from bertkit import commands
+from bertkit.cli import run
+from bertkit.settings.help import COMMANDS
+
+GIVEN = {
+    "prepare": ["corpus.path=x", "output_dir=y"],
+    "pretrain": ["data_dir=x", "output_dir=y"],
+    "finetune": ["task=sequence", "data_dir=x", "model_dir=m", "output_dir=y"],
+    "glue": ["data_dir=x", "model_dir=m", "output_dir=y"],
+    "predict": ["model_dir=m", "input=x", "output=y"],
+    "embed": ["model_dir=m", "input=x", "output=y.npy"],
+    "evaluate": ["model_dir=m", "data_dir=x"],
+    "compare": ["x", "y"],
+    "export": ["model_dir=m", "output_dir=y"],
+    "verify": ["model_dir=m"],
+    "bench": [],
+}
+VALUES = {
+    "a group": "{a: {b: 1}}",
+    "a number without end": "1e999",
+    "more than memory": "999999999999999999",
+    "below nothing": "-7",
+    "orders to a terminal": "\x1b[31m\u202ex",
+}
+NAMED = ("a letter", "a group")  # refused whatever the setting; of the others some may be meant
+
+
+def leaves(composed: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in composed.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{path}{key}.")
+        elif f"{path}{key}" not in ("given", "task_changes", "runs"):
+            yield f"{path}{key}"
+
+
+def misspelt(key: str, rng: random.Random) -> str:
+    """Double, drop or swap a letter."""
+    at = rng.randrange(len(key) - 1)
+    return rng.choice(
+        (key[: at + 1] + key[at:], key[:at] + key[at + 1 :], key[:at] + key[at + 1] + key[at] + key[at + 2 :])
+    )
+
+
+def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
+    rng = random.Random(command)
+    known = list(leaves(commands.composed(command, GIVEN[command], None)))
+    assert len(known) > 1
+    for key in known:
+        wrong = misspelt(key, rng)
+        for what, word in [("a letter", f"{wrong}=1")] * (wrong not in known) + [
+            (what, f"{key}={value}") for what, value in VALUES.items()
+        ]:
+            if rng.random() < share:
+                yield what, word
+
+
+def answers(command: str, share: float, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """Give each word beside good ones; count them, and list what was not answered in one line."""
+    count, faults = 0, []
+    for what, word in words_of(command, share):
+        count += 1
+        code = run([command, *GIVEN[command], word])
+        said = capsys.readouterr().err
+        lines = said.splitlines()
+        is_unnamed = what in NAMED and word.partition("=")[0].rpartition(".")[2] not in said
+        if (
+            is_unnamed
+            or code != 2
+            or not 1 <= len(lines) <= 6
+            or CONTROL.search(said)
+            or not lines[0].startswith("error: ")
+        ):
+            faults.append(f"{what}: {word!r}: exit {code}, {said[:500]!r}")
+    return count, faults
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_few(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert set(COMMANDS) == set(GIVEN)
+    _, faults = answers(command, 0.03, capsys)
+    assert faults == []
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    count, faults = answers(command, 1, capsys)
+    with capsys.disabled():
+        print(f"{command}: {count} words, {len(faults)} not answered in one line")
+    assert faults == []
+    assert not list(tmp_path.iterdir())
