@@ -96,12 +96,13 @@ distilled = distill(model_name=models["encoder"], device="cpu", pca_dims=None)
 assert distilled.encode(TEXTS).shape == (3, 384)
 found = {}
 """
-_OLD = ["transformers==4.48.3", "huggingface_hub==0.36.2", "tokenizers==0.21.4"]
+_HUB = ["huggingface_hub==0.36.2", "datasets==3.6.0", "pillow"]
+_OLD = ["transformers==4.48.3", *_HUB, "tokenizers==0.21.4"]
 CLIENTS = {
     "sentence-transformers 3.0.1": (["sentence-transformers==3.0.1", *_OLD], _SENTENCES),
     "sentence-transformers 4.1.0": (["sentence-transformers==4.1.0", *_OLD], _SENTENCES + _CROSS),
     "sentence-transformers 5.1.2": (
-        ["sentence-transformers==5.1.2", "transformers==4.57.6", *_OLD[1:2], "tokenizers==0.22.2"],
+        ["sentence-transformers==5.1.2", "transformers==4.57.6", *_HUB, "tokenizers==0.22.2"],
         _SENTENCES + _CROSS,
     ),
     "sentence-transformers, installed": ([], _SENTENCES + _CROSS),
@@ -109,7 +110,10 @@ CLIENTS = {
     "onnxruntime 1.20.1": (["onnxruntime==1.20.1", "coloredlogs", "humanfriendly"], _ONNX),
     "onnxruntime, installed": ([], _ONNX),
     "peft": (["peft"], _PEFT),
-    "captum": (["captum"], _CAPTUM),
+    "captum": (
+        ["captum", "matplotlib", "contourpy", "cycler", "kiwisolver", "pyparsing", "pillow", "python-dateutil", "six"],
+        _CAPTUM,
+    ),
     "keybert": (["keybert"], _KEYBERT),
     "ctranslate2": (["ctranslate2"], _CTRANSLATE2),
     "tokenizers 0.15.2": (["tokenizers==0.15.2"], _TOKENIZERS),
@@ -123,6 +127,9 @@ CLIENTS = {
             "tenacity",
             "uuid-utils",
             "langchain-protocol",
+            "sniffio",
+            "requests-toolbelt",
+            "distro",
         ],
         _LANGCHAIN,
     ),
