@@ -55,7 +55,9 @@ def main() -> None:
     """Run one command and exit with its code."""
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that are started import nothing that lies in the current directory
     for number in (0, 1, 2):  # what is closed is nobody's, else a file of the command would take its place
-        while not _is_open(number):
+        try:
+            os.fstat(number)
+        except OSError:
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
         sys.exit(_fail("standard output is closed; give it a reader or a file, or > /dev/null", StorageError.exit_code))
@@ -71,14 +73,6 @@ def main() -> None:
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed at the end
     sys.exit(code)
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
 
 
 def run(arguments: list[str]) -> int:
@@ -200,9 +194,8 @@ def _print(composed: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def _loaded(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
     """Import a command's page; a signal meanwhile ends the command with what can still be said of its work."""
-    with contextlib.suppress(
-        OSError
-    ):  # torch makes a folder for compiled code as soon as it is imported: not until it compiles
+    # torch makes a folder for compiled code as soon as it is imported: not until it compiles
+    with contextlib.suppress(OSError):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     numbers = world.STOP_SIGNALS if command in (*commands.TRAINING, "glue") else (signal.SIGINT,)
     # raised inside an import, an interrupt leaves a library half loaded
@@ -256,9 +249,8 @@ def _sweep(given: _Given) -> int:
             say(f"# {name}")
             _print(composed)
             continue
-        output_dir = getattr(
-            commands.built(given.command, composed), "output_dir", None
-        )  # refused before the first one runs
+        settings = commands.built(given.command, composed)  # refused before the first one runs
+        output_dir = getattr(settings, "output_dir", None)
         directory = None if output_dir is None else Path(output_dir)
         runs.append(SweptRun(name, [given.command, *options, *overrides], directory))
     return run_each(runs) if runs else 0
