@@ -195,9 +195,12 @@ def house() -> str:
             room = f"{name}/" if (ROOT / "bertkit" / name).is_dir() else f"{name}.py"
             parts.append(box(24 + number * (each + gap), y, each, height, [room, *lines]))
         y += height + gap
-    each = (width - 48 + gap) / len(GROUND) - gap
-    parts += [box(24 + n * (each + gap), y, each, 34, [f"{name}.py"], "command") for n, name in enumerate(GROUND)]
-    return picture(width, int(y + 52), "The rooms of bertkit", parts)
+    in_a_row = -(-len(GROUND) // 2)
+    each = (width - 48 + gap) / in_a_row - gap
+    for number, name in enumerate(GROUND):
+        row, column = divmod(number, in_a_row)
+        parts.append(box(24 + column * (each + gap), y + row * (34 + gap), each, 34, [f"{name}.py"], "command"))
+    return picture(width, int(y + 98), "The rooms of bertkit", parts)
 
 
 def report(page: str) -> str:

@@ -21,5 +21,5 @@ cat <<NEXT
 Next:
   $bertkit evaluate model_dir=$run/tiny data_dir=$run/data segments.max_seq_length=64
   $bertkit prepare corpus.path=YOUR_TEXT output_dir=runs/mine
-  $bertkit pretrain experiment=quickstart data_dir=runs/mine output_dir=runs/tiny  # minutes; without the experiment, steps follow the text
+  $bertkit pretrain experiment=quickstart data_dir=runs/mine output_dir=runs/tiny
 NEXT
