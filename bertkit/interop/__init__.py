@@ -1,8 +1,8 @@
 """Models of others, in and out: every parameter name, file format and foreign implementation that bertkit knows is here.
 
 Inside the house there is one kind of model, ours. A directory comes in through `load`, whoever wrote it; it goes out as a
-directory of Hugging Face, with other layouts beside it. The names of parameters stand in `hugging_face/names.py` and
-`google/names.py`; Google's checkpoints are read in `google/`.
+directory of Hugging Face, with other layouts beside it. The names of parameters stand in `hugging_face/names.py`,
+those of Google's in `google/checkpoint.py`.
 
     load                           any model directory or hub id -> a model and its tokenizer
     hugging_face.directory         a model -> a directory that transformers loads

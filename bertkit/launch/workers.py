@@ -1,6 +1,6 @@
 """The processes of a host as their launcher knows them: what they say, and which of them is to blame when something is wrong.
 
-Here it is decided that a run ends with exit code 6.
+Here it is decided that a run on this host ends with exit code 6; that another host is lost, in `hosts.py`.
 """
 
 from __future__ import annotations

@@ -6,5 +6,5 @@ writers   rows of predictions -> a file, as its ending says
 source    the examples of a split, and what looks wrong in them
 tables    rows by column, for the shapes
 conll     sentences of words and tags, and the chunks that tags mark, for the shapes
-labels    labels and ids, checked, for the shapes
+labels    names of labels and ids of examples, checked, for the shapes
 """
