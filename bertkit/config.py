@@ -61,6 +61,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
+# where "" would be the working directory
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
@@ -135,6 +136,16 @@ def _is_of(option: Any, value: Any) -> bool:
     if option is float:
         return type(value) in (int, float) and math.isfinite(value)
     return type(value) is option
+
+
+def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Give the keys of a mapping, with those of the groups in it, which stand after their own."""
+    keys = []
+    for key, value in mapping.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, Mapping):
+            keys += dotted_keys(value, f"{prefix}{key}.")
+    return keys
 
 
 def to_mapping(value: Any) -> dict[str, Any]:

@@ -12,21 +12,7 @@ from pathlib import Path
 from bertkit.errors import InputError
 
 SECONDS_TO_ANSWER = 1.2
-_FOLDERS = [
-    "run",
-    "runs",
-    "out",
-    "output",
-    "outputs",
-    "model",
-    "models",
-    "checkpoint",
-    "checkpoints",
-    "data",
-    "tmp",
-    "exp",
-    "experiments",
-]
+_FOLDERS = re.compile("runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments")  # what people call their own
 
 
 def is_id(name: str) -> bool:
@@ -37,7 +23,7 @@ def is_id(name: str) -> bool:
     organisation, has_organisation, _ = name.partition("/")
     if not has_organisation:
         return re.fullmatch(r"bert-[\w.-]+", name) is not None
-    is_folder = organisation.lower() in _FOLDERS or Path(organisation).exists()
+    is_folder = _FOLDERS.fullmatch(organisation.lower()) or Path(organisation).exists()
     return not is_folder and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.config import differences, nearest
+from bertkit.config import differences, dotted_keys, nearest
 from bertkit.errors import InputError
 
 FREE = "free"  # changes nothing of what is learned: places, logs, saves
@@ -118,7 +118,7 @@ def check_allowed(allow: Sequence[str], identity: Mapping[str, Any]) -> None:
     Raises:
         InputError: naming each of them, with the nearest name.
     """
-    known = _dotted(identity)
+    known = dotted_keys(identity)
     unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
     if unknown:
         raise InputError(*unknown)
@@ -153,13 +153,3 @@ def listed(found: Sequence[Change]) -> str:
     if len(found) > MAX_LISTED:
         texts.append(f"and {len(found) - MAX_LISTED} more")
     return "; ".join(texts)
-
-
-def _dotted(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Every name of a nested mapping, groups too."""
-    names = []
-    for key, value in mapping.items():
-        names.append(f"{prefix}{key}")
-        if isinstance(value, Mapping):
-            names += _dotted(value, f"{prefix}{key}.")
-    return names

@@ -24,11 +24,11 @@ from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.config import conf_dir, conf_dirs, nearest, option_names
+from bertkit.config import conf_dir, conf_dirs, dotted_keys, nearest, option_names
 from bertkit.errors import InputError
 from bertkit.settings import words
 from bertkit.settings.glue import GLUE_TASKS
-from bertkit.settings.yaml_files import check_files, dotted_keys, keys_of_experiment
+from bertkit.settings.yaml_files import check_files, keys_of_experiment
 
 WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names

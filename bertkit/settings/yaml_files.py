@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import conf_dirs
+from bertkit.config import conf_dirs, dotted_keys
 from bertkit.errors import InputError
 from bertkit.lines import MAX_DEPTH, TOO_DEEP
 
@@ -35,16 +34,6 @@ def keys_of_experiment(directories: list[Path], name: str) -> list[str]:
     groups = [key.removeprefix("override").strip(" /") for entry in defaults for key in entry]
     keys = dotted_keys(content)
     return [*groups, *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
-
-
-def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The keys of a mapping, with those of the groups in it."""
-    keys = []
-    for key, value in mapping.items():
-        keys.append(f"{prefix}{key}")
-        if isinstance(value, dict):
-            keys += dotted_keys(value, f"{prefix}{key}.")
-    return keys
 
 
 def parse_yaml(text: str) -> Any:
