@@ -1,6 +1,7 @@
 """Scaled dot-product attention, and multi-head attention over a layout.
 
-Only this file and varlen.py know which tokens see each other: those of a sequence, and no others.
+Only this file and varlen.py know which tokens see each other: those of a sequence, and no others. BERT needs `attend` alone;
+other scores, positions and patterns plug into slots.py.
 
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from bertkit.fast import ANYWHERE, FastWays
 from bertkit.model import varlen
 from bertkit.model.config import BertConfig
-from bertkit.model.layout import Layout, pad
+from bertkit.model.layout import Layout
 from bertkit.model.linear import Linear, dropout, is_on_cpu
+from bertkit.model.patterns import Compression
+from bertkit.model.slots import Slots
 
 
 def attend(
@@ -26,6 +29,7 @@ def attend(
     layout: Layout,
     dropout_prob: float = 0.0,
     fast: FastWays = ANYWHERE,
+    is_causal: bool = False,
 ) -> Tensor:
     """Let every token take the values of its own sequence, by the softmax of query . key / sqrt(H).
 
@@ -40,6 +44,7 @@ def attend(
         layout: where the sequences lie.
         dropout_prob: chance that a weight is dropped; 0 outside training.
         fast: the fast ways to take.
+        is_causal: no token looks at a later one.
 
     Returns:
         The context, (S, N, H).
@@ -47,7 +52,7 @@ def attend(
     Source: Vaswani et al. 2017, equation 1.
     """
     if fast.packed_attention and query.is_cuda and not torch.compiler.is_compiling():
-        return varlen.attend(query, key, value, layout, dropout_prob)
+        return varlen.attend(query, key, value, layout, dropout_prob, is_causal)
     sizes = [count * length for _, count, length in layout.runs]
     # split, and not sliced: the gradient of a slice is as large as all of it
     runs = zip(layout.runs, *(torch.split(packed, sizes) for packed in (query, key, value)), strict=True)
@@ -59,36 +64,15 @@ def attend(
         q, k, v = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in of_run)  # (B, N, T, H)
         if dropout_prob > 0 and fast.own_attention and is_on_cpu(query):
             scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, N, T, T)
+            if is_causal:
+                scores = scores.masked_fill(varlen.later(length, q.device), -torch.inf)
             weights = dropout(torch.softmax(scores, -1), dropout_prob, fast)
             context = weights @ v  # (B, N, T, H)
         else:  # torch's kernel, which computes the same
             with varlen.exact_dropout(q, dropout_prob):
-                context = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_prob)
+                context = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_prob, is_causal=is_causal)
         contexts.append(context.transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
     return torch.cat(contexts)
-
-
-def attend_keeping(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """`attend` as two matrix products over a padded batch, which give the weights too: for views, and as a reference.
-
-    Args:
-        query: (S, N, H), as `key` and `value`.
-        key: what the queries are compared with.
-        value: what is taken.
-        layout: where the sequences lie; T is its longest.
-
-    Returns:
-        The context, (S, N, H); and for each query its shares of the keys, (B, N, T, T), with zeros in the rows and columns of
-        padding.
-    """
-    num_sequences, longest = len(layout.bounds) - 1, layout.longest
-    q, k, v = (pad(packed, layout.slots, num_sequences, longest).transpose(1, 2) for packed in (query, key, value))
-    columns = torch.arange(longest, device=query.device)
-    is_token = (columns < layout.bounds.diff()[:, None])[:, None, None]  # (B, 1, 1, T)
-    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~is_token, -torch.inf)  # (B, N, T, T)
-    weights = torch.softmax(scores, -1) * is_token.transpose(-1, -2)
-    context = (weights @ v).transpose(1, 2).flatten(0, 1)  # (B * T, N, H)
-    return context.index_select(0, layout.slots), weights
 
 
 class MultiHeadAttention(nn.Module):
@@ -99,11 +83,12 @@ class MultiHeadAttention(nn.Module):
 
     fast = ANYWHERE  # replaced by `BertWithHeads.use`
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, layer: int = 0, compression: Compression | None = None) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
+        self.slots = Slots(config, layer, compression)  # in a BERT they are empty
         self.query = Linear(config.hidden_size, config.hidden_size)
-        self.key = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, config.hidden_size) if self.slots.need_keys else None
         self.value = Linear(config.hidden_size, config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout_prob = config.attention_probs_dropout_prob
@@ -116,12 +101,12 @@ class MultiHeadAttention(nn.Module):
         """
         query, key, value = (
             projection(hidden).unflatten(1, (self.num_heads, -1))  # (S, N, H)
-            for projection in (self.query, self.key, self.value)
+            for projection in (self.query, self.key or self.query, self.value)
         )
-        if kept is None:
-            dropout_prob = self.dropout_prob if self.training else 0.0
-            context = self.attend(query, key, value, layout, dropout_prob, self.fast)
+        query, key = self.slots.fill(query, key, layout)
+        dropout_prob = self.dropout_prob if self.training else 0.0
+        if self.slots.are_plain and kept is None:
+            context = self.attend(query, key, value, layout, dropout_prob, self.fast, self.slots.are_causal)
         else:
-            context, weights = attend_keeping(query, key, value, layout)
-            kept.append(weights)
+            context = self.slots.attend(query, key, value, layout, dropout_prob, kept)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]

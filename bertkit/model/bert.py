@@ -1,5 +1,7 @@
 """BERT: embeddings, encoder (LayerNorm after the residual: Vaswani et al. 2017, figure 1, left), pooler; all initial weights.
 
+The groups `norm` and `pooling` choose other ways, a line each.
+
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
@@ -13,6 +15,15 @@ from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.config import BertConfig
 from bertkit.model.layout import Layout
 from bertkit.model.linear import ACTIVATIONS, Dropout, Linear
+from bertkit.model.patterns import Compression, compressions_of
+from bertkit.model.positions import sinusoidal
+
+
+def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
+    """Make a LayerNorm, or what divides by the root mean square alone (Zhang and Sennrich 2019, equation 4)."""
+    if config.norm.kind == "rms":
+        return nn.RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
 
 class Embeddings(nn.Module):
@@ -21,14 +32,25 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.token = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        if config.attention.positions == "learned":
+            self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.segment = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.positions = config.attention.positions
+        self.norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> Tensor:
-        """Embed packed tokens: (S,) -> (S, D)."""
-        summed = self.token(input_ids) + self.segment(token_type_ids) + self.position(layout.position_ids)
+        """Embed packed tokens: (S,) -> (S, D).
+
+        Sinusoids are added to tokens times sqrt(D), as in Vaswani et al. 2017, section 3.4: beside them tokens are small.
+        """
+        token = self.token(input_ids)
+        if self.positions == "sinusoidal":
+            size = token.shape[-1]
+            token = token * size**0.5 + sinusoidal(layout.position_ids, size, token)
+        summed = token + self.segment(token_type_ids)
+        if self.positions == "learned":
+            summed = summed + self.position(layout.position_ids)
         return self.dropout(self.norm(summed))  # type: ignore[no-any-return]
 
 
@@ -47,29 +69,35 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then feed-forward, each with dropout, residual and LayerNorm."""
+    """Attention, then feed-forward, each with dropout, residual and LayerNorm; the norm comes last, or first (`pre`)."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, layer: int = 0, compression: Compression | None = None) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(config)
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.attention = MultiHeadAttention(config, layer, compression)
+        self.attention_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward_norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
+        self.is_pre_norm = config.norm.placement == "pre"
 
     def forward(self, hidden: Tensor, layout: Layout, kept: list[Tensor] | None = None) -> Tensor:
         """(S, D) -> (S, D); `kept` takes the attention weights where they are asked for."""
+        if self.is_pre_norm:
+            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), layout, kept))
+            return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, layout, kept)))
         hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return hidden
 
 
 class Encoder(nn.Module):
-    """L layers."""
+    """L layers, and where they normalise first, a norm of what the last one gives (Xiong et al. 2020, section 3.1)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        compressions = compressions_of(config)
+        self.layers = nn.ModuleList(EncoderLayer(config, layer, each) for layer, each in enumerate(compressions))
+        self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
         self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, kept: list[Tensor] | None = None
@@ -79,19 +107,46 @@ class Encoder(nn.Module):
         for layer in self.layers:
             output = layer(hidden_states[-1], layout, kept)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
+        if self.norm is not None:
+            hidden_states[-1] = self.norm(hidden_states[-1])
         return hidden_states
 
 
+def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
+    """Sum the tokens of each sequence by the softmax of their scores: (S, D) and (S,) -> (B, D).
+
+    >>> layout = Layout.from_lengths(torch.tensor([2, 1]))
+    >>> weighted_mean(torch.tensor([[1.0], [3.0], [5.0]]), torch.zeros(3), layout)
+    tensor([[2.],
+            [5.]])
+
+    Source: Raffel and Ellis 2016, equations 2 and 3; of equal scores it is the mean.
+    """
+    sizes = [count * length for _, count, length in layout.runs]
+    means = []
+    runs = zip(layout.runs, torch.split(hidden, sizes), torch.split(scores, sizes), strict=True)
+    for (_, count, length), *of_run in runs:
+        tokens, score = (each.view(count, length, *each.shape[1:]) for each in of_run)  # (B, T, D), (B, T)
+        means.append((torch.softmax(score, -1)[:, None] @ tokens)[:, 0])
+    return torch.cat(means)[: len(layout.starts)]
+
+
 class Pooler(nn.Module):
-    """One vector for a sequence: tanh of a linear map of its [CLS] token."""
+    """One vector for a sequence: tanh of a linear map of its [CLS] token, or of a mean of its tokens."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.pooling = config.pooling
+        self.score = Linear(config.hidden_size, 1) if self.pooling == "feed_forward" else None
 
-    def forward(self, cls: Tensor) -> Tensor:
-        """(B, D) -> (B, D)."""
-        return torch.tanh(self.dense(cls))
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (B, D)."""
+        if self.pooling == "first":
+            return torch.tanh(self.dense(hidden[layout.starts]))
+        # Raffel and Ellis 2016, equation 4: a(h) = tanh(w h + b)
+        scores = hidden.new_zeros(len(hidden)) if self.score is None else torch.tanh(self.score(hidden))[:, 0]
+        return torch.tanh(self.dense(weighted_mean(hidden, scores, layout)))
 
 
 class Bert(nn.Module):
@@ -126,12 +181,12 @@ class Bert(nn.Module):
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout)
         hidden_states = self.encoder(embedded, layout, output_hidden_states, kept)
-        pooled = self.pooler(hidden_states[-1][layout.starts]) if self.pooler is not None else None
+        pooled = self.pooler(hidden_states[-1], layout) if self.pooler is not None else None
         return hidden_states, pooled
 
 
 def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> None:
-    """Initialise every parameter: truncated normal weights, zero biases, LayerNorm at one and zero.
+    """Initialise every parameter: truncated normal weights, zero biases, norms at one and zero.
 
     The normal is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`;
     Hugging Face does not cut it.
@@ -139,12 +194,13 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
     `std` is `initializer_range`; the generator is on the CPU.
     """
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
+        if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
             nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
+            if isinstance(module, nn.LayerNorm):
+                nn.init.zeros_(module.bias)
         elif isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         else:
             for name, parameter in module.named_parameters(recurse=False):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from bertkit.errors import InputError
 
@@ -15,6 +16,87 @@ HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+Pooling = Literal["first", "mean", "feed_forward"]
+
+# options of attention that have no meaning together, and why
+CLASHES = (
+    ("score", "location", "positions", ("relative", "rotary"), "a location score looks at no key"),
+    (
+        "score",
+        "additive",
+        "positions",
+        ("relative", "rotary"),
+        "these positions are made for products of query and key",
+    ),
+    ("score", "location", "pattern", ("linformer",), "compressed keys have no places"),
+    ("positions", "relative", "pattern", ("linformer",), "compressed keys have no places"),
+    ("positions", "rotary", "pattern", ("linformer",), "compressed keys have no places"),
+    ("positions", "alibi", "pattern", ("linformer",), "compressed keys have no places"),
+)
+# settings of attention that only some options look at
+ONLY_WITH = {
+    "additive_size": ("score", ("additive",)),
+    "max_distance": ("positions", ("relative",)),
+    "relative_to": ("positions", ("relative",)),
+    "window": ("pattern", ("window",)),
+    "block_size": ("pattern", ("bigbird",)),
+    "random_blocks": ("pattern", ("bigbird",)),
+    "random_seed": ("pattern", ("bigbird",)),
+    "compressed_size": ("pattern", ("linformer",)),
+    "compression_shared": ("pattern", ("linformer",)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """How tokens look at each other. The values here are BERT's; conf/attention/bert.yaml says what each is, and its source."""
+
+    score: Literal["scaled_dot", "dot", "general", "additive", "location"] = "scaled_dot"
+    additive_size: int = 32
+    positions: Literal["learned", "sinusoidal", "relative", "rotary", "alibi", "none"] = "learned"
+    max_distance: int = 16
+    relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
+    pattern: Literal["full", "causal", "window", "bigbird", "linformer"] = "full"
+    window: int = 64
+    block_size: int = 64
+    random_blocks: int = 3
+    random_seed: int = 0
+    compressed_size: int = 128
+    compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
+
+    def __post_init__(self) -> None:
+        least = {name: 1 for name in ("additive_size", "max_distance", "window", "block_size", "compressed_size")}
+        problems = [
+            f"attention.{name}={getattr(self, name)}: expected at least {limit}"
+            for name, limit in {**least, "max_distance": 0, "random_blocks": 0, "random_seed": 0}.items()
+            if getattr(self, name) < limit
+        ]
+        problems += [
+            f"attention.{one}={getattr(self, one)} with attention.{other}={getattr(self, other)}: {why}; change one of them"
+            for one, option, other, options, why in CLASHES
+            if getattr(self, one) == option and getattr(self, other) in options
+        ]
+        if self.positions == "relative" and not self.relative_to:
+            problems.append(
+                "attention.relative_to=[]: expected keys, values or both; attention.positions=none has neither"
+            )
+        if problems:
+            raise InputError(*problems)
+
+    def without_effect(self, name: str) -> list[str]:
+        """Say that a setting does nothing here, in a list of one line; an empty list where it does something."""
+        of, options = ONLY_WITH.get(name, ("score", (self.score,)))
+        if getattr(self, of) in options:
+            return []
+        return [f"attention.{name}: has no effect without attention.{of}={options[0]}; leave it out"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormConfig:
+    """Where a layer normalises, and by what; the values here are BERT's, and conf/norm has their sources."""
+
+    placement: Literal["post", "pre"] = "post"
+    kind: Literal["layer_norm", "rms"] = "layer_norm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +165,37 @@ class BertConfig(BertShape):
     """
 
     vocab_size: int
+    attention: AttentionConfig = AttentionConfig()
+    norm: NormConfig = NormConfig()
+    pooling: Pooling = "first"
     pad_token_id: int = 0
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     problem_type: ProblemType | None = None
     classifier_dropout: float | None = None
 
     @property
+    def variant(self) -> dict[str, Any]:
+        """The groups attention, norm and pooling, where something in them makes this another model than BERT; else nothing."""
+        attention, bert = asdict(self.attention), asdict(AttentionConfig())
+        in_effect = {name for name in attention if not self.attention.without_effect(name)}
+        is_bert = self.norm == NormConfig() and self.pooling == "first"
+        if is_bert and all(attention[name] == bert[name] for name in in_effect):
+            return {}
+        return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling}
+
+    @property
     def num_weights(self) -> int:
-        """The weights of the encoder with its embeddings, without pooler and heads; any number, for nothing is made."""
+        """The weights of a BERT's encoder with its embeddings, without pooler and heads; any number, for nothing is made."""
         hidden, inner = self.hidden_size, self.intermediate_size
-        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size + 2  # a norm has two
+        places = self.max_position_embeddings if self.attention.positions == "learned" else 0
+        rows = self.vocab_size + places + self.type_vocab_size + 2  # a norm has two
         return rows * hidden + self.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        problems = size_problems(self, self.attention)
+        if problems:
+            raise InputError(*problems)
         if self.vocab_size < 1:
             raise InputError(f"vocab_size={self.vocab_size}: expected at least 1")
         if not 0 <= self.pad_token_id < self.vocab_size:
@@ -105,6 +204,27 @@ class BertConfig(BertShape):
             raise InputError(f"labels={list(self.labels)}: expected at least one, each once")
         if self.classifier_dropout is not None and not 0 <= self.classifier_dropout < 1:
             raise InputError(f"classifier_dropout={self.classifier_dropout}: expected a probability from 0 to below 1")
+
+
+def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:
+    """Say that positions cannot be those of a model's sizes, as pairs of elements of an odd number."""
+    sizes = {
+        "sinusoidal": ("model.hidden_size", shape.hidden_size),
+        "rotary": ("model.hidden_size / model.num_attention_heads", shape.hidden_size // shape.num_attention_heads),
+    }
+    what, size = sizes.get(attention.positions, ("", 0))
+    return [f"{what}={size}: attention.positions={attention.positions} needs an even number"] if size % 2 else []
+
+
+def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[str]) -> list[str]:
+    """Say that a head looks at a pooled [CLS] which has seen no token but itself."""
+    blind = [head for head in heads if head in POOLED_HEADS]
+    if not blind or attention.pattern != "causal" or pooling != "first":
+        return []
+    return [
+        f"pooling=first with attention.pattern=causal: [CLS] sees only itself, and the head {blind[0]} would see nothing else; "
+        "pretrain with pooling=mean"
+    ]
 
 
 def too_long(what: str, length: int, limit: int, setting: str) -> list[str]:

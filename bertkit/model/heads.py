@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bertkit.errors import InputError
 from bertkit.fast import ANYWHERE, FastWays, keep_freed_memory
-from bertkit.model.bert import Bert
-from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig
+from bertkit.model.bert import Bert, make_norm
+from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
 from bertkit.model.layout import Layout, pad, pad_both, unpad
 from bertkit.model.linear import ACTIVATIONS, Dropout, Linear, linear
 
@@ -31,7 +32,7 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm = make_norm(config)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
@@ -101,8 +102,15 @@ class BertWithHeads(nn.Module):
     fast = ANYWHERE
 
     def __init__(self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True) -> None:
-        """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler."""
+        """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler.
+
+        Raises:
+            InputError: a pooled head, and nothing in what is pooled.
+        """
         super().__init__()
+        problems = head_problems(config.attention, config.pooling, heads)
+        if problems:
+            raise InputError(*problems)
         assert with_pooler or not set(heads) & set(POOLED_HEADS), f"{heads} need the pooler"
         self.config = config
         self.bert = Bert(config, with_pooler)

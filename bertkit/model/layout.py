@@ -6,7 +6,8 @@ H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ class Layout:
     slots: Tensor  # each token's place in a batch padded to the longest sequence and flattened, (S,)
     # (first token, number of sequences, their length) of neighbours of equal length
     runs: tuple[tuple[int, int, int], ...]
+    plans: dict[Any, Any] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # of sparse attention, for all layers
 
     @property
     def longest(self) -> int:

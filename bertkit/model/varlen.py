@@ -21,7 +21,9 @@ from bertkit.model.layout import Layout, pad
 EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # of torch's on CUDA; they compare floats
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float = 0.0) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float = 0.0, is_causal: bool = False
+) -> Tensor:
     """Let every token attend to its own sequence: each (S, N, H) -> (S, N, H).
 
     With dropout the batch is padded. `varlen_attn` has none. Torch's memory-efficient kernel over packed tokens has, but
@@ -33,9 +35,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_pr
     varlen_attn = _varlen_attn(query.device)
     is_half = query.dtype in (torch.bfloat16, torch.float16)
     if varlen_attn is None or dropout_prob > 0 or not is_half or query.shape[-1] % 8 or query.shape[-1] > 256:
-        return attend_padded(query, key, value, layout, dropout_prob)
-    longest = layout.longest
-    return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest)  # type: ignore[no-any-return]
+        return attend_padded(query, key, value, layout, dropout_prob, is_causal)
+    longest, seen = layout.longest, {"window_size": (-1, 0)} if is_causal else {}
+    return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest, **seen)  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -49,7 +51,9 @@ def _varlen_attn(device: torch.device) -> Callable[..., Any] | None:
     return varlen_attn if has_flash and torch.cuda.get_device_capability(device) >= (8, 0) else None
 
 
-def attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float) -> Tensor:
+def attend_padded(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float, is_causal: bool = False
+) -> Tensor:
     """`attend` by way of a padded batch, on any device; nothing is padded where all lengths are equal."""
     num_sequences, longest = len(layout.bounds) - 1, layout.longest
     is_padded = len(layout.runs) > 1
@@ -63,10 +67,19 @@ def attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: Layout, dro
     if is_padded:
         columns = torch.arange(longest, device=query.device)
         is_token = (columns < layout.bounds.diff()[:, None])[:, None, None]  # (B, 1, 1, T): no query looks at padding
+        if is_causal:
+            is_token, is_causal = is_token & ~later(longest, query.device), False
     with exact_dropout(query, dropout_prob):
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=is_token, dropout_p=dropout_prob)
+        context = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=is_token, dropout_p=dropout_prob, is_causal=is_causal
+        )
     context = context.transpose(1, 2).flatten(0, 1)  # (B * T, N, H)
     return context.index_select(0, layout.slots) if is_padded else context
+
+
+def later(length: int, device: torch.device) -> Tensor:
+    """Say whether key j comes after query i: (T, T)."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
 def exact_dropout(query: Tensor, dropout_prob: float) -> AbstractContextManager[None]:

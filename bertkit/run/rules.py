@@ -51,7 +51,7 @@ PRETRAIN: Rules = {
     "model_dir": FREE,
     "init_moments": BEGUN,
     "steps": WARN,  # train longer, or less; the schedule is that of the new number of steps from there on
-    "model": BEGUN,  # the weights have its shape
+    **dict.fromkeys(("model", "attention", "norm", "pooling"), BEGUN),  # the weights have their shape
     "segments": FIXED,
     "segments.kind": BEGUN,  # it decides on the heads
     "final_phase": FIXED,

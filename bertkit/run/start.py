@@ -84,7 +84,14 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
         facts = {"model_dir": settings.model_dir, "summary": summary, "sha256": _hashes_of_start(settings, source)}
         return model, {**facts, "shape": dataclasses.asdict(model.config)}
     vocab = dataset.tokenizer.facts
-    config = BertConfig(**dataclasses.asdict(settings.model), vocab_size=vocab.size, pad_token_id=vocab.pad)
+    config = BertConfig(
+        **dataclasses.asdict(settings.model),
+        vocab_size=vocab.size,
+        attention=settings.attention,
+        norm=settings.norm,
+        pooling=settings.pooling,
+        pad_token_id=vocab.pad,
+    )
     check_fit(config, dataset, settings.segments)
     _check_size(settings, config)
     model = BertWithHeads(config, heads, with_pooler=pairs)

@@ -8,7 +8,7 @@ from typing import Literal
 from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.errors import InputError
 from bertkit.launch.config import LaunchConfig
-from bertkit.model.config import BertShape, too_long
+from bertkit.model.config import AttentionConfig, BertShape, NormConfig, Pooling, head_problems, size_problems, too_long
 from bertkit.settings.common import SkipConfig, seed_problems
 from bertkit.train.config import (
     BatchConfig,
@@ -56,6 +56,9 @@ class PretrainSettings:
     device: Literal["auto", "cpu", "cuda"]
     reproducibility: Literal["default", "strict"]
     model: BertShape
+    attention: AttentionConfig
+    norm: NormConfig
+    pooling: Pooling
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
@@ -85,10 +88,18 @@ class PretrainSettings:
         if self.init_moments and self.model_dir is None:
             problems.append("init_moments=true has no effect without model_dir=; give the run to start from")
         problems += self._final_phase_problems()
+        problems += [
+            line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
+        ]
         # else the shape is that of the starting weights, or the length that of stored instances, checked when they are read
         if self.model_dir is None and isinstance(self.segments, SegmentsConfig):
             length, limit = self.segments.max_seq_length, self.model.max_position_embeddings
             problems += too_long("max_seq_length", length, limit, "segments.max_seq_length")
+        if self.model_dir is None:
+            problems += size_problems(self.model, self.attention)
+            problems += head_problems(
+                self.attention, self.pooling, ["next_sentence"] if self.segments.has_pairs else []
+            )
         if self.model_dir is None and self.segments.has_pairs and self.model.type_vocab_size < 2:
             problems.append(
                 f"model.type_vocab_size={self.model.type_vocab_size}: segment pairs need 2; "

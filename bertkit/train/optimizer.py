@@ -159,7 +159,7 @@ OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
 def parameter_groups(
     model: nn.Module, weight_decay: float, rate_scale_of: Callable[[str], float] = lambda name: 1.0
 ) -> list[dict[str, Any]]:
-    """Split the trained parameters: weights and embeddings decay; biases and LayerNorm do not.
+    """Split the trained parameters: weights and embeddings decay; biases and norms do not.
 
     `rate_scale_of` says by a parameter's name what the learning rate is multiplied with; a group holds those of one
     scale.
@@ -167,7 +167,10 @@ def parameter_groups(
     Source: google-research/bert optimization.py, lines 59-65.
     """
     norms = {
-        parameter for module in model.modules() if isinstance(module, nn.LayerNorm) for parameter in module.parameters()
+        parameter
+        for module in model.modules()
+        if isinstance(module, (nn.LayerNorm, nn.RMSNorm))
+        for parameter in module.parameters()
     }
     parts: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
     for name, parameter in model.named_parameters():

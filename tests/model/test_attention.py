@@ -10,10 +10,11 @@ import torch
 from conftest import small_model
 
 from bertkit.fast import ALL, PLAIN, FastWays
-from bertkit.model.attention import MultiHeadAttention, attend, attend_keeping
+from bertkit.model.attention import MultiHeadAttention, attend
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
+from bertkit.model.slots import Slots
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
 
@@ -51,7 +52,9 @@ def test_keeping_the_weights_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(sum(LENGTHS), 3, 13, generator=generator).double() for _ in range(3))
     layout = Layout.from_lengths(torch.tensor(LENGTHS))
-    context, weights = attend_keeping(query, key, value, layout)
+    kept: list[torch.Tensor] = []
+    context = Slots(small_model().config).attend(query, key, value, layout, kept=kept)
+    (weights,) = kept
     assert float((context - attend(query, key, value, layout)).abs().max()) <= 1e-12
     assert weights.shape == (len(LENGTHS), 3, 11, 11)
     for row, length in zip(weights, LENGTHS, strict=True):

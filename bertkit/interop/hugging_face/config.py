@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from bertkit.errors import InputError
 from bertkit.files import to_json
 from bertkit.interop.hugging_face.names import CLASSIFIERS
 from bertkit.lines import read_json
-from bertkit.model.config import BertConfig, ProblemType
+from bertkit.model.config import AttentionConfig, BertConfig, NormConfig, ProblemType
 from bertkit.model.heads import BertWithHeads
 
 ARCHITECTURES = {
@@ -30,6 +30,7 @@ ARCHITECTURES = {
 }
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
 MOST_LABELS = 100_000
+OWN_TYPE = "bertkit"  # of a model that no BERT of transformers computes
 SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
@@ -37,7 +38,7 @@ SHAPE = (
 )  # fmt: skip
 _DEFAULTS = {"hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
 _HONOURED = {
-    "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False,
+    "position_embedding_type": "absolute", "add_cross_attention": False, "is_encoder_decoder": False,
     "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
 }  # fmt: skip
 
@@ -45,6 +46,8 @@ _HONOURED = {
 def architecture_of(model: BertWithHeads) -> str:
     """Give the name of the `transformers` class with the same heads."""
     heads = tuple(sorted(model.heads))
+    if heads == ("masked_lm",) and is_decoder(model.config):
+        return "BertLMHeadModel"
     if heads not in ARCHITECTURES:
         raise InputError(
             f"heads {', '.join(heads)}: transformers has no class with these; load the model with one of them"
@@ -52,9 +55,20 @@ def architecture_of(model: BertWithHeads) -> str:
     return ARCHITECTURES[heads]
 
 
+def is_decoder(config: BertConfig) -> bool:
+    """Whether it is BERT with causal attention, as `transformers` has it, and nothing else."""
+    bert = replace(config, attention=replace(config.attention, pattern="full"))
+    return config.attention.pattern == "causal" and not bert.variant
+
+
 def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
-    """Write `config.json`, readable by `transformers` 4 and 5; `dtype` is that of the weights."""
+    """Write `config.json`, readable by `transformers` 4 and 5; `dtype` is that of the weights.
+
+    What no BERT of theirs computes has the model type of bertkit, which they refuse to load.
+    """
     content = asdict(config)
+    for name in ("attention", "norm", "pooling"):
+        del content[name]
     labels, problem_type = content.pop("labels"), content.pop("problem_type")
     content |= {
         "architectures": [architecture],
@@ -63,6 +77,10 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
         "position_embedding_type": "absolute",
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
+    if is_decoder(config):
+        content["is_decoder"] = True
+    elif config.variant:
+        content |= {**config.variant, "model_type": OWN_TYPE}
     if architecture in _LABELLED:
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
         content["label2id"] = {label: number for number, label in enumerate(labels)}
@@ -94,16 +112,28 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     shape["pad_token_id"] = content.get("pad_token_id") or 0
     shape["classifier_dropout"] = content.get("classifier_dropout")
     shape["problem_type"] = content.get("problem_type")
+    groups = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
+    if content.get("model_type") == OWN_TYPE:
+        groups = {name: {**known, **_group(content.get(name), name)} for name, known in groups.items()}
+        shape["pooling"] = content.get("pooling", "first")
+    elif content.get("is_decoder"):
+        groups["attention"]["pattern"] = "causal"
     try:
         if problems:
             raise InputError(*problems)
-        config = build(BertConfig, {**shape, "labels": _labels(content, tensors)})
+        config = build(BertConfig, {"pooling": "first", **shape, **groups, "labels": _labels(content, tensors)})
     except InputError as error:  # in the words of the file, not of a command line
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
     except OverflowError:
         raise InputError(f"{path}: a number in it is too large; restore the file from its source") from None
     return config, _classifier(content, tensors)
+
+
+def _group(given: Any, name: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise InputError(f"{name}={given!r}: expected a group of settings")
+    return given
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:
@@ -113,7 +143,7 @@ def problem_type_of(config: BertConfig) -> ProblemType:
 
 def _read_content(path: Path) -> dict[str, Any]:
     content = read_json(path)
-    if not isinstance(content, dict) or content.get("model_type", "bert") != "bert":
+    if not isinstance(content, dict) or content.get("model_type", "bert") not in ("bert", OWN_TYPE):
         kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
         raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert'")
     architectures = content.get("architectures") or []

@@ -97,7 +97,7 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
     prefix = "bert." if architecture == "BertModel" else ""
     return {
         to_hugging_face(name).removeprefix(prefix): tensor.detach()
-        for name, tensor in model.state_dict().items()
+        for name, tensor in model.named_parameters()
         if not (architecture in WITHOUT_POOLER and name.startswith("bert.pooler."))
     }
 

@@ -44,17 +44,21 @@ _INVERSES = {
     }
     for meant in CLASSIFIERS
 }
+OWN = re.compile(r"\.attention\.slots\.|^bert\.encoder\.norm\.|^bert\.pooler\.score\.")
 _ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.")
 
 
 def to_hugging_face(name: str) -> str:
-    """Translate a bertkit name; every parameter of every model has one."""
-    return translate([name], HUGGING_FACE)[name]
+    """Translate a bertkit name; parameters that no BERT of theirs has keep it."""
+    return name if OWN.search(name) else translate([name], HUGGING_FACE)[name]
 
 
 def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:
-    """Translate the names that have a place in bertkit; `classifier.*` belongs to the head `classifier`, of `CLASSIFIERS`."""
-    return translate(names, _INVERSES[classifier])
+    """Translate the names that have a place in bertkit; `classifier.*` belongs to the head `classifier`, of `CLASSIFIERS`.
+
+    Names of parameters that no BERT of theirs has are bertkit's own.
+    """
+    return {name: name for name in names if OWN.search(name)} | translate(names, _INVERSES[classifier])
 
 
 def full_name(name: str) -> str:

@@ -255,7 +255,7 @@ MISFITS = [
     (lambda t: {**t, f"module.{WORDS}": t[WORDS]}, {}, [f"{WORDS} stands there twice, under two spellings"]),
     (lambda t: t, {"hidden_act": "maxout"}, ["config.json: hidden_act='maxout': expected gelu or gelu_new or"]),
     (lambda t: t, {"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'"]),
-    (lambda t: t, {"is_decoder": True}, ["is_decoder=True is not supported"]),
+    (lambda t: t, {"is_decoder": True}, ["pooling=first with attention.pattern=causal: .CLS. sees only itself"]),
     (lambda t: t, {"tie_word_embeddings": False}, ["tie_word_embeddings=False"]),
     (lambda t: t, {"model_type": "gpt2"}, ["model_type 'gpt2'; bertkit loads 'bert'"]),
     (lambda t: t, {"num_attention_heads": 4}, ["config.json: .*26 is not a multiple of"]),

@@ -1,0 +1,125 @@
+"""What tells a model where a token stands, besides the learned embedding of its place.
+
+Axes: as in attention.py; C keys that a query is compared with, k max_distance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.model.config import BertConfig
+
+LONGEST_WAVE = 10_000  # of sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
+
+
+def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
+    """Position / 10000^(2i / size), for each i below size / 2: (S,) -> (S, size / 2)."""
+    exponents = torch.arange(0, size, 2, dtype=torch.float64, device=like.device) / size
+    return (position_ids[:, None] * LONGEST_WAVE**-exponents).to(like.dtype)
+
+
+def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
+    """Sines and cosines of geometric wavelengths, interleaved: sin, cos, sin, cos, ...: (S,) -> (S, size).
+
+    The product of two of them depends on their distance alone. `like` has their type and device.
+
+    >>> sinusoidal(torch.tensor([0, 1]), 4, torch.zeros(1)).round(decimals=4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 1.0000]])
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+    angles = _angles(position_ids, size, like)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+
+def rotate(vectors: Tensor, position_ids: Tensor) -> Tensor:
+    """Turn each pair of neighbouring elements by an angle that grows with the position: (S, N, H) -> (S, N, H).
+
+    The product of a rotated query and key depends on their distance alone.
+
+    >>> rotate(torch.tensor([[[1.0, 0.0]], [[1.0, 0.0]]]), torch.tensor([0, 1])).round(decimals=4)
+    tensor([[[1.0000, 0.0000]],
+    <BLANKLINE>
+            [[0.5403, 0.8415]]])
+
+    Source: Su et al. 2021 (RoFormer), equation 34. ModernBERT and Llama pair the two halves instead.
+    """
+    angles = _angles(position_ids, vectors.shape[-1], vectors)[:, None]  # (S, 1, H / 2)
+    sin, cos = angles.sin(), angles.cos()
+    even, odd = vectors[..., ::2], vectors[..., 1::2]
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+
+
+def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
+    """-m |i - j|, to be added to the scores; m falls geometrically over the heads: (n, T, C) -> (N, n, T, C).
+
+    >>> alibi(torch.tensor([[[0, 1, 2]]]), 2, torch.zeros(1)).tolist()
+    [[[[-0.0, -0.0625, -0.125]]], [[[-0.0, -0.00390625, -0.0078125]]]]
+
+    Source: Press et al. 2022, section 3, on both sides as in an encoder; attention_with_linear_biases models.py
+    `get_slopes`, which for other numbers of heads than powers of 2 goes on with every second slope of twice as many.
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
+    slopes += [2 ** (-4 * head / power) for head in range(1, 2 * power, 2)]
+    slope = torch.tensor(slopes[:num_heads], dtype=like.dtype, device=like.device)
+    return -slope[:, None, None, None] * distances.abs()
+
+
+class Relative(nn.Module):
+    """A learned vector for each distance, clipped at k, for keys and for values; shared by the heads.
+
+        e_ij = q_i (k_j + a^K_ij) / sqrt(H),  z_i = sum_j alpha_ij (v_j + a^V_ij),  a_ij = w[clip(j - i, -k, k)]
+
+    Source: Shaw et al. 2018, equations 3 to 5.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.max_distance, self.sides = config.attention.max_distance, config.attention.relative_to
+        shape = 2 * self.max_distance + 1, config.hidden_size // config.num_attention_heads
+        self.key = nn.Embedding(*shape) if "keys" in self.sides else None
+        self.value = nn.Embedding(*shape) if "values" in self.sides else None
+
+    def of_scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
+        """What is added to the scores: queries (B, N, n, T, H), distances (n, T, C) -> (B, N, n, T, C)."""
+        if self.key is None:
+            return 0.0
+        return relative_scores(query, self.key.weight, distances) / math.sqrt(query.shape[-1])
+
+    def of_context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
+        """What is added to the context: weights (B, N, n, T, C), distances (n, T, C) -> (B, N, n, T, H)."""
+        return 0.0 if self.value is None else relative_context(weights, self.value.weight, distances)
+
+
+def relative_scores(query: Tensor, table: Tensor, distances: Tensor) -> Tensor:
+    """q_i . a_ij: queries (..., n, T, H), table (2k + 1, H), distances j - i (n, T, C) -> (..., n, T, C).
+
+    >>> table = torch.tensor([[1.0], [2.0], [3.0]])  # of distances -1, 0, 1 and beyond
+    >>> relative_scores(torch.tensor([[[2.0]]]), table, torch.tensor([[[-5, 0, 1]]]))
+    tensor([[[2., 4., 6.]]])
+    """
+    by_distance = query @ table.T  # (..., n, T, 2k + 1)
+    rows = _rows(distances, table)
+    return by_distance.gather(-1, rows.expand(*by_distance.shape[:-1], -1))
+
+
+def relative_context(weights: Tensor, table: Tensor, distances: Tensor) -> Tensor:
+    """sum_j alpha_ij a_ij: weights (..., n, T, C), table (2k + 1, H), distances j - i (n, T, C) -> (..., n, T, H).
+
+    >>> table = torch.tensor([[1.0], [2.0], [3.0]])
+    >>> relative_context(torch.tensor([[[0.5, 0.25, 0.25]]]), table, torch.tensor([[[-5, 0, 1]]]))
+    tensor([[[1.7500]]])
+    """
+    rows = _rows(distances, table).expand_as(weights)
+    by_distance = weights.new_zeros(*weights.shape[:-1], len(table)).scatter_add(-1, rows, weights)
+    return by_distance @ table
+
+
+def _rows(distances: Tensor, table: Tensor) -> Tensor:
+    max_distance = len(table) // 2
+    return distances.clamp(-max_distance, max_distance) + max_distance

@@ -1,0 +1,116 @@
+"""The score of a query for a key: five ways to compute it, of which `scaled_dot` is BERT's.
+
+Axes: as in attention.py; C keys that a query is compared with, A additive_size. What stands before T and C is any number of
+axes. Matrices belong to a layer, and are shared by its heads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from bertkit.model.config import BertConfig
+
+
+def dot(query: Tensor, key: Tensor) -> Tensor:
+    """The product q . k: (..., T, H) and (..., C, H) -> (..., T, C).
+
+    >>> dot(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([[11.,  2.]])
+
+    Source: Luong et al. 2015, section 3.1.
+    """
+    return query @ key.transpose(-1, -2)
+
+
+def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
+    """The scaled product q . k / sqrt(H), as `dot`.
+
+    >>> scaled_dot(torch.tensor([[1.0, 2.0, 0.0, 1.0]]), torch.tensor([[3.0, 4.0, 5.0, 1.0]]))
+    tensor([[6.]])
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    return dot(query, key) / math.sqrt(query.shape[-1])
+
+
+def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:
+    """The product q^T W k, with W (H, H), as `dot`.
+
+    >>> general(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    tensor([[10.]])
+
+    Source: Luong et al. 2015, section 3.1.
+    """
+    return dot(query @ matrix, key)
+
+
+def additive(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor, of_sum: Tensor) -> Tensor:
+    """The sum v^T tanh(W_q q + W_k k), with W (A, H) and v (1, A), as `dot`; no bias.
+
+    >>> one = torch.tensor([[1.0]])
+    >>> additive(one, torch.tensor([[-1.0], [1.0]]), one, one, 2 * one).round(decimals=4)
+    tensor([[0.0000, 1.9281]])
+
+    Source: Bahdanau et al. 2015, appendix A.1.2; the `concat` score of Luong et al. 2015, section 3.1.
+    """
+    sums = (query @ of_query.T).unsqueeze(-2) + (key @ of_key.T).unsqueeze(-3)  # (..., T, C, A)
+    return torch.tanh(sums) @ of_sum[0]
+
+
+def location(query: Tensor, matrix: Tensor, places: Tensor) -> Tensor:
+    """The element (W q)_j for the key at place j, with W (max_position_embeddings, H); places (..., C): -> (..., T, C).
+
+    The query alone decides: no key is looked at.
+
+    >>> matrix = torch.tensor([[1.0], [2.0], [3.0]])
+    >>> location(torch.tensor([[5.0]]), matrix, torch.tensor([0, 2]))
+    tensor([[ 5., 15.]])
+
+    Source: Luong et al. 2015, equation 8.
+    """
+    return query @ matrix[places].transpose(-1, -2)
+
+
+class Score(nn.Module):
+    """The score of a layer, with its matrices where it has any."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.kind, head_size = config.attention.score, config.hidden_size // config.num_attention_heads
+        if self.kind == "general":
+            self.matrix = nn.Linear(head_size, head_size, bias=False)
+        elif self.kind == "additive":
+            self.of_query, self.of_key = (
+                nn.Linear(head_size, config.attention.additive_size, bias=False) for _ in range(2)
+            )
+            self.of_sum = nn.Linear(config.attention.additive_size, 1, bias=False)
+        elif self.kind == "location":
+            self.matrix = nn.Linear(head_size, config.max_position_embeddings, bias=False)
+
+    @property
+    def is_scaled_dot(self) -> bool:
+        """Whether it is `scaled_dot`, once queries are folded."""
+        return self.kind in ("scaled_dot", "dot", "general")
+
+    def fold(self, query: Tensor) -> Tensor:
+        """Give the query whose `scaled_dot` is this score, (S, N, H); other scores leave it as it is."""
+        if self.kind == "general":
+            query = query @ self.matrix.weight
+        return query * math.sqrt(query.shape[-1]) if self.kind in ("dot", "general") else query
+
+    def forward(self, query: Tensor, key: Tensor, places: Tensor) -> Tensor:
+        """Score folded queries (B, N, n, T, H) for keys (B, N, n, C, H), which stand at `places` (n, C): (B, N, n, T, C)."""
+        if self.is_scaled_dot:
+            return scaled_dot(query, key)
+        if self.kind == "location":
+            return location(query, self.matrix.weight, places)
+        weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
+        by_head = zip(query.unbind(1), key.unbind(1), strict=True)  # as it takes A numbers for every score
+        return torch.stack(
+            [checkpoint(additive, *head, *weights, use_reentrant=False, preserve_rng_state=False) for head in by_head],
+            1,
+        )
