@@ -23,9 +23,9 @@ from bertkit.fast import PLAIN
 from bertkit.files import sha256_file
 from bertkit.model import varlen
 from bertkit.model.attention import attend
-from bertkit.model.compiled import compile_layers
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
+from bertkit.run.compiled import compile_layers
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig

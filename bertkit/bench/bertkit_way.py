@@ -16,8 +16,8 @@ from bertkit.fast import FastWays
 from bertkit.interop.load import load_packed
 from bertkit.launch.world import own_command
 from bertkit.lines import read_json
-from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.compiled import compile_layers, missing_for
 from bertkit.run.embedding import load_embedder
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.run.task_model import answer_here, open_task_model

@@ -4,6 +4,7 @@ Inside the house there is one kind of model, ours. A directory comes in through 
 directory of Hugging Face, with other layouts beside it. The names of parameters stand in `hugging_face/names.py`,
 those of Google's in `google/checkpoint.py`.
 
+    padded                         a model for callers with padded tensors
     load                           any model directory or hub id -> a model and its tokenizer
     hugging_face.directory         a model -> a directory that transformers loads
     google.checkpoint              the checkpoints of google-research/bert

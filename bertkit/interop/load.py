@@ -26,9 +26,10 @@ from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.interop.hugging_face import hub
 from bertkit.interop.hugging_face.config import problem_type_of, read_config
 from bertkit.interop.hugging_face.names import from_hugging_face, to_hugging_face
+from bertkit.interop.padded import PaddedBert
 from bertkit.model.bert import init_weights
 from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, ProblemType
-from bertkit.model.heads import BertWithHeads, PaddedBert
+from bertkit.model.heads import BertWithHeads
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
 MAX_LISTED = 8  # names that a line holds

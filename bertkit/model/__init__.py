@@ -1,12 +1,14 @@
 """BERT over packed tokens, which other rooms hand over with a layout. `attention.py` holds the equation; imports only torch.
 
+Other scores, positions and patterns of attention are a file each, and meet in `slots.py`.
+
 Doors:
 
     config       the hyper-parameters, and the names of the heads
-    heads        the model that a run trains, and its door for padded batches
+    heads        the model that a run trains
     bert         the encoder, and the initial weights of everything
     layout       where the sequences of a packed batch lie
-    depth        how deep each part lies: to freeze, to draw anew, to scale learning rates
-    compiled     the layers as compiled graphs
     linear       linear maps and dropout, whose rate is measured
+    attention    the equation
+    slots        attention by any score, positions and pattern
 """

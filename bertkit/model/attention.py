@@ -105,8 +105,10 @@ class MultiHeadAttention(nn.Module):
         )
         query, key = self.slots.fill(query, key, layout)
         dropout_prob = self.dropout_prob if self.training else 0.0
-        if self.slots.are_plain and kept is None:
+        if kept is not None:
+            context = self.slots.attend_keeping(query, key, value, layout, kept)
+        elif self.slots.are_plain:
             context = self.attend(query, key, value, layout, dropout_prob, self.fast, self.slots.are_causal)
         else:
-            context = self.slots.attend(query, key, value, layout, dropout_prob, kept)
+            context = self.slots.attend(query, key, value, layout, dropout_prob)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]

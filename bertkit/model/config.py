@@ -20,30 +20,24 @@ Pooling = Literal["first", "mean", "feed_forward"]
 
 # options of attention that have no meaning together, and why
 CLASHES = (
-    ("score", "location", "positions", ("relative", "rotary"), "a location score looks at no key"),
+    ("positions", ("relative", "rotary"), "score", "location", "a location score looks at no key"),
     (
-        "score",
-        "additive",
         "positions",
         ("relative", "rotary"),
+        "score",
+        "additive",
         "these positions are made for products of query and key",
     ),
-    ("score", "location", "pattern", ("linformer",), "compressed keys have no places"),
-    ("positions", "relative", "pattern", ("linformer",), "compressed keys have no places"),
-    ("positions", "rotary", "pattern", ("linformer",), "compressed keys have no places"),
-    ("positions", "alibi", "pattern", ("linformer",), "compressed keys have no places"),
+    ("score", ("location",), "pattern", "linformer", "compressed keys have no places"),
+    ("positions", ("relative", "rotary", "alibi"), "pattern", "linformer", "compressed keys have no places"),
 )
-# settings of attention that only some options look at
+# settings of attention that one option alone looks at
 ONLY_WITH = {
-    "additive_size": ("score", ("additive",)),
-    "max_distance": ("positions", ("relative",)),
-    "relative_to": ("positions", ("relative",)),
-    "window": ("pattern", ("window",)),
-    "block_size": ("pattern", ("bigbird",)),
-    "random_blocks": ("pattern", ("bigbird",)),
-    "random_seed": ("pattern", ("bigbird",)),
-    "compressed_size": ("pattern", ("linformer",)),
-    "compression_shared": ("pattern", ("linformer",)),
+    **dict.fromkeys(("additive_size",), ("score", "additive")),
+    **dict.fromkeys(("max_distance", "relative_to"), ("positions", "relative")),
+    **dict.fromkeys(("window",), ("pattern", "window")),
+    **dict.fromkeys(("block_size", "random_blocks", "random_seed"), ("pattern", "bigbird")),
+    **dict.fromkeys(("compressed_size", "compression_shared"), ("pattern", "linformer")),
 }
 
 
@@ -65,16 +59,17 @@ class AttentionConfig:
     compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
 
     def __post_init__(self) -> None:
-        least = {name: 1 for name in ("additive_size", "max_distance", "window", "block_size", "compressed_size")}
+        positive = dict.fromkeys(("additive_size", "window", "block_size", "compressed_size"), 1)
+        least = positive | dict.fromkeys(("max_distance", "random_blocks", "random_seed"), 0)
         problems = [
             f"attention.{name}={getattr(self, name)}: expected at least {limit}"
-            for name, limit in {**least, "max_distance": 0, "random_blocks": 0, "random_seed": 0}.items()
+            for name, limit in least.items()
             if getattr(self, name) < limit
         ]
         problems += [
-            f"attention.{one}={getattr(self, one)} with attention.{other}={getattr(self, other)}: {why}; change one of them"
-            for one, option, other, options, why in CLASHES
-            if getattr(self, one) == option and getattr(self, other) in options
+            f"attention.{one}={getattr(self, one)} with attention.{other}={option}: {why}; change one of them"
+            for one, options, other, option, why in CLASHES
+            if getattr(self, one) in options and getattr(self, other) == option
         ]
         if self.positions == "relative" and not self.relative_to:
             problems.append(
@@ -85,10 +80,9 @@ class AttentionConfig:
 
     def without_effect(self, name: str) -> list[str]:
         """Say that a setting does nothing here, in a list of one line; an empty list where it does something."""
-        of, options = ONLY_WITH.get(name, ("score", (self.score,)))
-        if getattr(self, of) in options:
-            return []
-        return [f"attention.{name}: has no effect without attention.{of}={options[0]}; leave it out"]
+        of, option = ONLY_WITH.get(name, ("score", self.score))
+        is_used = getattr(self, of) == option
+        return [] if is_used else [f"attention.{name}: has no effect without attention.{of}={option}; leave it out"]
 
 
 @dataclass(frozen=True, kw_only=True)

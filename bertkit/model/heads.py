@@ -16,7 +16,7 @@ from bertkit.errors import InputError
 from bertkit.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
-from bertkit.model.layout import Layout, pad, pad_both, unpad
+from bertkit.model.layout import Layout
 from bertkit.model.linear import ACTIVATIONS, Dropout, Linear, linear
 
 
@@ -77,7 +77,7 @@ def make_head(name: str, config: BertConfig) -> nn.Module:
 
 @dataclass(frozen=True)
 class BertOutput:
-    """What a forward pass gives; packed from `BertWithHeads`, padded from `PaddedBert`.
+    """What a forward pass gives; packed from `BertWithHeads`, padded from `interop.padded`.
 
     Attributes:
         last_hidden_state: (S, D), or (B, T, D).
@@ -161,83 +161,3 @@ class BertWithHeads(nn.Module):
                 logits[name] = head(pooled if name in POOLED_HEADS else last)
         kept_states = tuple(hidden_states) if output_hidden_states else None
         return BertOutput(last, pooled, logits, kept_states, None if kept is None else tuple(kept))
-
-
-class PaddedBert(nn.Module):
-    """The door for padded (B, T) callers: unpads on entry, pads on exit with zeros."""
-
-    def __init__(self, model: BertWithHeads) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def config(self) -> BertConfig:
-        """The encoder's hyper-parameters."""
-        return self.model.config
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        output_hidden_states: bool = False,
-        output_attentions: bool = False,
-    ) -> BertOutput:
-        """Encode a padded batch.
-
-        With the choice head, inputs are (questions, choices, T), and B is their product.
-
-        Args:
-            input_ids: (B, T).
-            attention_mask: 1 for tokens, 0 for padding, (B, T); None when all are tokens.
-            token_type_ids: (B, T); None when all are 0.
-            output_hidden_states: give the output of every layer.
-            output_attentions: give the attention weights of every layer; in evaluation mode only, without dropout. The
-                fast kernels do not keep them, so attention is then computed in the plain way.
-
-        Raises:
-            ValueError: the sequences are longer than the model's positions, one has no token, the inputs have other
-                shapes, or attention weights are asked for in training mode.
-        """
-        ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
-        num_sequences, num_columns = ids.shape
-        indices, layout = unpad(mask)
-        out = self.model(
-            ids.reshape(-1)[indices],
-            types.reshape(-1)[indices],
-            layout,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-        )
-
-        def padded(packed: Tensor) -> Tensor:
-            return pad(packed, indices, num_sequences, num_columns)
-
-        logits = {name: value if name in POOLED_HEADS else padded(value) for name, value in out.logits.items()}
-        if "choice" in logits:
-            logits["choice"] = logits["choice"].view(len(input_ids), -1)
-        hidden_states = tuple(map(padded, out.hidden_states)) if out.hidden_states is not None else None
-        attentions = None
-        if out.attentions is not None:
-            attentions = tuple(pad_both(each, layout, indices, num_columns) for each in out.attentions)
-        return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
-
-    def _checked(
-        self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the ids, the mask and the segments as (B, T); ValueError as of `forward`."""
-        axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
-        if input_ids.dim() != len(axes):
-            raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
-        for name, given in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if given is not None and given.shape != input_ids.shape:
-                raise ValueError(f"{name}: shape {tuple(given.shape)}, expected {tuple(input_ids.shape)} as input_ids")
-        ids = input_ids.flatten(0, -2)  # (B, T)
-        mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
-        types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
-        limit = self.config.max_position_embeddings
-        if ids.shape[1] > limit:
-            raise ValueError(
-                f"input_ids: {ids.shape[1]} tokens a sequence exceed max_position_embeddings={limit}; truncate them"
-            )
-        return ids, mask, types

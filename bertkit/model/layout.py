@@ -76,38 +76,7 @@ def on_device(tensor: Tensor, device: torch.device | None) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def unpad(attention_mask: Tensor) -> tuple[Tensor, Layout]:
-    """Find the tokens of a padded batch: their indices into the flattened (B * T,) batch, (S,), and their layout.
-
-    Positions are columns, so a sequence padded on the left keeps the positions that it has in the padded batch.
-
-    Raises:
-        ValueError: a sequence has no token at all.
-    """
-    is_token = attention_mask.bool()  # (B, T)
-    indices = is_token.reshape(-1).nonzero().squeeze(1)  # (S,)
-    lengths = is_token.sum(1).cpu()  # (B,)
-    if not bool((lengths > 0).all()):
-        raise ValueError("attention_mask: a sequence has no token; every row needs at least one 1")
-    columns = indices.remainder(attention_mask.shape[1])
-    return indices, Layout.from_lengths(lengths, attention_mask.device, columns)
-
-
 def pad(packed: Tensor, indices: Tensor, num_sequences: int, num_columns: int) -> Tensor:
     """Put packed values (S, ...) at `indices` of a padded batch (B, T, ...), with zeros elsewhere."""
     padded = packed.new_zeros(num_sequences * num_columns, *packed.shape[1:])
     return padded.index_copy(0, indices, packed).view(num_sequences, num_columns, *packed.shape[1:])
-
-
-def pad_both(packed: Tensor, layout: Layout, indices: Tensor, num_columns: int) -> Tensor:
-    """Put weights between the tokens of each sequence, (B, N, longest, longest), at their columns: (B, N, T, T), else zeros."""
-    num_sequences, num_heads = packed.shape[:2]
-    columns = indices.new_full(
-        (num_sequences * layout.longest,), num_columns
-    )  # padding goes to a column that is cut off
-    columns[layout.slots] = indices.remainder(num_columns)
-    columns = columns.view(num_sequences, layout.longest)
-    padded = packed.new_zeros(num_sequences, num_columns + 1, num_columns + 1, num_heads)
-    rows = torch.arange(num_sequences, device=indices.device)[:, None, None]
-    places = (rows, columns[:, :, None], columns[:, None, :])
-    return padded.index_put(places, packed.permute(0, 2, 3, 1))[:, :-1, :-1].permute(0, 3, 1, 2)

@@ -66,8 +66,9 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
     seen = (numbers - numbers[:, None]).abs() <= 1
     seen[[0, -1]] = True
     seen[:, [0, -1]] = True
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + layer) * 1_000_003 + num_blocks)
-    order = torch.rand(num_blocks, num_blocks, generator=generator).masked_fill(seen, 2).argsort(1)
+    generator = torch.Generator("cpu").manual_seed((seed * 1_000_003 + layer) * 1_000_003 + num_blocks)
+    drawn = torch.rand(num_blocks, num_blocks, generator=generator, device="cpu").to(seen.device)
+    order = drawn.masked_fill(seen, 2).argsort(1)
     return seen.scatter(1, order[:, :num_random], True)
 
 
@@ -82,10 +83,6 @@ class Blocks:
     first: int  # the first block of queries
     keys: Tensor  # numbers of blocks, (n, m)
     allowed: Tensor  # (n, b, C), C = m * b
-
-    def to(self, device: torch.device | None) -> Blocks:
-        """The same on a device."""
-        return Blocks(self.size, self.first, self.keys.to(device), self.allowed.to(device))
 
     @property
     def places(self) -> Tensor:
@@ -117,19 +114,17 @@ def _in_blocks(packed: Tensor, size: int) -> Tensor:
     return padded.view(*padded.shape[:2], -1, size, padded.shape[-1])
 
 
-def plan(
-    config: AttentionConfig, length: int, layer: int = 0, device: torch.device | None = None, is_whole: bool = False
-) -> list[Blocks]:
+def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Blocks]:
     """Cut the queries of a sequence of T tokens into blocks, so that little is computed that is not allowed.
 
     A window takes each block with its two neighbours, BigBird its first and its last block with all keys: time and memory
-    grow with T. All is one block (`is_whole`) where no pair of blocks would be left out; with Linformer, where no key is.
+    grow with T. All is one block where no pair of blocks would be left out; with Linformer, where no key is.
     """
     size = config.window if config.pattern == "window" else config.block_size
     num_blocks = -(-length // size)
-    if is_whole or config.pattern not in ("window", "bigbird") or num_blocks <= 3:
+    if config.pattern not in ("window", "bigbird") or num_blocks <= 3:
         none = torch.zeros(1, 1, dtype=torch.int64)
-        return [Blocks(length, 0, none, allowed(config, length, layer)[None]).to(device)]
+        return [Blocks(length, 0, none, allowed(config, length, layer)[None])]
     if config.pattern == "window":
         keys = [torch.arange(num_blocks)[:, None] + torch.arange(-1, 2)]
     else:
@@ -140,7 +135,7 @@ def plan(
         keys = [every, torch.where(is_seen, order, -1)[:, :most], every]
     firsts = [0, 1, num_blocks - 1]
     window = config.window if config.pattern == "window" else length
-    return [_blocks(size, length, first, each, window).to(device) for first, each in zip(firsts, keys, strict=False)]
+    return [_blocks(size, length, first, each, window) for first, each in zip(firsts, keys, strict=False)]
 
 
 def _blocks(size: int, length: int, first: int, keys: Tensor, window: int) -> Blocks:

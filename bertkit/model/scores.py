@@ -34,7 +34,7 @@ def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
 
     Source: Vaswani et al. 2017, equation 1.
     """
-    return dot(query, key) / math.sqrt(query.shape[-1])
+    return dot(query, key) * float(query.shape[-1]) ** -0.5
 
 
 def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from bertkit.fast import ANYWHERE
 from bertkit.model.config import BertConfig
-from bertkit.model.layout import Layout
+from bertkit.model.layout import Layout, pad
 from bertkit.model.linear import dropout
-from bertkit.model.patterns import Blocks, Compression, plan
+from bertkit.model.patterns import Blocks, Compression, allowed, plan
 from bertkit.model.positions import Relative, alibi, rotate
 from bertkit.model.scores import Score
 
@@ -49,13 +49,7 @@ class Slots(nn.Module):
         return query, key
 
     def attend_in_blocks(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        layout: Layout,
-        dropout_prob: float = 0.0,
-        kept: list[Tensor] | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout_prob: float = 0.0
     ) -> Tensor:
         """Let every token take the values that its pattern allows, by the softmax of any score.
 
@@ -65,42 +59,54 @@ class Slots(nn.Module):
             value: what is taken.
             layout: where the sequences lie.
             dropout_prob: chance that a weight is dropped.
-            kept: takes the weights, (B, N, T, T), T the longest, with zeros in the rows and columns of padding; then nothing
-                is cut into blocks.
 
         Returns:
             The context, (S, N, H).
-
-        Raises:
-            ValueError: weights are asked for where keys are compressed, and no tokens.
         """
-        if kept is not None and self.compression is not None:
-            raise ValueError("output_attentions=True: attention.pattern=linformer has no weights between tokens")
         sizes = [count * length for _, count, length in layout.runs]
         runs = zip(layout.runs, *(torch.split(packed, sizes) for packed in (query, key, value)), strict=True)
-        contexts, weights = [], []
+        contexts = []
         for (_, count, length), *of_run in runs:
             q, k, v = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in of_run)  # (B, N, T, H)
             parts = []
-            for blocks in self._plan(layout, length, kept is not None):
+            for blocks in self._plan(layout, length):
                 if self.compression is None:
                     of_blocks = blocks.of_queries(q), blocks.of_keys(k), blocks.of_keys(v)
                 else:
                     of_blocks = q[:, :, None], *(each[:, :, None] for each in self.compression(k, v))
-                context, shares = self._mix(*of_blocks, blocks, dropout_prob)  # (B, N, n, b, H), (B, N, n, b, C)
+                context, _ = self._mix(*of_blocks, blocks, dropout_prob)  # (B, N, n, b, H)
                 parts.append(context.flatten(2, 3))
             contexts.append(torch.cat(parts, 2)[:, :, :length].transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
-            if kept is not None:
-                weights.append(F.pad(shares[:, :, 0], (0, layout.longest - length) * 2))
-        if kept is not None:
-            kept.append(torch.cat(weights))
         return torch.cat(contexts)
 
-    def _plan(self, layout: Layout, length: int, is_whole: bool) -> list[Blocks]:
+    def attend_keeping(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, kept: list[Tensor]) -> Tensor:
+        """Attend as above over a padded batch, which gives the weights too: for views, and as a reference.
+
+        `kept` takes each query's shares of the keys, (B, N, T, T), T the longest; in rows and columns of padding they are 0.
+
+        Raises:
+            ValueError: keys are compressed, and no tokens.
+        """
+        if self.compression is not None:
+            raise ValueError("output_attentions=True: attention.pattern=linformer has no weights between tokens")
+        count, longest = len(layout.bounds) - 1, layout.longest
+        q, k, v = (pad(packed, layout.slots, count, longest).transpose(1, 2) for packed in (query, key, value))
+        with layout.bounds.device:
+            is_token = torch.arange(longest) < layout.bounds.diff()[:, None]  # (B, T)
+            seen = [allowed(self.config, length, self.layer).expand(count, -1, -1) for _, count, length in layout.runs]
+            padded = [F.pad(each, (0, longest - each.shape[-1]) * 2) for each in seen]
+            is_seen = torch.cat(padded) | ~is_token[..., None]  # (B, T, T); the softmax of padding must be a number
+            blocks = Blocks(longest, 0, torch.zeros(1, 1, dtype=torch.int64), is_seen[:, None, None])
+        context, weights = self._mix(q[:, :, None], k[:, :, None], v[:, :, None], blocks, 0.0)
+        kept.append((weights * is_token[:, None, None, :, None])[:, :, 0])
+        return context[:, :, 0].transpose(1, 2).flatten(0, 1).index_select(0, layout.slots)
+
+    def _plan(self, layout: Layout, length: int) -> list[Blocks]:
         """Give the blocks of a sequence, made once for a batch."""
-        key = length, self.layer if self.config.pattern == "bigbird" else 0, is_whole
+        key = length, self.layer if self.config.pattern == "bigbird" else 0
         if key not in layout.plans:
-            layout.plans[key] = plan(self.config, length, self.layer, layout.bounds.device, is_whole)
+            with layout.bounds.device:
+                layout.plans[key] = plan(self.config, length, self.layer)
         found: list[Blocks] = layout.plans[key]
         return found
 

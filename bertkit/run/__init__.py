@@ -11,6 +11,8 @@ Doors:
     pace           how many steps, and how long they take
     both_ends      holds the folder, says what is going to happen, and writes what a run leaves
     platform       what the last bits depend on beside the settings
+    compiled       the layers of a model as compiled graphs
+    depth          how deep each part of a model lies: to freeze, to draw anew, to scale learning rates
     state          model, optimizer and checkpoints
     trainer        `fit`: from the first step to the last, a generator of events
     objective      what is minimised, of a packed batch

@@ -25,9 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertkit.memory import gigabytes, memory_here, require_memory
 from bertkit.model.config import BertConfig
-from bertkit.model.depth import freeze_below
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
+from bertkit.run.depth import freeze_below
 from bertkit.train.losses import cross_entropy
 
 MASKED_SHARE = 0.15  # of the tokens are predicted (Devlin et al. 2019, A.1)

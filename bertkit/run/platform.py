@@ -12,7 +12,7 @@ import torch
 
 from bertkit.errors import InputError
 from bertkit.launch.world import OWN_THREADS
-from bertkit.model.compiled import missing_for
+from bertkit.run.compiled import missing_for
 from bertkit.train.processes import Accelerator
 
 THREADS = "OMP_NUM_THREADS"

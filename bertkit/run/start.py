@@ -18,8 +18,8 @@ from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
 from bertkit.model.config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, too_long
-from bertkit.model.depth import depth_of, reinitialise_top
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.depth import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
 from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
@@ -41,7 +41,7 @@ class Start:
     model: BertWithHeads  # with the weights to start from
     tokenizer: Tokenizer  # goes into every checkpoint
     moments: dict[str, Tensor] = field(default_factory=dict)  # of the optimizer
-    frozen_depth: int = 0  # how much of the model is not trained, as `model.depth` counts it
+    frozen_depth: int = 0  # how much of the model is not trained, as `run.depth` counts it
     # the learning rate of each layer is that of the one above, times this; the heads have the full rate
     layer_decay: float = 1.0
 

@@ -22,8 +22,8 @@ from bertkit.errors import InputError, StorageError
 from bertkit.fast import NAMES, FastWays
 from bertkit.files import read_tensors, remove_leftovers
 from bertkit.interop.hugging_face import directory as hugging_face
-from bertkit.model.compiled import compile_layers
-from bertkit.model.depth import freeze_below
+from bertkit.run.compiled import compile_layers
+from bertkit.run.depth import freeze_below
 from bertkit.run.platform import Platform, add_in_one_order, go_on_as, platform_here, still_compiles
 from bertkit.run.saves import Saves, Standing
 from bertkit.run.start import Start
@@ -115,7 +115,7 @@ class TrainingState:
         model: with it.
         tokenizer: of the model.
         optimizer: over the parameters of `names`, those that are trained.
-        frozen_depth: how much of the model is not trained, as `model.depth` counts it.
+        frozen_depth: how much of the model is not trained, as `run.depth` counts it.
         ranks: the processes of the run.
     """
 

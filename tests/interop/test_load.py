@@ -17,7 +17,8 @@ from bertkit.errors import InputError
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.directory import text_files, write_model
 from bertkit.interop.load import resolve_model_dir
-from bertkit.model.heads import BertWithHeads, PaddedBert
+from bertkit.interop.padded import PaddedBert
+from bertkit.model.heads import BertWithHeads
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
 

@@ -53,7 +53,7 @@ def test_keeping_the_weights_changes_nothing() -> None:
     query, key, value = (torch.randn(sum(LENGTHS), 3, 13, generator=generator).double() for _ in range(3))
     layout = Layout.from_lengths(torch.tensor(LENGTHS))
     kept: list[torch.Tensor] = []
-    context = Slots(small_model().config).attend(query, key, value, layout, kept=kept)
+    context = Slots(small_model().config).attend_keeping(query, key, value, layout, kept)
     (weights,) = kept
     assert float((context - attend(query, key, value, layout)).abs().max()) <= 1e-12
     assert weights.shape == (len(LENGTHS), 3, 11, 11)

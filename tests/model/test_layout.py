@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertkit.model.layout import Layout, pad, unpad
+from bertkit.interop.padded import unpad
+from bertkit.model.layout import Layout, pad
 
 RUNS = [
     ([5], ((0, 1, 5),)),

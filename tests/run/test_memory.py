@@ -15,9 +15,9 @@ from bertkit.batch import PretrainBatch
 from bertkit.cli import run
 from bertkit.fast import NAMES, FastWays
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
-from bertkit.model.depth import freeze_below
 from bertkit.model.heads import BertWithHeads
 from bertkit.run import memory as plan
+from bertkit.run.depth import freeze_below
 from bertkit.run.memory import (
     FIRST_USE,
     SHARE_KEPT_BY_ALLOCATOR,

@@ -30,7 +30,7 @@ from bertkit.files import read_tensors, sha256_file
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
-from bertkit.model.depth import freeze_below
+from bertkit.run.depth import freeze_below
 from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.train import checkpoint, loop

@@ -19,8 +19,9 @@ from bertkit.errors import InputError
 from bertkit.files import building_dir, read_tensors, write_tensors
 from bertkit.interop.hugging_face.config import architecture_of, config_json
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
+from bertkit.interop.padded import PaddedBert
 from bertkit.lines import read_json
-from bertkit.model.heads import BertWithHeads, PaddedBert
+from bertkit.model.heads import BertWithHeads
 
 WITHOUT_POOLER = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")
 MAX_LISTED = 8  # problems that a line names

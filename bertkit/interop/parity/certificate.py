@@ -15,8 +15,9 @@ from bertkit.config import checked
 from bertkit.errors import InputError, ParityError
 from bertkit.interop.hugging_face.directory import packed
 from bertkit.interop.hugging_face.names import to_hugging_face
+from bertkit.interop.padded import PaddedBert
 from bertkit.lines import read_json
-from bertkit.model.heads import BertWithHeads, PaddedBert
+from bertkit.model.heads import BertWithHeads
 
 FORMAT = "bertkit parity certificate 2"
 

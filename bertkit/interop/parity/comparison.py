@@ -30,11 +30,12 @@ from bertkit.interop.hugging_face.config import architecture_of, config_json, pr
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
+from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
 from bertkit.interop.parity.inputs import TEXTS, Inputs, make_inputs
 from bertkit.lines import read_json
 from bertkit.model.config import POOLED_HEADS, BertConfig
-from bertkit.model.heads import BertWithHeads, PaddedBert
+from bertkit.model.heads import BertWithHeads
 
 # largest difference allowed for values, relative to max(1, largest entry of the tensor); for gradients, relative to max(largest entry of the tensor, a thousandth
 # of the largest entry of all): the bias of a key has a true gradient of zero, so its own size says nothing

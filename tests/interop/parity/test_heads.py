@@ -143,7 +143,7 @@ def test_shapes_of_the_logits() -> None:
         "masked_lm": (5, 7, 131), "next_sentence": (5, 2), "sequence": (5, 3), "token": (5, 7, 3), "span": (5, 7, 2),
     }  # fmt: skip
     assert {*shapes, "choice"} == set(HEADS)
-    from bertkit.model.heads import PaddedBert
+    from bertkit.interop.padded import PaddedBert
 
     for head, shape in shapes.items():
         model = PaddedBert(small_model(heads=(head,), with_pooler=head in POOLED_HEADS, labels=("a", "b", "c"))).eval()

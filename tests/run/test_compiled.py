@@ -11,8 +11,8 @@ from conftest import LAYERS, small_model
 from torch._dynamo.utils import counters
 
 from bertkit.batch import PretrainBatch
-from bertkit.model import compiled
-from bertkit.model.depth import freeze_below
+from bertkit.run import compiled
+from bertkit.run.depth import freeze_below
 from bertkit.run.objective import pretraining_losses
 from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig

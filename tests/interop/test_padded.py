@@ -10,7 +10,8 @@ from conftest import HEADS, LAYERS, POSITIONS, minilm_dir, small_model
 
 from bertkit import export_model, load_model
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.model.heads import BertOutput, PaddedBert
+from bertkit.interop.padded import PaddedBert
+from bertkit.model.heads import BertOutput
 
 B, T = 5, 13
 RIGHT = (torch.arange(T) < torch.tensor([13, 7, 2, 11, 7])[:, None]).long()
