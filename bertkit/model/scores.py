@@ -34,7 +34,8 @@ def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
 
     Source: Vaswani et al. 2017, equation 1.
     """
-    return dot(query, key) * float(query.shape[-1]) ** -0.5
+    scale: float = query.shape[-1] ** -0.5
+    return dot(query, key) * scale
 
 
 def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:
