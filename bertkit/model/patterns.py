@@ -19,7 +19,7 @@ def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
 
         causal    j <= i
         window    |i - j| <= window
-        bigbird   i and j lie in blocks that see each other
+        bigbird   i and j lie in blocks that see each other; all is seen in a sequence of 5 + 2 random_blocks or fewer
         linformer every compressed key, (T, K)
 
     >>> allowed(AttentionConfig(pattern="window", window=1), 3).int()
@@ -40,7 +40,7 @@ def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
         return distances <= 0
     if config.pattern == "window":
         return distances.abs() <= config.window
-    if config.pattern == "bigbird":
+    if config.pattern == "bigbird" and -(-length // config.block_size) > 5 + 2 * config.random_blocks:
         size = config.block_size
         blocks = bigbird_blocks(-(-length // size), config.random_blocks, config.random_seed, layer)
         return blocks[places // size][:, places // size]
@@ -122,7 +122,8 @@ def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Blocks]:
     """
     size = config.window if config.pattern == "window" else config.block_size
     num_blocks = -(-length // size)
-    if config.pattern not in ("window", "bigbird") or num_blocks <= 3:
+    most_in_full = {"window": 3, "bigbird": 5 + 2 * config.random_blocks}
+    if num_blocks <= most_in_full.get(config.pattern, num_blocks):
         none = torch.zeros(1, 1, dtype=torch.int64)
         return [Blocks(length, 0, none, allowed(config, length, layer)[None])]
     if config.pattern == "window":

@@ -13,6 +13,7 @@ from bertkit.errors import InputError, say
 from bertkit.files import building_dir, sha256_file, to_json
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
+from bertkit.interop.hugging_face.config import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.interop.parity.certificate import in_one_screen, worst_failure
@@ -46,6 +47,7 @@ def run(settings: ExportSettings) -> None:
     if final.exists() and not final.is_dir():
         raise InputError(f"output_dir={final} is a file; choose a directory")
     model = _load(settings, source)
+    require_bert(model.config, f"model_dir={settings.model_dir}")
     _check_layouts(settings, model)
     more_files = _more_files(settings, source, model)
     identity = {
@@ -109,6 +111,10 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
         raise InputError(f"sentence_transformers=true needs head=encoder; this has {heads}")
     if settings.google and set(model.heads) & {"token", "choice"}:
         raise InputError(f"google=true: google-research/bert has no {heads} head; export another one")
+    if settings.onnx and is_decoder(model.config):
+        raise InputError(
+            "onnx=true with attention.pattern=causal: torch does not export the cache that it gives; leave it out"
+        )
     if settings.onnx:
         onnx.check_installed()
 

@@ -30,6 +30,10 @@ _TASKS: dict[str, tuple[str, list[str]]] = {
         "fill-mask",
         [*_MASKS, "print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))"],
     ),
+    "BertLMHeadModel": (
+        "fill-mask",
+        [*_MASKS, "print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))"],
+    ),
     "BertForNextSentencePrediction": (
         "text-classification",
         [
@@ -90,6 +94,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Write a card: what the model is, how it was made, what was measured, how to load it."""
     architecture = architecture_of(model)
     auto_class = architecture.replace("BertModel", "AutoModel").replace("BertFor", "AutoModelFor")
+    auto_class = auto_class.replace("BertLMHeadModel", "AutoModelForCausalLM")
     more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters())

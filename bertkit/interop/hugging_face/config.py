@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.config import build
+from bertkit.config import build, differences
 from bertkit.errors import InputError
 from bertkit.files import to_json
 from bertkit.interop.hugging_face.names import CLASSIFIERS
@@ -59,6 +59,24 @@ def is_decoder(config: BertConfig) -> bool:
     """Whether it is BERT with causal attention, as `transformers` has it, and nothing else."""
     bert = replace(config, attention=replace(config.attention, pattern="full"))
     return config.attention.pattern == "causal" and not bert.variant
+
+
+def require_bert(config: BertConfig, where: str) -> None:
+    """Refuse a model that `transformers` cannot compute.
+
+    Raises:
+        InputError: naming the settings that make it one.
+    """
+    if config.variant and not is_decoder(config):
+        bert = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig()), "pooling": "first"}
+        changed = [f"{key}={value}" for key, _, value in differences(bert, config.variant)]
+        named = [
+            each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])
+        ]
+        raise InputError(
+            f"{where}: no BERT of transformers computes {', '.join(named)}; bertkit.load_model, finetune, predict and embed "
+            "take the model as it is"
+        )
 
 
 def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:

@@ -17,13 +17,13 @@ from torch import Tensor
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.files import building_dir, read_tensors, write_tensors
-from bertkit.interop.hugging_face.config import architecture_of, config_json
+from bertkit.interop.hugging_face.config import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads
 
-WITHOUT_POOLER = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")
+WITHOUT_POOLER = ("BertForMaskedLM", "BertLMHeadModel", "BertForTokenClassification", "BertForQuestionAnswering")
 MAX_LISTED = 8  # problems that a line names
 _FILES = ("model.safetensors", "pytorch_model.bin")  # whole, or in shards with an index beside them
 _TIES = {
@@ -43,6 +43,7 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
         InputError: the directory holds something else, the vocabulary is of another size than the model's, or a weight is
             not finite.
     """
+    require_bert(packed(model).config, "the model")
     final = Path(output_dir)
     if final.exists() and not final.is_dir():
         raise InputError(f"output_dir={final} is a file; choose a directory")

@@ -26,7 +26,7 @@ from bertkit import __version__
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
 from bertkit.files import write_tensors
-from bertkit.interop.hugging_face.config import architecture_of, config_json, problem_type_of
+from bertkit.interop.hugging_face.config import architecture_of, config_json, problem_type_of, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
@@ -85,6 +85,7 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
     model, report = load_directory(directory)
     if report.new:
         raise InputError(f"{directory}: no weights for {', '.join(report.new)}; restore the directory from its source")
+    require_bert(model.config, str(directory))
     identity, architecture = identity_of(model), architecture_of(model)
     with tempfile.TemporaryDirectory() as scratch:
         loadable, reason = directory, None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
-from bertkit.interop.hugging_face.config import problem_type_of
+from bertkit.interop.hugging_face.config import is_decoder, problem_type_of
 from bertkit.memory import require_memory
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -98,6 +98,8 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
     labels: dict[str, Tensor] = {}
     for head in heads:
         match head:
+            case "masked_lm" if is_decoder(config):
+                continue  # the loss of their class is that of the next token
             case "masked_lm":
                 chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
                 chosen[:, 1] = is_token[:, 1]
