@@ -15,7 +15,7 @@ from bertkit.data.prepared import Split, SplitWriter
 from bertkit.data.sampling import EpochCache
 from bertkit.data.segments import Examples, concatenate, examples_of_epoch
 
-PAIRS, BLOCKS = SegmentsConfig("pairs", 23, 0.1), SegmentsConfig("full_sentences", 23, 0.0)
+PAIRS, BLOCKS = SegmentsConfig("pairs", 23, 0.1, "nsp"), SegmentsConfig("full_sentences", 23, 0.0, "none")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_an_epoch_is_written_once(split: Split, tmp_path: Path, monkeypatch: pyt
     assert same(EpochCache(tmp_path / "cache", split, PAIRS, seed=3).open(0), first)
 
 
-@pytest.mark.parametrize(("config", "seed"), [(PAIRS, 4), (SegmentsConfig("pairs", 29, 0.1), 3), (BLOCKS, 3)])
+@pytest.mark.parametrize(("config", "seed"), [(PAIRS, 4), (SegmentsConfig("pairs", 29, 0.1, "nsp"), 3), (BLOCKS, 3)])
 def test_other_settings_have_files_of_their_own(
     split: Split, tmp_path: Path, config: SegmentsConfig, seed: int
 ) -> None:

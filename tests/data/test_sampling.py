@@ -39,7 +39,9 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
 
 
 def make_sampler(split: Split, kind: str = "pairs", seed: int = 0, **more) -> Sampler:
-    return Sampler(split, VOCAB, SegmentsConfig(kind, 41, 0.1), MASKING, seed, **more)
+    return Sampler(
+        split, VOCAB, SegmentsConfig(kind, 41, 0.1, "nsp" if kind == "pairs" else "none"), MASKING, seed, **more
+    )
 
 
 def rows(*batches: PretrainBatch) -> list[Row]:

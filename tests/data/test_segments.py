@@ -26,7 +26,9 @@ def offsets(lengths: Lengths) -> tuple[np.ndarray, np.ndarray]:
 def pairs_of(lengths: Lengths, max_seq_length: int, short: float = 0.0, seed: int = 0, epoch: int = 0, chosen=None):
     sentences, documents = offsets(lengths)
     chosen = np.arange(len(lengths)) if chosen is None else np.array(chosen)
-    return document_pairs(sentences, documents, chosen, SegmentsConfig("pairs", max_seq_length, short), seed, epoch)
+    return document_pairs(
+        sentences, documents, chosen, SegmentsConfig("pairs", max_seq_length, short, "nsp"), seed, epoch
+    )
 
 
 def as_rows(examples: Examples) -> list[tuple[int, int, int, int, int]]:
@@ -203,7 +205,7 @@ def test_chunks_of_documents_do_not_matter(corpus: Lengths, monkeypatch: pytest.
     one_by_one = [row for n in range(67) for row in as_rows(pairs_of(lengths, 64, 0.1, seed=3, epoch=2, chosen=[n]))]
     assert whole == one_by_one
     monkeypatch.setattr(segments, "DOCUMENTS_AT_ONCE", 10)
-    parts = list(examples_of_epoch(*offsets(lengths), SegmentsConfig("pairs", 64, 0.1), 3, 2))
+    parts = list(examples_of_epoch(*offsets(lengths), SegmentsConfig("pairs", 64, 0.1, "nsp"), 3, 2))
     assert len(parts) == 7
     assert as_rows(concatenate(parts)) == whole
 
