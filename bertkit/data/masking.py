@@ -116,9 +116,8 @@ def _ngrams_that_fit(
     is_free = [True] * len(words)
     for first in order.tolist():
         stop, most = first, min(first + max_ngram, len(words))
-        while (
-            stop < most and is_free[stop] and (stop == first or starts[stop] == ends[stop - 1])
-        ):  # else a [SEP] is between
+        # a [SEP] is between words that do not touch
+        while stop < most and is_free[stop] and (stop == first or starts[stop] == ends[stop - 1]):
             stop += 1
         num_free = stop - first
         if num_free:
