@@ -12,7 +12,11 @@ import pytest
 import yaml
 
 from bertkit.cli import run
+from bertkit.config import build
+from bertkit.errors import InputError
 from bertkit.files import sha256_file
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
 
@@ -190,3 +194,14 @@ def test_a_run_from_before_there_were_objectives(
     assert run(command(prepared_dir, run_dir, "steps=3")) == 0
     assert "steps: 2 up to step 2, 3 from here on" in capsys.readouterr().out
     assert measured(capsys, run_dir, prepared_dir)[0] == pytest.approx(scores(run_dir), rel=1e-5)
+
+
+@pytest.mark.parametrize(("next_sentence", "refused"), [("sop", True), ("none", False)])
+def test_a_blind_cls_matters_to_a_next_sentence_head_alone(next_sentence: str, refused: bool) -> None:
+    given = ["data_dir=x", "output_dir=y", "attention.pattern=causal", f"next_sentence={next_sentence}"]
+    if refused:
+        with pytest.raises(InputError, match="the head next_sentence would see nothing else"):
+            build(PretrainSettings, compose("pretrain", given))
+        return
+    settings = build(PretrainSettings, compose("pretrain", given))
+    assert (settings.segments.has_pairs, settings.segments.predicts_next) == (True, False)
