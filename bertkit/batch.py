@@ -24,7 +24,8 @@ class PretrainBatch:
         sequence_lengths: tokens of each sequence, (B,); they sum to S.
         masked_positions: indices into S of the tokens to predict, ascending, (M,).
         masked_labels: the original ids at those positions, (M,).
-        next_sentence_labels: 0 when B follows A, 1 when B is random, (B,); None for blocks without pairs.
+        next_sentence_labels: 0 when B follows A, 1 when B is random or, with next_sentence=sop, the two are swapped, (B,);
+            None where there are no pairs or the label is not predicted.
     """
 
     input_ids: NDArray[np.int64]

@@ -128,6 +128,34 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
             "optimizer.name=lamb: would leave the other values as they are; choose optimizer=lamb",
         ),
         (["pretrain", "segments.kind=full_sentences"], "choose segments=full_sentences"),
+        (["prepare", "corpus.path=x", "output_dir=y", "masking=ngram"], "masking: has no effect here"),
+        (
+            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "masking=ngram"],
+            "masking.max_ngram=3: segments=google hides single pieces or whole words, as the original, which has no n-grams",
+        ),
+        (
+            ["pretrain", "data_dir=x", "output_dir=y", "masking.max_ngram=2"],
+            "masking.max_ngram=2: an n-gram is of whole words, and masking.whole_word=false; take masking=ngram",
+        ),
+        (
+            ["pretrain", "data_dir=x", "output_dir=y", "segments=full_sentences", "next_sentence=sop"],
+            "segments.next_sentence=sop: segments=full_sentences has no pairs",
+        ),
+        (
+            ["pretrain", "data_dir=x", "output_dir=y", "segments=google", "next_sentence=none"],
+            "'segments.next_sentence=none': the instances of segments=google are for nsp, as the original",
+        ),
+        (
+            ["pretrain", "data_dir=x", "output_dir=y", "next_sentence=sod"],
+            "segments.next_sentence='sod': expected nsp or sop or none",
+        ),
+        (
+            ["pretrain", "next_sentence=sop", "segments.next_sentence=none"],
+            "next_sentence=sop and segments.next_sentence=none: the same setting; give segments.next_sentence= alone, once",
+        ),
+        (["pretrain", "next_sentense=sop"], "unknown key 'next_sentense'; did you mean 'segments.next_sentence'?"),
+        (["prepare", "next_sentence=sop"], "'segments.next_sentence': prepare stores tokens only"),
+        (["finetune", "task=mrpc", "next_sentence=sop"], "unknown key 'next_sentence'"),
         (
             ["prepare", "segments.dupe_factor=3"],
             "'segments.dupe_factor': prepare stores tokens only; add segments=google",
@@ -309,6 +337,7 @@ def every_choice() -> list[tuple[str, str]]:
         users = [name for name in COMMANDS if f"- {path.parent.name}:" in (conf_dir() / f"{name}.yaml").read_text()]
         choices += [(user, f"{path.parent.name}={path.stem}") for user in users]
     refused = [("prepare", "segments=pairs"), ("prepare", "segments=full_sentences")]  # prepare stores tokens only
+    refused += [("prepare", "masking=ngram")]  # fixed instances are Google's
     return [choice for choice in choices if choice not in refused]
 
 
@@ -322,7 +351,7 @@ def build_with(command: str, *choices: str) -> None:
 def test_every_option_composes_and_builds() -> None:
     """Each with the first command that has it; a command takes one option of every group at once, experiments alone."""
     choices = every_choice()
-    assert len(choices) == 118  # a change of conf/ changes this number
+    assert len(choices) == 123  # a change of conf/ changes this number
     of_command: dict[str, dict[str, list[str]]] = {command: {} for command in COMMANDS}
     for command, choice in {choice: (command, choice) for command, choice in reversed(choices)}.values():
         of_command[command].setdefault(choice.partition("=")[0], []).append(choice)
@@ -514,6 +543,12 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFi
         old["model"],
         {"every_steps": "auto", "trackers": []},
     )
+    del old["segments"]["next_sentence"], old["masking"]["max_ngram"]
+    path.write_text(yaml.safe_dump(old))
+    again = printed("pretrain", f"--config={path}")
+    assert (again["segments"]["next_sentence"], again["masking"]["max_ngram"]) == ("none", 1)
+    again = printed("pretrain", f"--config={path}", "segments=pairs", "next_sentence=sop", "masking=ngram")
+    assert (again["segments"]["next_sentence"], again["masking"]["max_ngram"]) == ("sop", 3)
     assert run(["pretrain", "--config", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml: " in (said := capsys.readouterr().err)
     assert "give the config.yaml of a run" in said

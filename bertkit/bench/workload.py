@@ -97,7 +97,8 @@ class Batches:
     def __init__(self, workload: Workload) -> None:
         dataset = open_prepared(workload.data_dir)
         # to fine-tune on, pairs of all lengths, half of the longest on average; to pretrain, long ones, a tenth shortened
-        pairs = SegmentsConfig("pairs", workload.max_seq_length, 1.0 if workload.what == "finetune" else 0.1)
+        short_seq_prob = 1.0 if workload.what == "finetune" else 0.1
+        pairs = SegmentsConfig("pairs", workload.max_seq_length, short_seq_prob, "nsp")
         masking = MaskingConfig(0.15, False, 0.8, 0.1)
         self.sampler = Sampler(dataset.splits["train"], dataset.tokenizer.facts, pairs, masking, seed=0)
         self.workload = workload

@@ -60,17 +60,32 @@ class SegmentsConfig:
     kind: Literal["pairs", "full_sentences"]
     max_seq_length: int
     short_seq_prob: float
+    # what the model tells of a pair: nsp: does B follow A or is it random; sop: are A and B in order or swapped; or nothing
+    next_sentence: Literal["nsp", "sop", "none"]
 
     def __post_init__(self) -> None:
+        problems = []
         if self.max_seq_length < 8:
-            raise InputError(f"segments.max_seq_length={self.max_seq_length}: expected at least 8")
+            problems.append(f"segments.max_seq_length={self.max_seq_length}: expected at least 8")
         if not 0 <= self.short_seq_prob <= 1:
-            raise InputError(f"segments.short_seq_prob={self.short_seq_prob}: expected a probability")
+            problems.append(f"segments.short_seq_prob={self.short_seq_prob}: expected a probability")
+        if self.predicts_next and not self.has_pairs:
+            problems.append(
+                f"segments.next_sentence={self.next_sentence}: segments={self.kind} has no pairs, so no next sentence to "
+                "predict; leave it out, or take segments=pairs"
+            )
+        if problems:
+            raise InputError(*problems)
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the examples are pairs, with next sentence prediction."""
+        """Whether the examples are pairs: their second segment is of token type 1."""
         return self.kind == "pairs"
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether the model has a next sentence head, trained by the labels of the pairs."""
+        return self.next_sentence != "none"
 
 
 @dataclass(frozen=True)
@@ -97,7 +112,12 @@ class InstancesConfig:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the examples are pairs, with next sentence prediction."""
+        """As of `SegmentsConfig`."""
+        return True
+
+    @property
+    def predicts_next(self) -> bool:
+        """As of `SegmentsConfig`."""
         return True
 
 
@@ -109,12 +129,23 @@ class MaskingConfig:
     whole_word: bool
     mask_prob: float
     random_prob: float
+    max_ngram: int = 1  # words that are chosen together, at most; datasets made before it was a setting do not name it
 
     def __post_init__(self) -> None:
+        problems = []
         if not 0 < self.probability < 1:
-            raise InputError(f"masking.probability={self.probability}: expected a number between 0 and 1, such as 0.15")
+            problems.append(f"masking.probability={self.probability}: expected a number between 0 and 1, such as 0.15")
         if min(self.mask_prob, self.random_prob) < 0 or self.mask_prob + self.random_prob > 1:
-            raise InputError(
+            problems.append(
                 f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: "
                 "expected two probabilities that sum to at most 1"
             )
+        if self.max_ngram < 1:
+            problems.append(f"masking.max_ngram={self.max_ngram}: expected at least 1")
+        elif self.max_ngram > 1 and not self.whole_word:
+            problems.append(
+                f"masking.max_ngram={self.max_ngram}: an n-gram is of whole words, and masking.whole_word=false; take "
+                "masking=ngram"
+            )
+        if problems:
+            raise InputError(*problems)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.batch import PretrainBatch
+from bertkit.config import to_mapping
 from bertkit.data.config import InstancesConfig, MaskingConfig
 from bertkit.data.google import Instance, SplitDocuments, shuffled_order, training_instances
 from bertkit.data.prepared import PreparedDataset, Split, check_offsets, token_dtype
@@ -109,6 +110,13 @@ def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingC
     """Give the settings with which the stored instances were made."""
     made_with = dataset.manifest["instances"]
     return InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
+
+
+def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
+    """Give what a manifest says of masking: nothing of n-grams, which stored instances have none of, as before there were any."""
+    facts = to_mapping(masking)
+    del facts["max_ngram"]
+    return facts
 
 
 def _ranges(counts: Ids) -> tuple[Ids, Ids]:

@@ -34,6 +34,8 @@ class Stream(IntEnum):
     MASK_CHOICE = 12
     MASK_KIND = 13
     MASK_TOKEN = 14
+    NGRAM_LENGTH = 15
+    IS_SWAPPED = 16
 
 
 def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:

@@ -7,6 +7,7 @@ repeats a few. Step s then simply takes positions s * batch to (s + 1) * batch o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import shutil
@@ -52,7 +53,7 @@ class ExampleSource(ABC):
 
     @abstractmethod
     def random_next_share(self, max_sequences: int) -> float:
-        """Give the share of random pairs among the first sequences of `in_order`."""
+        """Give the share of pairs whose B does not follow A among the first sequences of `in_order`."""
 
     @abstractmethod
     def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
@@ -129,13 +130,17 @@ class Sampler(ExampleSource):
         examples = concatenate([select(self._epoch(epoch), numbers) for epoch, numbers in chosen])
         keys = np.concatenate([bits(self.seed, Stream.MASK, epoch, numbers) for epoch, numbers in chosen])
         by_length = np.argsort(np.add.reduceat(examples.segment_length, examples.first_segment[:-1]), kind="stable")
-        return collate(self.split, select(examples, by_length), keys[by_length], self.masking, self.vocab)
+        return self._batch(select(examples, by_length), keys[by_length])
 
     def in_order(self, first: int, last: int) -> PretrainBatch:
         """Assemble examples first to last of epoch 0, unshuffled: for evaluation."""
         chosen = np.arange(first, last)
         keys = bits(self.seed, Stream.MASK, 0, chosen)
-        return collate(self.split, select(self._epoch(0), chosen), keys, self.masking, self.vocab)
+        return self._batch(select(self._epoch(0), chosen), keys)
+
+    def _batch(self, examples: Examples, keys: NDArray[np.uint64]) -> PretrainBatch:
+        batch = collate(self.split, examples, keys, self.masking, self.vocab)
+        return batch if self.segments.predicts_next else dataclasses.replace(batch, next_sentence_labels=None)
 
     def random_next_share(self, max_sequences: int) -> float:
         """Count the labels of epoch 0."""

@@ -33,7 +33,8 @@ class Examples:
     first_segment: Ids  # the index of each example's first segment, one more at the end, (examples + 1,)
     segment_start: Ids  # the first token of each segment, (segments,)
     segment_length: Ids  # its number of tokens, (segments,)
-    is_random_next: Ids | None = None  # 0 when B follows A, 1 when B is random, (examples,); None for blocks
+    # 0 when B follows A, 1 when it does not: it is random or, with sop, swapped with A, (examples,); None for blocks
+    is_random_next: Ids | None = None
 
     def __len__(self) -> int:
         return len(self.first_segment) - 1
@@ -57,13 +58,15 @@ def document_pairs(
     """Cut the chosen documents into segment pairs (A, B), in the order of the documents.
 
     A document is read chunk by chunk. A chunk of whole sentences, just long enough for the target length, is split at
-    random into A and B; half of the time, and whenever the chunk is one sentence, B is replaced by text from a random
-    other document and the unused sentences are put back. A pair too long is cut at the front or back of its longer
-    side, token by token, at random.
+    random into A and B. Where the chunk is one sentence, B is text from a random other document. Of the other chunks,
+    `next_sentence` nsp takes B from there half of the time, too, and puts the unused sentences back; sop swaps A and B
+    half of the time; none does neither. A pair too long is cut at the front or back of its longer side, token by token,
+    at random.
 
-    Source: google-research/bert create_pretraining_data.py, `create_instances_from_document`. It draws a random
-    document up to ten times to find another one; here the draw is among the others only. With a single
-    document, both take B from the same one and still call it random.
+    Source: google-research/bert and, for sop, google-research/albert create_pretraining_data.py,
+    `create_instances_from_document` (Lan et al. 2020, section 3.1). They draw a random document up to ten times to find
+    another one; here the draw is among the others only. With a single document, both take B from the same one and still
+    call it random.
     """
     max_tokens = config.max_seq_length - 3  # [CLS] A [SEP] B [SEP]
     drawn = {stream: bits(seed, stream, epoch) for stream in Stream}
@@ -83,17 +86,20 @@ def document_pairs(
         a_end = np.where(num_sentences > 1, position + split, chunk_end)
         a_start, a_length = sentences[position], sentences[a_end] - sentences[position]
 
-        is_random = (num_sentences == 1) | (uniform(document, turn, after=drawn[Stream.IS_RANDOM_NEXT]) < 0.5)
+        is_random, is_swapped = _random_and_swapped(num_sentences, document, turn, config, drawn)
         wanted = np.maximum(target - a_length, 1)
         random_first, random_end = _random_text(sentences, documents, document, turn, wanted, drawn)
         b_first = np.where(is_random, random_first, a_end)
         b_end = np.where(is_random, random_end, chunk_end)
         b_start, b_length = sentences[b_first], sentences[b_end] - sentences[b_first]
 
+        if config.next_sentence == "sop":
+            a_start, b_start = np.where(is_swapped, (b_start, a_start), (a_start, b_start))
+            a_length, b_length = np.where(is_swapped, (b_length, a_length), (a_length, b_length))
         cut_a, cut_b = _tokens_to_cut(a_length, b_length, max_tokens)
         a_start = a_start + num_heads(cut_a, document, turn, after=drawn[Stream.TRUNCATE_A])
         b_start = b_start + num_heads(cut_b, document, turn, after=drawn[Stream.TRUNCATE_B])
-        found.append((document, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random))
+        found.append((document, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random | is_swapped))
         position = np.where(is_random, a_end, chunk_end)
 
     columns = [np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True)]
@@ -105,6 +111,18 @@ def document_pairs(
         segment_length=np.stack([a_length, b_length], axis=1).reshape(-1),
         is_random_next=is_random_next,
     )
+
+
+def _random_and_swapped(
+    num_sentences: Ids, document: Ids, turn: int, config: SegmentsConfig, drawn: dict[Stream, Bits]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Say which chunks of these numbers of sentences get a random B, and which have A and B swapped."""
+    is_alone = num_sentences == 1
+    if config.next_sentence == "nsp":
+        return is_alone | (uniform(document, turn, after=drawn[Stream.IS_RANDOM_NEXT]) < 0.5), np.zeros_like(is_alone)
+    if config.next_sentence == "sop":
+        return is_alone, ~is_alone & (uniform(document, turn, after=drawn[Stream.IS_SWAPPED]) < 0.5)
+    return is_alone, np.zeros_like(is_alone)
 
 
 def _random_text(

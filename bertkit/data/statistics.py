@@ -170,7 +170,7 @@ def _checks(
 
 
 NUM_EXAMPLES = 3
-EXAMPLE = SegmentsConfig("pairs", max_seq_length=64, short_seq_prob=0.1)
+EXAMPLE = SegmentsConfig("pairs", max_seq_length=64, short_seq_prob=0.1, next_sentence="nsp")
 
 
 def describe(dataset: PreparedDataset) -> str:

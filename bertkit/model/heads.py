@@ -56,8 +56,9 @@ class LinearHead(nn.Module):
 def make_head(name: str, config: BertConfig) -> nn.Module:
     """Build one of `HEADS`.
 
-    next_sentence tells whether segment B follows A (label 0) or is random (1); sequence classifies or scores a text or a
-    pair; token labels every token; span finds where an answer starts and ends; choice scores one of several endings.
+    next_sentence tells whether segment B follows A (label 0) or not (1: it is random, or was swapped with A); sequence
+    classifies or scores a text or a pair; token labels every token; span finds where an answer starts and ends; choice
+    scores one of several endings.
 
     Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
     `create_model`; Devlin et al. 2019, figure 4 and section 4.4. Which heads have dropout: transformers modeling_bert.py.

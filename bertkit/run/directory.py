@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -59,10 +59,17 @@ class _Task:
 
 
 @dataclass(frozen=True)
+class _Segments:
+    kind: str
+    next_sentence: Literal["nsp", "sop", "none"] | None = None
+
+
+@dataclass(frozen=True)
 class _Identity:
     optimizer: _Optimizer | None = None
     steps: int | str | None = None
     task: _Task | None = None
+    segments: _Segments | None = None
     starting_weights: dict[str, str] | None = None
 
 

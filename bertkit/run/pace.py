@@ -150,14 +150,14 @@ def _trial(model: BertWithHeads, num_sequences: int, length: int, settings: Pret
     size, rng = num_sequences * length, np.random.default_rng(0)
     ids = rng.integers(model.config.vocab_size, size=size)
     masked = np.sort(rng.choice(size, math.ceil(MASKED_SHARE * size), replace=False))
-    has_pairs = settings.segments.has_pairs
+    predicts_next = settings.segments.predicts_next
     batch = PretrainBatch(
         input_ids=ids,
         token_type_ids=np.zeros_like(ids),
         sequence_lengths=np.full(num_sequences, length),
         masked_positions=masked,
         masked_labels=ids[masked],
-        next_sentence_labels=np.zeros(num_sequences, np.int64) if has_pairs else None,
+        next_sentence_labels=np.zeros(num_sequences, np.int64) if predicts_next else None,
     )
     with torch.random.fork_rng(devices=[]):
         started_at = time.perf_counter()

@@ -53,7 +53,7 @@ PRETRAIN: Rules = {
     "steps": WARN,  # train longer, or less; the schedule is that of the new number of steps from there on
     **dict.fromkeys(("model", "attention", "norm", "pooling"), BEGUN),  # the weights have their shape
     "segments": FIXED,
-    "segments.kind": BEGUN,  # it decides on the heads
+    **dict.fromkeys(("segments.kind", "segments.next_sentence"), BEGUN),  # they decide on the heads
     "final_phase": FIXED,
     "masking": FIXED,
     "evaluation": FREE,
@@ -107,9 +107,20 @@ def identity_of(settings: Mapping[str, Any], rules: Rules, prefix: str = "") -> 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """List what differs between two identities; what only one of them says is not compared."""
+    old, new = _with_newer(old), _with_newer(new)
     common = [key for key in old if key in new]
     found = differences({key: old[key] for key in common}, {key: new[key] for key in common})
     return [Change(*difference) for difference in found]
+
+
+def _with_newer(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to the identity of a run from before they were settings what there was in their place."""
+    found = dict(identity)
+    if isinstance(segments := identity.get("segments"), Mapping) and segments.get("kind") != "google":
+        found["segments"] = {"next_sentence": "nsp" if segments.get("kind") == "pairs" else "none", **segments}
+    if isinstance(masking := identity.get("masking"), Mapping):
+        found["masking"] = {"max_ngram": 1, **masking}
+    return found
 
 
 def check_allowed(allow: Sequence[str], identity: Mapping[str, Any]) -> None:

@@ -69,11 +69,11 @@ def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]
 
 def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
     """Make the model anew, or from `model_dir`; give it with what is known of the weights it starts from."""
-    pairs = settings.segments.has_pairs
-    heads = PRETRAINING_HEADS if pairs else ("masked_lm",)
+    predicts_next = settings.segments.predicts_next
+    heads = PRETRAINING_HEADS if predicts_next else ("masked_lm",)
     if settings.model_dir is not None:
         source = resolve_model_dir(settings.model_dir)
-        model, report = load_directory(source, heads, with_pooler=pairs, seed=settings.seed)
+        model, report = load_directory(source, heads, with_pooler=predicts_next, seed=settings.seed)
         _check_size(settings, model.config)
         for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
             check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
@@ -94,7 +94,7 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
     )
     check_fit(config, dataset, settings.segments)
     _check_size(settings, config)
-    model = BertWithHeads(config, heads, with_pooler=pairs)
+    model = BertWithHeads(config, heads, with_pooler=predicts_next)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
     return model, None
 

@@ -251,6 +251,8 @@ def _check_overrides(
             errors.append(f"{text}: would leave the other values as they are; choose {group}={override.value()}")
         elif key not in keys and key.startswith("segments.") and defaults.get("segments", "") is None:
             errors.append(f"'{key}': prepare stores tokens only; add segments=google, or give it to pretrain")
+        elif key == words.NEXT_SENTENCE and key not in keys:
+            errors.append(f"'{text}': the instances of segments=google are for nsp, as the original; leave it out")
         elif key not in keys:
             known = [*keys, *groups]
             leaves = {leaf.split(".")[-1]: leaf for leaf in keys}

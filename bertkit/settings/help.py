@@ -100,6 +100,7 @@ def command_help(command: str, words: Sequence[str] = (), config_dir: str | None
     text = [*head, "", "settings:", *(f"  {line}" for line in settings)]
     if command == "prepare":
         groups["segments"], chosen["segments"] = ["google"], "google"  # the others belong to pretrain
+        groups["masking"] = ["bert", "whole_word"]  # which fixed instances have
     for name, options in sorted(groups.items(), key=lambda item: item[0] in asked):  # what is asked for comes last
         text += ["", f"{name}= {', '.join(options)}"]
         if name == "task" and name not in asked:

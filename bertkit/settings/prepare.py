@@ -69,6 +69,11 @@ class PrepareSettings:
                     f"masking.mask_prob={self.masking.mask_prob} and masking.random_prob={self.masking.random_prob}: "
                     "segments=google draws 0.8 and 0.1, as the original; leave them out"
                 )
+            if self.masking.max_ngram > 1:
+                problems.append(
+                    f"masking.max_ngram={self.masking.max_ngram}: segments=google hides single pieces or whole words, as the "
+                    "original, which has no n-grams; take masking=bert or masking=whole_word"
+                )
         if not 0 <= self.held_out_prob < 1:
             problems.append(f"held_out_prob={self.held_out_prob}: expected a share of the documents below 1")
         if not 1 <= self.shard_tokens < 2**32:

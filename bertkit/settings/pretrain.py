@@ -98,7 +98,7 @@ class PretrainSettings:
         if self.model_dir is None:
             problems += size_problems(self.model, self.attention)
             problems += head_problems(
-                self.attention, self.pooling, ["next_sentence"] if self.segments.has_pairs else []
+                self.attention, self.pooling, ["next_sentence"] if self.segments.predicts_next else []
             )
         if self.model_dir is None and self.segments.has_pairs and self.model.type_vocab_size < 2:
             problems.append(

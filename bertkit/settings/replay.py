@@ -69,6 +69,7 @@ def _option_of(section: Any) -> str:
 
 
 def _over(default: Any, saved: Any, is_group: bool) -> Any:
-    if is_group or not isinstance(default, Mapping) or not isinstance(saved, Mapping):
+    is_other_option = is_group and _option_of(default) != _option_of(saved)
+    if is_other_option or not isinstance(default, Mapping) or not isinstance(saved, Mapping):
         return saved
     return {**default, **saved}

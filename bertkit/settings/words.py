@@ -16,6 +16,8 @@ MODEL_DIR = "model_dir"
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
 VALUED_OPTIONS = ("--config-dir", "--config", "--cfg", "--completion")
 SYNONYMS = ("checkpoint", "init_from")  # of model_dir
+NEXT_SENTENCE = "segments.next_sentence"
+_SYNONYMS_OF = {MODEL_DIR: SYNONYMS, NEXT_SENTENCE: ("next_sentence",)}
 
 # Names of other tools, mostly of transformers' TrainingArguments and scripts -> the settings that may be meant, of which a
 # command has the first ones that it knows. One with a value takes the place of the whole.
@@ -77,17 +79,20 @@ def check_depth(overrides: Sequence[str]) -> None:
 
 
 def in_our_words(command: str, overrides: Sequence[str]) -> list[str]:
-    """Replace the synonyms of `model_dir` where a command has one.
+    """Replace the synonyms of a setting where a command has it.
 
     Raises:
         InputError: it is given twice.
     """
-    if MODEL_DIR not in names_of(command):
-        return list(overrides)
-    found = [text for text in overrides if text.partition("=")[0] in (MODEL_DIR, *SYNONYMS)]
-    if len(found) > 1:
-        raise InputError(f"{' and '.join(found)}: the same setting; give {MODEL_DIR}= alone, once")
-    return [f"{MODEL_DIR}={text.partition('=')[2]}" if text in found else text for text in overrides]
+    texts = list(overrides)
+    for setting, synonyms in _SYNONYMS_OF.items():
+        if setting.partition(".")[0] not in names_of(command):
+            continue
+        found = [text for text in texts if text.partition("=")[0] in (setting, *synonyms)]
+        if len(found) > 1:
+            raise InputError(f"{' and '.join(found)}: the same setting; give {setting}= alone, once")
+        texts = [f"{setting}={text.partition('=')[2]}" if text in found else text for text in texts]
+    return texts
 
 
 @functools.cache

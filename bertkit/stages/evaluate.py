@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.config import SegmentsConfig
+from bertkit.data.config import InstancesConfig, SegmentsConfig
 from bertkit.data.instances import has_instances, open_instances
 from bertkit.data.manifest import SPLITS
 from bertkit.data.prepared import PreparedDataset, check_unchanged, open_prepared
@@ -38,6 +39,7 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
         return _evaluate_task(settings)
     settings.check_for_prepared()
+    settings = _as_trained(settings)
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model, report = load_packed(settings.model_dir)
@@ -129,6 +131,21 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         metrics = opened.shape.score(task, examples, predictions, labels)
         more = measured_beside(opened.shape.review(task, examples, predictions, labels))
         return {**metrics, "num_examples": len(examples), "split": split, **more}
+
+
+def _as_trained(settings: EvaluateSettings) -> EvaluateSettings:
+    """Draw pairs as for the model's run, unless the command line says how: what a label means is the run's to say."""
+    run_dir, segments = run_of(settings.model_dir), settings.segments
+    is_given = "segments.next_sentence" in settings.given
+    if run_dir is None or is_given or isinstance(segments, InstancesConfig) or not segments.has_pairs:
+        return settings
+    trained = read_manifest(run_dir)["identity"].get("segments") or {}
+    next_sentence = trained.get("next_sentence")
+    if trained.get("kind") != segments.kind or next_sentence in (None, segments.next_sentence):
+        return settings
+    if world_from_environment().is_main:
+        say(f"next_sentence={next_sentence}, as in the run of {settings.model_dir}", file=sys.stderr)
+    return dataclasses.replace(settings, segments=dataclasses.replace(segments, next_sentence=next_sentence))
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:

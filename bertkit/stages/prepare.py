@@ -30,7 +30,7 @@ from bertkit.data.encoded_documents import (
     text_sha256,
     text_sha256_of_files,
 )
-from bertkit.data.instances import Instances, make_instances
+from bertkit.data.instances import Instances, make_instances, stored_masking
 from bertkit.data.splitting import ONLY_OF_A_SHARD, open_shards, write_splits
 from bertkit.data.statistics import describe, find_faults
 from bertkit.data.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
@@ -151,7 +151,7 @@ def _identity(settings: PrepareSettings) -> Facts:
     if settings.segments is None:
         del identity["masking"], identity["seed"]
     else:  # every document becomes instances, as in the original
-        identity["held_out_prob"] = 0.0
+        identity |= {"held_out_prob": 0.0, "masking": stored_masking(settings.masking)}
     if settings.corpus.source == "files":
         del identity["corpus"]["path"]
     identity["vocabulary_sha256"] = None
@@ -247,6 +247,6 @@ def _write_instances(
     return {
         "count": len(Instances(directory, vocab.size)),
         "segments": to_mapping(config),
-        "masking": to_mapping(settings.masking),
+        "masking": stored_masking(settings.masking),
         "seed": settings.seed,
     }

@@ -326,7 +326,7 @@ def test_streaming_pairs_have_the_statistics_of_googles(
 
     epochs, ours_kinds = [], []
     for epoch in range(passes):
-        sampler = Sampler(split, facts, SegmentsConfig("pairs", 128, short), PIECES, seed=epoch)
+        sampler = Sampler(split, facts, SegmentsConfig("pairs", 128, short, "nsp"), PIECES, seed=epoch)
         batch = sampler.in_order(0, sampler.epoch_length)
         first = np.cumsum(batch.sequence_lengths) - batch.sequence_lengths
         num_b = np.add.reduceat(batch.token_type_ids, first) - 1

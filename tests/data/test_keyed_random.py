@@ -40,7 +40,7 @@ def test_every_part_of_the_key_counts(part: int) -> None:
 
 def test_the_order_of_the_key_counts_and_streams_share_nothing() -> None:
     assert bits(1, 2)[0] != bits(2, 1)[0]
-    assert len(np.unique([bits(0, stream, 0, 0)[0] for stream in Stream])) == len(Stream) == 14
+    assert len(np.unique([bits(0, stream, 0, 0)[0] for stream in Stream])) == len(Stream) == 16
     assert len(np.unique(np.concatenate([bits(seed, MANY) for seed in range(5)]))) == 5 * len(MANY)
 
 

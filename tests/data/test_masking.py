@@ -1,12 +1,14 @@
-"""Masking: the exact count, 80/10/10, whole words, and independence of the batch."""
+"""Masking: the exact count, 80/10/10, whole words, n-grams of them, and independence of the batch."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from bertkit.data.config import MaskingConfig
-from bertkit.data.keyed_random import bits
+from bertkit.data.keyed_random import Stream, bits, uniform
 from bertkit.data.masking import mask_tokens
 from bertkit.data.tokenizer import VocabFacts
 from bertkit.errors import InputError
@@ -14,6 +16,7 @@ from bertkit.errors import InputError
 PAD, UNK, CLS, SEP, MASK, FIRST_WORD, FIRST_PIECE, SIZE = 0, 1, 2, 3, 4, 5, 401, 503
 VOCAB = VocabFacts(SIZE, PAD, UNK, CLS, SEP, MASK, np.arange(SIZE) >= FIRST_PIECE)
 PIECES, WORDS = MaskingConfig(0.15, False, 0.8, 0.1), MaskingConfig(0.15, True, 0.8, 0.1)
+NGRAMS = MaskingConfig(0.15, True, 0.8, 0.1, max_ngram=3)
 
 
 def make_batch(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -44,7 +47,7 @@ def test_count_by_hand(length: int, count: int) -> None:
     assert len(positions) == count
 
 
-@pytest.mark.parametrize("policy", [PIECES, WORDS])
+@pytest.mark.parametrize("policy", [PIECES, WORDS, NGRAMS])
 def test_count_of_every_sequence_and_specials(policy: MaskingConfig) -> None:
     ids, lengths, keys = make_batch([*range(3, 132), 511, 512])
     masked, positions, labels = mask_tokens(ids, lengths, keys, policy, VOCAB)
@@ -67,7 +70,7 @@ def test_input_is_not_changed() -> None:
     assert (ids == copy).all()
 
 
-@pytest.mark.parametrize("policy", [PIECES, WORDS])
+@pytest.mark.parametrize("policy", [PIECES, WORDS, NGRAMS])
 def test_80_10_10(policy: MaskingConfig) -> None:
     ids, lengths, keys = make_batch([128] * 7_001)
     masked, positions, labels = mask_tokens(ids, lengths, keys, policy, VOCAB)
@@ -105,7 +108,7 @@ def test_every_place_is_chosen_alike() -> None:
     assert abs(inside / inside.mean() - 1).max() < 0.1
 
 
-@pytest.mark.parametrize("policy", [PIECES, WORDS])
+@pytest.mark.parametrize("policy", [PIECES, WORDS, NGRAMS])
 def test_neighbours_do_not_matter(policy: MaskingConfig) -> None:
     ids, lengths, keys = make_batch([23, 5, 61, 41, 3, 128])
     masked, positions, _ = mask_tokens(ids, lengths, keys, policy, VOCAB)
@@ -141,9 +144,10 @@ def words_of(ids: np.ndarray) -> list[list[int]]:
     return [word for word in words if word]
 
 
-def test_whole_words_are_masked_together_and_skipped_not_cut() -> None:
+@pytest.mark.parametrize("policy", [WORDS, NGRAMS])
+def test_whole_words_are_masked_together_and_skipped_not_cut(policy: MaskingConfig) -> None:
     ids, lengths, keys = make_batch([64] * 503)
-    _, positions, _ = mask_tokens(ids, lengths, keys, WORDS, VOCAB)
+    _, positions, _ = mask_tokens(ids, lengths, keys, policy, VOCAB)
     starts = np.cumsum(lengths) - lengths
     reached = []
     for n, sequence in enumerate(cut(ids, lengths)):
@@ -179,6 +183,86 @@ def test_whole_words_by_hand(tokens: list[int], possible: list[list[int]]) -> No
     assert sorted(map(list, {tuple(places) for places in seen})) == possible
 
 
+def reference_spans(ids: np.ndarray, key: np.uint64, probability: float, max_ngram: int) -> list[list[list[int]]]:
+    """The rule once more, with a draw at a time: the n-grams of one sequence in the order in which they are taken."""
+    words, room = words_of(ids), max(1, round(len(ids) * probability))
+
+    def draw(stream: Stream, word: int) -> float:
+        return float(uniform(np.array([key]), stream, word)[0])
+
+    taken: set[int] = set()
+    spans = []
+    for first in sorted(range(len(words)), key=lambda word: draw(Stream.MASK_CHOICE, word)):
+        possible: list[list[list[int]]] = []
+        for n in range(1, max_ngram + 1):
+            ngram = words[first : first + n]
+            places = [place for word in ngram for place in word]
+            is_one_text = places == list(range(places[0], places[0] + len(places)))
+            if len(ngram) == n and is_one_text and not taken.intersection(places):
+                possible.append(ngram)
+        left = draw(Stream.NGRAM_LENGTH, first) * sum(1 / len(ngram) for ngram in possible)
+        for ngram in possible:
+            left -= 1 / len(ngram)
+            if left < 0:
+                while ngram and sum(map(len, ngram)) > room:
+                    ngram = ngram[:-1]
+                break
+        else:
+            continue
+        if ngram:
+            spans.append(ngram)
+            taken.update(place for word in ngram for place in word)
+            room -= sum(map(len, ngram))
+    return spans
+
+
+@pytest.mark.parametrize("max_ngram", [1, 2, 3, 5])
+@pytest.mark.parametrize("probability", [0.05, 0.15, 0.6])
+def test_ngrams_equal_the_reference(max_ngram: int, probability: float) -> None:
+    """Whole words one by one are n-grams of 1."""
+    ids, lengths, keys = make_batch([3, 4, 5, 7, 11, 23, 47, 128, 131, 40, 41, 2], seed=max_ngram)
+    _, positions, _ = mask_tokens(ids, lengths, keys, MaskingConfig(probability, True, 0.8, 0.1, max_ngram), VOCAB)
+    expected, start = [], 0
+    for sequence, key in zip(cut(ids, lengths), keys, strict=True):
+        spans = reference_spans(sequence, key, probability, max_ngram)
+        expected += sorted(start + place for ngram in spans for word in ngram for place in word)
+        start += len(sequence)
+    assert positions.tolist() == expected
+    assert len(positions) > 20
+
+
+def test_ngrams_are_as_long_as_the_source_says() -> None:
+    """p(n) is proportional to 1/n: 6/11, 3/11 and 2/11, seen where few tokens of a long text are chosen."""
+    length, counts = 5_003, Counter[int]()
+    ids = np.full(length * 151, FIRST_WORD)
+    ids[::length], ids[length - 1 :: length] = CLS, SEP
+    policy = MaskingConfig(0.01, True, 0.8, 0.1, max_ngram=3)
+    _, positions, _ = mask_tokens(ids, np.full(151, length), bits(7, np.arange(151)), policy, VOCAB)
+    assert len(positions) == 151 * 50
+    for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1):
+        counts[len(run)] += 1
+    shares = [counts[n] / counts.total() for n in (1, 2, 3)]
+    assert (
+        np.abs(np.array(shares) - [6 / 11, 3 / 11, 2 / 11]).max() < 0.02
+    )  # neighbours make one run, a quota ends an n-gram
+    assert counts.total() > 3_500
+
+
+def test_ngrams_by_hand() -> None:
+    """Words 1 2 and 4 5 with a [SEP] between, a quota of 2, n up to 2: every outcome with its probability in 36ths.
+
+    A word that ends a segment is alone; 1 and 4 begin a pair one time in three, else another word comes after them.
+    """
+    ids, count = np.array([CLS, 10, 20, SEP, 30, 40, SEP]), 8_009
+    policy = MaskingConfig(0.28, True, 0.8, 0.1, max_ngram=2)
+    keys = bits(5, np.arange(count))
+    _, positions, _ = mask_tokens(np.tile(ids, count), np.full(count, 7), keys, policy, VOCAB)
+    seen = Counter(map(tuple, (positions.reshape(count, 2) % 7).tolist()))
+    expected = {(1, 2): 8, (4, 5): 8, (2, 5): 6, (1, 5): 5, (2, 4): 5, (1, 4): 4}
+    assert set(seen) == set(expected)
+    assert all(abs(seen[places] / count - share / 36) < 0.015 for places, share in expected.items())
+
+
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
@@ -186,6 +270,8 @@ def test_whole_words_by_hand(tokens: list[int], possible: list[list[int]]) -> No
         ((1.0, False, 0.8, 0.1), "masking.probability=1.0"),
         ((0.15, False, 0.9, 0.2), "sum to at most 1"),
         ((0.15, False, -0.1, 0.1), "masking.mask_prob=-0.1"),
+        ((0.15, True, 0.8, 0.1, 0), "masking.max_ngram=0: expected at least 1"),
+        ((0.15, False, 0.8, 0.1, 2), "masking.max_ngram=2: an n-gram is of whole words, and masking.whole_word=false"),
     ],
 )
 def test_refused(policy: tuple, message: str) -> None:

@@ -38,8 +38,9 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
     return Split(folder, np.dtype("<u2"), writer.close()["shard_tokens"])
 
 
-def make_sampler(split: Split, kind: str = "pairs", seed: int = 0, **more) -> Sampler:
-    return Sampler(split, VOCAB, SegmentsConfig(kind, 41, 0.1), MASKING, seed, **more)
+def make_sampler(split: Split, kind: str = "pairs", seed: int = 0, next_sentence: str = "nsp", **more) -> Sampler:
+    segments = SegmentsConfig(kind, 41, 0.1, next_sentence if kind == "pairs" else "none")
+    return Sampler(split, VOCAB, segments, MASKING, seed, **more)
 
 
 def rows(*batches: PretrainBatch) -> list[Row]:
@@ -237,3 +238,19 @@ def test_the_share_of_random_pairs_is_that_of_the_first_ones(instances: Instance
     labels = sampler.in_order(0, 7).next_sentence_labels
     assert labels is not None
     assert sampler.random_next_share(7) == labels.mean() > 0
+
+
+@pytest.mark.parametrize(("next_sentence", "least", "most"), [("nsp", 0.5, 0.65), ("sop", 0.5, 0.65), ("none", 0, 0)])
+def test_pairs_with_and_without_labels(split: Split, next_sentence: str, least: float, most: float) -> None:
+    """Either way they have two segments."""
+    sampler = make_sampler(split, next_sentence=next_sentence)
+    size = sampler.epoch_length
+    for batch in (sampler.take(np.arange(size)), sampler.in_order(0, size)):
+        types = np.split(batch.token_type_ids, np.cumsum(batch.sequence_lengths)[:-1])
+        assert all(set(of_pair.tolist()) == {0, 1} for of_pair in types)
+        assert list(batch.loss_counts) == (["mlm"] if next_sentence == "none" else ["mlm", "nsp"])
+        labels = batch.next_sentence_labels
+        assert (labels is None) == (next_sentence == "none")
+        if labels is not None:
+            assert sampler.random_next_share(size) == pytest.approx(labels.mean())
+            assert least <= labels.mean() < most

@@ -14,6 +14,7 @@ from bertkit.data import segments
 from bertkit.data.config import SegmentsConfig
 from bertkit.data.keyed_random import Stream, bits, uniform
 from bertkit.data.segments import Examples, concatenate, document_pairs, examples_of_epoch, full_sentence_blocks
+from bertkit.errors import InputError
 
 Lengths = list[list[int]]  # of the sentences of each document
 
@@ -23,10 +24,11 @@ def offsets(lengths: Lengths) -> tuple[np.ndarray, np.ndarray]:
     return sentences, np.cumsum([0, *map(len, lengths)])
 
 
-def pairs_of(lengths: Lengths, max_seq_length: int, short: float = 0.0, seed: int = 0, epoch: int = 0, chosen=None):
+def pairs_of(lengths: Lengths, max_seq_length: int, short=0.0, seed=0, epoch=0, chosen=None, objective="nsp"):
     sentences, documents = offsets(lengths)
     chosen = np.arange(len(lengths)) if chosen is None else np.array(chosen)
-    return document_pairs(sentences, documents, chosen, SegmentsConfig("pairs", max_seq_length, short), seed, epoch)
+    config = SegmentsConfig("pairs", max_seq_length, short, objective)
+    return document_pairs(sentences, documents, chosen, config, seed, epoch)
 
 
 def as_rows(examples: Examples) -> list[tuple[int, int, int, int, int]]:
@@ -38,8 +40,10 @@ def as_rows(examples: Examples) -> list[tuple[int, int, int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def reference_pairs(lengths: Lengths, index: int, max_seq_length: int, short: float, seed: int, epoch: int):
-    """The original's algorithm, token by token, with one keyed draw at a time."""
+def reference_pairs(
+    lengths: Lengths, index: int, max_seq_length: int, short: float, seed: int, epoch=0, objective="nsp"
+):
+    """The originals' algorithm, token by token, with one keyed draw at a time: BERT's, ALBERT's, or neither's label."""
     token, text = 0, []  # text: documents of sentences of tokens, each token its position
     for document in lengths:
         text.append([])
@@ -70,8 +74,8 @@ def reference_pairs(lengths: Lengths, index: int, max_seq_length: int, short: fl
             a_end = 1 if len(chunk) == 1 else randint(1, len(chunk) - 1, Stream.SPLIT_POINT, turn)
             a = [t for sentence in chunk[:a_end] for t in sentence]
             b: list[int] = []
-            is_random = len(chunk) == 1 or draw(Stream.IS_RANDOM_NEXT, turn) < 0.5
-            if is_random:
+            label = 1
+            if len(chunk) == 1 or (objective == "nsp" and draw(Stream.IS_RANDOM_NEXT, turn) < 0.5):
                 other = index
                 if len(text) > 1:
                     other = [n for n in range(len(text)) if n != index][
@@ -84,7 +88,9 @@ def reference_pairs(lengths: Lengths, index: int, max_seq_length: int, short: fl
                         break
                 i -= len(chunk) - a_end
             else:
-                b = [t for sentence in chunk[a_end:] for t in sentence]
+                b, label = [t for sentence in chunk[a_end:] for t in sentence], 0
+                if objective == "sop" and draw(Stream.IS_SWAPPED, turn) < 0.5:
+                    a, b, label = b, a, 1
             tosses: Counter[Stream] = Counter()
             while len(a) + len(b) > max_num_tokens:
                 longer, stream = (a, Stream.TRUNCATE_A) if len(a) > len(b) else (b, Stream.TRUNCATE_B)
@@ -92,35 +98,39 @@ def reference_pairs(lengths: Lengths, index: int, max_seq_length: int, short: fl
                 tosses[stream] += 1
             assert a
             assert b
-            rows.append((a[0], len(a), b[0], len(b), int(is_random)))
+            rows.append((a[0], len(a), b[0], len(b), label))
             chunk, chunk_tokens, turn = [], 0, turn + 1
         i += 1
     return rows
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 23), min_size=1, max_size=12), min_size=1, max_size=5),
     max_seq_length=st.integers(8, 41),
     short=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     seed=st.integers(0, 2**31),
     epoch=st.integers(0, 5),
+    objective=st.sampled_from(["nsp", "sop", "none"]),
 )
-def test_pairs_equal_the_reference(lengths: Lengths, max_seq_length: int, short: float, seed: int, epoch: int) -> None:
+def test_pairs_equal_the_reference(
+    lengths: Lengths, max_seq_length: int, short: float, seed: int, epoch: int, objective: str
+) -> None:
     expected = [
         row
         for index in range(len(lengths))
-        for row in reference_pairs(lengths, index, max_seq_length, short, seed, epoch)
+        for row in reference_pairs(lengths, index, max_seq_length, short, seed, epoch, objective)
     ]
-    assert as_rows(pairs_of(lengths, max_seq_length, short, seed, epoch)) == expected
+    assert as_rows(pairs_of(lengths, max_seq_length, short, seed, epoch, objective=objective)) == expected
 
 
 @pytest.mark.parametrize("lengths", [[[1]], [[300]], [[300], [1]], [[1] * 50], [[200, 1, 200, 1], [150, 150]]])
 def test_odd_documents_equal_the_reference(lengths: Lengths) -> None:
     """One token, one sentence, sentences longer than a pair (more than 64 tokens cut), a single document."""
-    for seed in range(7):
-        expected = [row for n in range(len(lengths)) for row in reference_pairs(lengths, n, 19, 0.5, seed, 0)]
-        assert as_rows(pairs_of(lengths, 19, 0.5, seed)) == expected
+    for seed, objective in itertools.product(range(4), ("nsp", "sop", "none")):
+        given = (19, 0.5, seed, 0)
+        expected = [row for n in range(len(lengths)) for row in reference_pairs(lengths, n, *given, objective)]
+        assert as_rows(pairs_of(lengths, *given, objective=objective)) == expected
 
 
 def test_pairs_of_letters_by_hand() -> None:
@@ -140,6 +150,33 @@ def test_pairs_of_letters_by_hand() -> None:
     }  # fmt: skip
     first = seen["ab", "cdef", 0] + seen["abcd", "ef", 0]
     assert 160 < first < 240
+
+
+IN_ORDER = {("ab", "cdef", 0), ("abcd", "ef", 0)}  # the whole document is a chunk, split after ab or after cd
+SWAPPED = {("cdef", "ab", 1), ("ef", "abcd", 1)}
+
+
+@pytest.mark.parametrize(("objective", "possible"), [("sop", IN_ORDER | SWAPPED), ("none", IN_ORDER)])
+def test_pairs_in_order_and_swapped_by_hand(objective: str, possible: set[tuple[str, str, int]]) -> None:
+    """Ab cd ef and, in another document, xyz, a sentence alone, whose B is then random, with label 1."""
+    seen = Counter()
+    for seed in range(400):
+        rows = as_rows(pairs_of([[2, 2, 2], [3]], 9, seed=seed, objective=objective))
+        texts = [("abcdefxyz"[a : a + a_length], "abcdefxyz"[b : b + b_length]) for a, a_length, b, b_length, _ in rows]
+        assert len(rows) == 2
+        seen[*texts[0], rows[0][4]] += 1
+        assert texts[1] in {("xyz", "abc"), ("xyz", "bcd"), ("xyz", "cde"), ("xyz", "def"), ("xyz", "ef")}
+        assert rows[1][4] == 1
+    assert set(seen) == possible
+    expected = 400 / len(possible)
+    assert all(abs(count - expected) < 5 * np.sqrt(expected) for count in seen.values())
+
+
+def test_a_swapped_pair_is_cut_after_it_is_swapped() -> None:
+    """Of 9 + 9 tokens 15 fit: the pair's second side, whichever text it is, loses two, the first one."""
+    rows = [row for seed in range(40) for row in as_rows(pairs_of([[9, 9]], 18, seed=seed, objective="sop"))]
+    assert {(row[1], row[3]) for row in rows} == {(8, 7)}
+    assert {row[4] for row in rows} == {0, 1}
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +207,38 @@ def test_statistics_and_polarity(corpus: Lengths) -> None:
     assert num_joined > 500
     # half of the chunks, and every chunk of one sentence
     assert 0.5 <= num_random / len(rows) < 0.65
+
+
+def test_half_of_the_pairs_are_swapped(corpus: Lengths) -> None:
+    sentences, documents = offsets(corpus)
+    document_of_token = np.repeat(np.arange(len(corpus)), np.diff(sentences[documents]))
+    num_swapped = num_pairs = 0
+    for epoch in range(4):
+        rows = as_rows(pairs_of(corpus, 128, short=0.1, epoch=epoch, objective="sop"))
+        for a, _, b, _, label in rows:
+            if document_of_token[a] == document_of_token[b]:
+                assert label == (b < a)
+                num_swapped, num_pairs = num_swapped + label, num_pairs + 1
+            else:
+                assert label == 1  # a sentence alone
+    assert num_pairs > 15_000
+    assert abs(num_swapped / num_pairs - 0.5) < 0.01
+
+
+def test_every_sentence_is_read_once_where_nothing_is_put_back() -> None:
+    lengths = [[5, 7, 3, 4, 6, 2], [4, 4, 9, 1, 2, 8]]
+    for objective in ("sop", "none"):
+        rows = as_rows(pairs_of(lengths, 41, objective=objective))
+        tokens = [t for a, a_length, b, b_length, _ in rows for t in (*range(a, a + a_length), *range(b, b + b_length))]
+        assert sorted(tokens) == list(range(55))
+
+
+@pytest.mark.parametrize("next_sentence", ["nsp", "sop"])
+def test_blocks_have_no_next_sentence(next_sentence: str) -> None:
+    with pytest.raises(
+        InputError, match=f"segments.next_sentence={next_sentence}: segments=full_sentences has no pairs"
+    ):
+        SegmentsConfig("full_sentences", 64, 0.0, next_sentence)
 
 
 def test_random_b_comes_from_every_other_document_alike() -> None:
@@ -203,7 +272,7 @@ def test_chunks_of_documents_do_not_matter(corpus: Lengths, monkeypatch: pytest.
     one_by_one = [row for n in range(67) for row in as_rows(pairs_of(lengths, 64, 0.1, seed=3, epoch=2, chosen=[n]))]
     assert whole == one_by_one
     monkeypatch.setattr(segments, "DOCUMENTS_AT_ONCE", 10)
-    parts = list(examples_of_epoch(*offsets(lengths), SegmentsConfig("pairs", 64, 0.1), 3, 2))
+    parts = list(examples_of_epoch(*offsets(lengths), SegmentsConfig("pairs", 64, 0.1, "nsp"), 3, 2))
     assert len(parts) == 7
     assert as_rows(concatenate(parts)) == whole
 

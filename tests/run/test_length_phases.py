@@ -86,7 +86,7 @@ def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_pa
     masking = MaskingConfig(0.15, False, 0.8, 0.1)
     longest = []
     for phase, length, size in zip(both.all, (24, 56), (5, 3), strict=True):
-        segments = SegmentsConfig("pairs", length, 0.1)
+        segments = SegmentsConfig("pairs", length, 0.1, "nsp")
         alone = Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
         for step in range(phase.first_step, phase.last_step):
             ranges = [(first, min(first + size, 12)) for first in range(0, 12, size)]

@@ -126,6 +126,7 @@ def test_stored_instances_are_measured_as_they_are(
     [
         (["segments.max_seq_length=32"], "(segments.max_seq_length=32 here, 40 there)"),
         (["masking=bert"], "(masking.whole_word=False here, True there)"),
+        (["masking=ngram"], "(masking.max_ngram=3 here, 1 there)"),
         (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
          "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
         (["split=held_out"], "holds fixed instances of all its documents; leave split out"),

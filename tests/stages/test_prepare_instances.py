@@ -86,6 +86,7 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.Ca
     assert dataset.splits["train"].num_documents == 31
     made = dataset.manifest["instances"]
     assert (made["seed"], made["segments"]["dupe_factor"], made["masking"]["whole_word"]) == (12345, 2, False)
+    assert "max_ngram" not in made["masking"]  # so that a dataset is what it was before there were n-grams
     assert len([name for name in dataset.manifest["files"] if name.startswith("instances/")]) == 7
     assert not [finding for finding in dataset.manifest["findings"] if finding["name"] == "nothing held out"]
     capsys.readouterr()

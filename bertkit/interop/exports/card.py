@@ -189,6 +189,7 @@ class _Batch:
 class _Segments:
     kind: str
     max_seq_length: int
+    next_sentence: str | None = None  # earlier versions did not say it
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def pretraining_facts(
     """
     base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
-    length = settings["segments"]["max_seq_length"]
+    length, objective = settings["segments"]["max_seq_length"], settings["segments"].get("next_sentence")
     shown = {
         "text": corpus,
         "started from": start,
@@ -258,6 +259,7 @@ def pretraining_facts(
         "global batch": f"{settings['batch']['sequences']} sequences of at most {length} tokens",
         "final phase": settings["final_phase"] if settings["final_phase"]["max_seq_length"] else None,
         "examples": settings["segments"]["kind"],
+        "next sentence": "sop: label 1 means that A and B are swapped" if objective == "sop" else objective,
         **{name: settings[name] for name in ("masking", "optimizer", "schedule", "precision", "seed")},
     }
     measured = tuple(name for name in results if name.endswith(("_loss", "_accuracy")))

@@ -1,0 +1,207 @@
+"""n-grams, sentence order and pairs without a label, by the commands: trained, resumed, measured, continued."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertkit.cli import run
+from bertkit.config import build
+from bertkit.errors import InputError
+from bertkit.files import sha256_file
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.log import read_metrics
+
+SMALL = [
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "model.max_position_embeddings=48",
+    "segments.max_seq_length=24", "batch.sequences=8", "batch.micro_sequences=2", "log.every_steps=1", "steps=4",
+    "checkpoint.every_steps=1", "checkpoint.keep_last=4", "reproducibility=strict", "schedule.warmup_steps=0",
+]  # fmt: skip
+ALBERT = ["masking=ngram", "next_sentence=sop"]
+
+
+def command(data: Path, output: Path, *more: str) -> list[str]:
+    return ["pretrain", f"data_dir={data}", f"output_dir={output}", *SMALL, *more]
+
+
+def weights(run_dir: Path) -> str:
+    return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+def scores(run_dir: Path) -> dict[str, float]:
+    found: dict[str, Any] = json.loads((run_dir / "eval.json").read_text())
+    return {name: value for name, value in found.items() if name.startswith(("mlm_", "nsp_"))}
+
+
+def measured(capsys: pytest.CaptureFixture[str], model: Path, data: Path, *more: str) -> tuple[dict[str, float], str]:
+    """What evaluate gives, and what it says."""
+    capsys.readouterr()
+    assert run(["evaluate", f"model_dir={model}", f"data_dir={data}", "segments.max_seq_length=24", *more]) == 0
+    said = capsys.readouterr()
+    return {name: value for name, value in json.loads(said.out).items() if name != "split"}, said.err
+
+
+@pytest.fixture(scope="module")
+def albert(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with n-grams and sentence order, of one process; never changed."""
+    run_dir = tmp_path_factory.mktemp("albert") / "run"
+    assert run(command(prepared_dir, run_dir, *ALBERT)) == 0
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def unlabelled(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on pairs without next sentence prediction; never changed."""
+    run_dir = tmp_path_factory.mktemp("unlabelled") / "run"
+    assert run(command(prepared_dir, run_dir, "next_sentence=none")) == 0
+    return run_dir
+
+
+def test_sentence_order_has_the_head_and_the_names_of_next_sentence_prediction(
+    prepared_dir: Path, albert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((albert / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert all("nsp_loss" in row for row in read_metrics(albert / "metrics.jsonl"))
+    settings = yaml.safe_load((albert / "config.yaml").read_text())
+    assert (settings["segments"]["next_sentence"], settings["masking"]["max_ngram"]) == ("sop", 3)
+    assert "sop: label 1 means that A and B are swapped" in (albert / "model" / "README.md").read_text()
+    # the same seed begins with the same weights; what is hidden and what follows A differ
+    assert run(command(prepared_dir, tmp_path / "bert", "steps=1")) == 0
+    first, other = (read_metrics(run_dir / "metrics.jsonl")[0] for run_dir in (albert, tmp_path / "bert"))
+    assert first["mlm_loss"] != other["mlm_loss"]
+    assert first["nsp_loss"] != other["nsp_loss"]
+
+
+def test_evaluate_draws_pairs_as_the_run_did(
+    prepared_dir: Path, albert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that the label that is measured is the one that was learned; the command line may ask for another."""
+    found, said = measured(capsys, albert, prepared_dir, "masking=ngram")
+    assert found == pytest.approx(scores(albert), rel=1e-5)
+    assert f"next_sentence=sop, as in the run of {albert}\n" in said
+    checkpoint, _ = measured(capsys, all_checkpoints(albert)[0], prepared_dir, "masking=ngram", "next_sentence=sop")
+    assert checkpoint == found
+    nsp, said = measured(capsys, albert, prepared_dir, "masking=ngram", "next_sentence=nsp")
+    assert nsp["nsp_loss"] != found["nsp_loss"]
+    assert "next_sentence" not in said
+    # a directory that is no run says nothing of what its head was trained for
+    shutil.copytree(albert / "model", albert.parent / "elsewhere")
+    assert measured(capsys, albert.parent / "elsewhere", prepared_dir, "masking=ngram", "split=held_out")[0] == nsp
+
+
+def test_the_health_line_is_of_sentence_order(
+    prepared_dir: Path, albert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What guessing reaches is counted among the labels of sop."""
+    shutil.copytree(albert, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    capsys.readouterr()
+    assert run(command(prepared_dir, tmp_path / "run", *ALBERT)) == 0
+    (line,) = {line for line in capsys.readouterr().out.splitlines() if "guessing" in line}
+    assert f"NSP accuracy {scores(albert)['nsp_accuracy']:.3f}, guessing 0." in line
+
+
+def test_resumed_bit_for_bit(prepared_dir: Path, albert: Path, tmp_path: Path) -> None:
+    shutil.copytree(albert, tmp_path / "run")
+    (tmp_path / "run" / "eval.json").unlink()
+    for gone in (tmp_path / "run" / "model", *all_checkpoints(tmp_path / "run")[:2]):
+        shutil.rmtree(gone)
+    shutil.rmtree(tmp_path / "run" / "cache", ignore_errors=True)
+    assert run(command(prepared_dir, tmp_path / "run", *ALBERT)) == 0
+    assert weights(tmp_path / "run") == weights(albert)
+    rows = [
+        [{**row, "tokens_per_second": 0} for row in read_metrics(path / "metrics.jsonl")]
+        for path in (albert, tmp_path / "run")
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_two_processes_against_one(prepared_dir: Path, albert: Path, tmp_path: Path, torchrun: list[str]) -> None:
+    done = subprocess.run(
+        [*torchrun, *command(prepared_dir, tmp_path / "run", *ALBERT)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert weights(tmp_path / "run") == weights(albert)
+
+
+def test_pairs_without_a_label_train_a_masked_lm_alone(
+    prepared_dir: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((unlabelled / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+    assert not any(name.startswith("nsp") for row in read_metrics(unlabelled / "metrics.jsonl") for name in row)
+    found, said = measured(capsys, unlabelled, prepared_dir)
+    assert set(found) == {"mlm_loss", "mlm_accuracy"}
+    assert found == pytest.approx(scores(unlabelled), rel=1e-5)
+    assert "next_sentence=none, as in the run" in said
+    others, _ = measured(
+        capsys, unlabelled, prepared_dir, "next_sentence=nsp"
+    )  # other pairs, and no head to tell of them
+    assert set(others) == set(found)
+    assert others["mlm_loss"] != found["mlm_loss"]
+
+
+def test_continued_with_another_objective(
+    prepared_dir: Path, albert: Path, unlabelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A head that is not there is made, one that is not needed left out; two lengths have the objective of the run."""
+    more = ["final_phase.max_seq_length=40", "final_phase.share=0.5"]
+    assert run(command(prepared_dir, tmp_path / "sop", f"model_dir={unlabelled}", *ALBERT, *more)) == 0
+    assert set(scores(tmp_path / "sop")) == {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
+    assert run(command(prepared_dir, tmp_path / "none", f"model_dir={albert}", "next_sentence=none", *more)) == 0
+    assert set(scores(tmp_path / "none")) == {"mlm_loss", "mlm_accuracy"}
+    moments = [f"model_dir={albert}", "init_moments=true"]
+    assert run(command(prepared_dir, tmp_path / "other", *moments, "next_sentence=none")) == 2
+    assert "holds moments of other parameters than this run's" in capsys.readouterr().err
+
+
+def test_a_run_keeps_its_objective(
+    prepared_dir: Path, albert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allow = "resume.allow=[segments,masking]"
+    assert run(command(prepared_dir, albert, "masking=ngram", allow)) == 2
+    said = capsys.readouterr().err
+    assert "segments.next_sentence: 'sop' there, 'nsp' here" in said
+    assert "segments.next_sentence had its effect when the run began" in said
+    assert run(command(prepared_dir, albert, "next_sentence=sop")) == 2
+    assert "masking.max_ngram: 3 there, 1 here" in capsys.readouterr().err
+
+
+def test_a_run_from_before_there_were_objectives(
+    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on as it was, and is no run with another objective."""
+    run_dir = tmp_path / "run"
+    assert run(command(prepared_dir, run_dir, "steps=2")) == 0
+    manifest = json.loads((run_dir / "manifest.json").read_text())
+    del manifest["identity"]["segments"]["next_sentence"], manifest["identity"]["masking"]["max_ngram"]
+    (run_dir / "manifest.json").write_text(json.dumps(manifest))
+    capsys.readouterr()
+    assert run(command(prepared_dir, run_dir, "steps=2")) == 0
+    assert capsys.readouterr().out.startswith("done already")
+    assert run(command(prepared_dir, run_dir, "steps=2", *ALBERT)) == 2
+    said = capsys.readouterr().err
+    assert all(text in said for text in ("next_sentence: 'nsp' there, 'sop' here", "max_ngram: 1 there, 3 here"))
+    assert run(command(prepared_dir, run_dir, "steps=3")) == 0
+    assert "steps: 2 up to step 2, 3 from here on" in capsys.readouterr().out
+    assert measured(capsys, run_dir, prepared_dir)[0] == pytest.approx(scores(run_dir), rel=1e-5)
+
+
+@pytest.mark.parametrize(("next_sentence", "refused"), [("sop", True), ("none", False)])
+def test_a_blind_cls_matters_to_a_next_sentence_head_alone(next_sentence: str, refused: bool) -> None:
+    given = ["data_dir=x", "output_dir=y", "attention.pattern=causal", f"next_sentence={next_sentence}"]
+    if refused:
+        with pytest.raises(InputError, match="the head next_sentence would see nothing else"):
+            build(PretrainSettings, compose("pretrain", given))
+        return
+    settings = build(PretrainSettings, compose("pretrain", given))
+    assert (settings.segments.has_pairs, settings.segments.predicts_next) == (True, False)
