@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import yaml
 
+from bertkit.bench.attention import compare_attention
 from bertkit.bench.bertkit_way import fast_ways
 from bertkit.bench.rounds import measure
 from bertkit.bench.scaling import compare_memory, compare_scaling
@@ -50,6 +51,7 @@ def run(settings: BenchSettings) -> None:
     if settings.output is not None:
         check_output(settings.output, settings.overwrite)
     others = {"startup": compare_startup, "memory": compare_memory, "scaling": compare_scaling}
+    others["attention"] = compare_attention
     found = others.get(settings.what, compare)(settings)
     for number, table in enumerate(found.tables):
         say(*[""] * bool(number), *([table.title, ""] if table.title else []), *table.markdown().split("\n"))

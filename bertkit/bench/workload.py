@@ -171,7 +171,7 @@ def _new_model(
     largest += [("num_texts", settings.num_texts)] if what == "embed" else []
     for name, count in largest:
         check_size(config, count, settings.max_seq_length, device, name)
-    _write_model(BertWithHeads(config, heads, with_pooler=what != "embed"), dataset.tokenizer, model_dir)
+    write_new_model(config, heads, dataset.tokenizer, model_dir, with_pooler=what != "embed")
     return config
 
 
@@ -185,8 +185,11 @@ def _prepared_text(settings: BenchSettings, scratch: Path) -> Path:
     return scratch / "data"
 
 
-def _write_model(model: BertWithHeads, tokenizer: Tokenizer, target: Path) -> None:
+def write_new_model(
+    config: BertConfig, heads: tuple[str, ...], tokenizer: Tokenizer, target: Path, with_pooler: bool = False
+) -> None:
     """Write a new model, and the tokenizer of the text with as many words as the model has."""
+    model = BertWithHeads(config, heads, with_pooler)
     fillers = [f"[unused{number}]" for number in range(tokenizer.vocab_size, model.config.vocab_size)]
     vocab = {token: number for number, token in enumerate([*tokenizer.vocab, *fillers])}
     tokenizer = Tokenizer(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules)

@@ -13,7 +13,9 @@ from bertkit.model.config import BertShape
 class BenchSettings:
     """`bertkit bench`."""
 
-    what: Literal["pretrain", "finetune", "predict", "embed", "prepare", "batches", "startup", "memory", "scaling"]
+    what: Literal[
+        "pretrain", "finetune", "predict", "embed", "prepare", "batches", "startup", "memory", "scaling", "attention"
+    ]
     model: BertShape
     data_dir: str | None
     model_dir: str | None
@@ -31,6 +33,7 @@ class BenchSettings:
     tricks: bool
     batch_sizes: tuple[int, ...]
     lengths: tuple[int, ...]
+    options: tuple[str, ...]
     corpus_megabytes: tuple[int, ...]
     memory_gigabytes: float | None
     output: str | None
@@ -51,6 +54,8 @@ class BenchSettings:
             problems.append(f"lengths={list(self.lengths)}: expected 4 tokens or more, for [CLS] and [SEP] and text")
         if self.memory_gigabytes is not None and not self.memory_gigabytes > 0:
             problems.append(f"memory_gigabytes={self.memory_gigabytes}: expected a positive number")
+        if not self.options or len(set(self.options)) != len(self.options):
+            problems.append(f"options={list(self.options)}: expected one or more, each once")
         if self.tricks and self.what not in ("pretrain", "finetune", "predict", "embed"):
             problems.append(f"tricks=true: has no effect with what={self.what}; leave it out")
         has_no_model = self.what in ("prepare", "batches", "startup")

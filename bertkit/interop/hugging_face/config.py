@@ -38,7 +38,7 @@ SHAPE = (
 )  # fmt: skip
 _DEFAULTS = {"hidden_act": "gelu", "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
 _HONOURED = {
-    "position_embedding_type": "absolute", "add_cross_attention": False, "is_encoder_decoder": False,
+    "add_cross_attention": False, "is_encoder_decoder": False,
     "tie_word_embeddings": True, "pruned_heads": {}, "quantization_config": None,
 }  # fmt: skip
 
@@ -134,8 +134,16 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     if content.get("model_type") == OWN_TYPE:
         groups = {name: {**known, **_group(content.get(name), name)} for name, known in groups.items()}
         shape["pooling"] = content.get("pooling", "first")
-    elif content.get("is_decoder"):
-        groups["attention"]["pattern"] = "causal"
+    else:
+        groups["attention"] |= {"pattern": "causal"} if content.get("is_decoder") else {}
+        kind = content.get("position_embedding_type") or "absolute"
+        if kind == "relative_key" and isinstance(shape["max_position_embeddings"], int):  # of transformers 4
+            farthest = shape["max_position_embeddings"] - 1
+            groups["attention"] |= {"positions": "relative", "max_distance": farthest, "relative_to": ["keys"]}
+        elif kind != "absolute":
+            problems.append(
+                f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only"
+            )
     try:
         if problems:
             raise InputError(*problems)

@@ -30,6 +30,7 @@ _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+_DISTANCES, _PLACES = ".attention.self.distance_embedding.weight", "bert.embeddings.position_embeddings.weight"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 
@@ -148,6 +149,11 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
         else:
             renamed[full] = tensor
+    for name in [name for name in renamed if name.endswith(_DISTANCES)]:  # by i - j, where Shaw et al. 2018 have j - i
+        layer = name.removesuffix(_DISTANCES).rpartition(".")[2]
+        renamed[f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"] = renamed.pop(name).flip(0)
+        if renamed.pop(_PLACES, None) is not None:
+            skipped[_PLACES] = "not used with relative positions"
     for tied, original in _TIES.items():
         if tied in renamed:
             tensor = renamed.pop(tied)
