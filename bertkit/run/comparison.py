@@ -29,7 +29,7 @@ CHANGES = {
     "starting_weights": "start",
     "init_moments": "start",
     "reinit_layers": "start",
-    "model": "start",
+    **dict.fromkeys(("model", "attention", "norm", "pooling"), "start"),
     "optimizer": "optimizer",
     "schedule": "optimizer",
     "steps": "optimizer",
@@ -150,6 +150,19 @@ def read_run(path: Path) -> RunRecord | None:
     }
     result = read_json(path / RESULT) if is_finished else newest
     return RunRecord(str(path), read_settings(path), facts, rows, result, is_finished)
+
+
+def by_seed(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Put runs together that differ in their seed alone."""
+    groups: list[list[RunRecord]] = []
+    for record in records:
+        alike = (group for group in groups if not differing([group[0], record]).keys() - {"seed"})
+        group = next(alike, None)
+        if group is None:
+            groups.append([record])
+        else:
+            group.append(record)
+    return groups
 
 
 def _short(hashes: Any) -> str | None:

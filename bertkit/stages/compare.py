@@ -1,4 +1,7 @@
-"""Stage: several runs -> a table and a page of their scores, curves and settings; of two, where they diverge and why."""
+"""Stage: several runs -> a table and a page of their scores, curves and settings; of two, where they diverge and why.
+
+Where several settings come with several seeds each, the seeds of a setting make one row: mean and standard deviation.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import InputError, say
-from bertkit.run.comparison import MEANING, Parting, RunRecord, differing, part, read_run
+from bertkit.run.comparison import MEANING, Parting, RunRecord, by_seed, differing, part, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
 from bertkit.view.compare import comparison_page, scores_table, settings_table
@@ -41,15 +44,24 @@ def run(settings: CompareSettings) -> None:
             "pretraining or fine-tuning"
         )
     records = _named(records)
-    scores = scores_table([(record.name, _standing(record), scores_of(record)) for record in records])
-    names = [record.name for record in records]
-    rows = {key: [_shown(value) for value in values] for key, values in differing(records).items()}
+    groups = by_seed(records)
+    if sum(len(group) > 1 for group in groups) < 2:  # else several seeds of several settings
+        groups = [[record] for record in records]
+    names = [_name_of(group) for group in groups]
+    measured = [
+        (name, _standing(group[0]), [scores_of(record) for record in group])
+        for name, group in zip(names, groups, strict=True)
+    ]
+    scores = scores_table(measured)
+    firsts = [group[0] for group in groups]
+    rows = {key: [_shown(value) for value in values] for key, values in differing(firsts).items()}
     lines = _told(names, part(*records)) if len(records) == 2 else []
     table = settings_table(names, rows)
     say(*scores.markdown().split("\n"), "")
     say(*(table.markdown().split("\n") if rows else ["no settings differ"]))
     say("", *lines)
-    page = comparison_page([(record.name, record.rows) for record in records], lines, [scores, table])
+    curves = [(name, [record.rows for record in group]) for name, group in zip(names, groups, strict=True)]
+    page = comparison_page(curves, lines, [scores, table])
     write_output(settings.output, page)
     say(f"page: {settings.output}")
 
@@ -62,6 +74,15 @@ def _named(records: Sequence[RunRecord]) -> list[RunRecord]:
         dataclasses.replace(record, name=str(path.relative_to(above)))
         for record, path in zip(records, paths, strict=True)
     ]
+
+
+def _name_of(group: Sequence[RunRecord]) -> str:
+    """Call a run by its name, several seeds by what their names share."""
+    if len(group) == 1:
+        return group[0].name
+    shared = os.path.commonprefix([record.name for record in group]).rstrip("0123456789").rstrip("/_-. ")
+    shared = shared.removesuffix("seed").rstrip("/_-. ")
+    return f"{shared or group[0].name}, {len(group)} seeds"
 
 
 def _standing(record: RunRecord) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,14 +17,22 @@ from bertkit.view.review import named, number
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
 
-def scores_table(runs: Sequence[tuple[str, str, Mapping[str, float]]]) -> Table:
-    """Put the scores of runs into a table: each run's name, its steps and its scores by name."""
-    columns = list(dict.fromkeys(name for _, _, scores in runs for name in scores))
+def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]]) -> Table:
+    """Put the scores of runs into a table: a name, its steps, and the scores by name of each of its seeds."""
+    columns = list(dict.fromkeys(name for _, _, seeds in runs for scores in seeds for name in scores))
     rows = [
-        (name, steps, *(number(scores[column]) if column in scores else "-" for column in columns))
-        for name, steps, scores in runs
+        (name, steps, *(_cell([scores[column] for scores in seeds if column in scores]) for column in columns))
+        for name, steps, seeds in runs
     ]
     return Table("Scores", ("run", "steps", *map(named, columns)), rows)
+
+
+def _cell(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return number(values[0])
+    return f"{number(statistics.fmean(values))} ± {number(statistics.stdev(values))}"
 
 
 def settings_table(names: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
@@ -30,20 +40,27 @@ def settings_table(names: Sequence[str], rows: Mapping[str, Sequence[str]]) -> T
     return Table("What differs", ("setting", *names), [(key, *values) for key, values in rows.items()])
 
 
-def comparison_page(runs: Sequence[tuple[str, Rows]], lines: Sequence[str], tables: Sequence[Table]) -> str:
+def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[str], tables: Sequence[Table]) -> str:
     """Write the page: what was found in `lines`, the tables, and a chart for each value that is logged."""
     names = ", ".join(name for name, _ in runs)
     charts = []
-    is_pretraining = any("mlm_loss" in row for _, rows in runs for row in rows)
+    is_pretraining = any("mlm_loss" in row for _, seeds in runs for rows in seeds for row in rows)
     for curves in CHARTS if is_pretraining else TASK_CHARTS:
         for key, label in curves.series:
-            overlaid = [
-                (name, [(row["step"], row[key]) for row in rows if key in row and math.isfinite(row[key])])
-                for name, rows in runs
-            ]
+            overlaid = [(name, _mean_curve(seeds, key)) for name, seeds in runs]
             title = curves.title if len(curves.series) == 1 else f"{curves.title}, {label}"
             charts.append(LineChart(title, overlaid, x_name="step", y_name=curves.unit).svg())
     told = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     written = "".join(table.html() for table in tables if table.rows)
     body = f'{told}{written}<h2>Curves</h2><div class="charts">{"".join(charts)}</div>'
     return page("compare", f"{len(runs)} runs: {names}", body)
+
+
+def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:
+    """Give a value at each step, the mean of the seeds that have it there."""
+    at_step: dict[float, list[float]] = defaultdict(list)
+    for rows in seeds:
+        for row in rows:
+            if key in row and math.isfinite(row[key]):
+                at_step[row["step"]].append(row[key])
+    return [(step, statistics.fmean(values)) for step, values in sorted(at_step.items())]

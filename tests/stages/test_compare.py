@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shutil
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +104,22 @@ def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: p
         shutil.copy(first / name, tmp_path / "unfinished")
     text = said(capsys, tmp_path, f"runs=[{first},{tmp_path / 'unfinished'}]")
     assert "/unfinished | 3, not finished | " in text
+
+
+def test_seeds_of_several_settings_are_summed_up(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [(), ("masking.probability=0.3",)]
+    runs = [make(*more, *seed) for more in settings for seed in ((), ("seed=1",))]
+    losses = [json.loads((each / "eval.json").read_text())["mlm_loss"] for each in runs]
+    text = said(capsys, tmp_path, *runs)
+    rows = [line for line in text.splitlines() if ", 2 seeds | 3 | " in line]
+    for row, pair in zip(rows, (losses[:2], losses[2:]), strict=True):
+        assert f"{statistics.fmean(pair):.4g} ± {statistics.stdev(pair):.4f}" in row
+    assert "| masking.probability | 0.15 | 0.3 |" in text
+    assert "| seed |" not in text
+    page = Page((tmp_path / "page.html").read_text())
+    assert page.tags.count("polyline") == 2 * page.tags.count("svg") > 12
 
 
 def test_too_few_runs(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

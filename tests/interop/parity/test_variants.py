@@ -17,9 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertkit.errors import InputError
-from bertkit.interop.hugging_face.names import HUGGING_FACE, from_hugging_face, to_hugging_face, translate
+from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_directory
-from bertkit.interop.parity.comparison import certify
 from bertkit.model import patterns
 from bertkit.model.bert import init_weights
 from bertkit.model.config import AttentionConfig, BertConfig
