@@ -80,8 +80,10 @@ def _name_of(group: Sequence[RunRecord]) -> str:
     """Call a run by its name, several seeds by what their names share."""
     if len(group) == 1:
         return group[0].name
-    shared = os.path.commonprefix([record.name for record in group]).rstrip("0123456789").rstrip("/_-. ")
-    shared = shared.removesuffix("seed").rstrip("/_-. ")
+    shared = group[0].name
+    while not all(record.name.startswith(shared) for record in group):
+        shared = shared[:-1]
+    shared = shared.rstrip("/_-. 0123456789").removesuffix("seed").rstrip("/_-. ")
     return f"{shared or group[0].name}, {len(group)} seeds"
 
 
