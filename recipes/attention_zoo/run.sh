@@ -1,35 +1,27 @@
 #!/usr/bin/env bash
-# Every attention and norm in the same BERT: install, prepare, pretrain each with several seeds, compare.
-# CORPUS= your text, SEEDS= such as "0 1 2", RUN_DIR= where the results go; paths are seen from the root of the repository,
-# further settings go to every pretrain. Run again, it resumes.
+# Every attention and norm in the same BERT: install, prepare, pretrain each with several seeds, compare them on a page.
+# CORPUS= your text, SEEDS= such as "0 1 2", STEPS= of each run, RUN_DIR= where the results go; paths are seen from the root
+# of the repository, further settings go to every pretrain. Run again, it resumes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
 run=${RUN_DIR:-runs/attention_zoo}
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
 options=(
-  norm=post norm=pre norm.kind=rms
-  attention.score={dot,general,additive,location}
+  norm=post norm=pre norm.kind=rms attention.score={dot,general,additive,location}
   attention.positions={sinusoidal,relative,rotary,alibi,none}
   attention.pattern=causal "attention.pattern=window attention.window=8"
   "attention.pattern=bigbird attention.block_size=8 attention.random_blocks=1"
   "attention.pattern=linformer attention.compressed_size=16"
 )
-
 bash docker/install.sh .venv
 bertkit=.venv/bin/bertkit
-
 echo "== prepare: text -> tokenizer and token shards"
-$bertkit prepare corpus.path="$CORPUS" tokenizer.vocab_size=1000 output_dir="$run/data"
-for seed in ${SEEDS:-0 1 2}; do
-  for option in "${options[@]}"; do
-    name=${option%% *}
-    echo "== pretrain: $option, seed $seed"
-    $bertkit pretrain data_dir="$run/data" model=mini segments=full_sentences segments.max_seq_length=64 steps=300 \
-      batch.sequences=8 optimizer.peak_learning_rate=1e-3 schedule.warmup_steps=30 evaluation.max_sequences=512 \
-      model.hidden_dropout_prob=0 model.attention_probs_dropout_prob=0 $option seed="$seed" \
-      output_dir="$run/${name//=/-}/seed_$seed" "$@"
-  done
-done
+$bertkit prepare corpus.path="$CORPUS" tokenizer.vocab_size="${VOCAB_SIZE:-1000}" output_dir="$run/data"
+for seed in ${SEEDS:-0 1 2}; do for option in "${options[@]}"; do
+  name=${option%% *} && echo "== pretrain: $option, seed $seed"
+  $bertkit pretrain experiment=attention_zoo steps="${STEPS:-4000}" data_dir="$run/data" $option seed="$seed" \
+    output_dir="$run/${name//=/-}/seed_$seed" "$@"
+done; done
 echo "== compare: a table and a page"
 $bertkit compare "$run"/*-*/seed_* output="$run/zoo.html" overwrite=true
