@@ -230,6 +230,7 @@ PARITY = "*/parity.json"
 RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "quickstart": ((), FEWER_STEPS, 3, PARITY),
     "pretrain_base": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
+    "attention_zoo": (("SEEDS", "CORPUS"), [*TINY, "model=tiny"], 17, "zoo.html"),
     "pretrain_large_lamb": (("CORPUS",), [*TINY, "model=tiny"], 4, PARITY),
     "multi_host": (("CORPUS",), [*TINY, "model=tiny", "schedule.warmup_steps=2"], 3, PARITY),
     "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3, PARITY),
@@ -262,7 +263,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tokenizer = train_wordpiece(lambda: (s for d in documents for s in d), 131, lowercase=True, min_frequency=2)
     config = dataclasses.replace(small_config(tokenizer.vocab_size), max_position_embeddings=128)
     export_model(BertWithHeads(config), tokenizer, model)
-    return {"CORPUS": str(corpus), "MODEL_DIR": str(model), "DATA_DIR": str(write_tasks(folder / "tasks"))}
+    return {
+        "SEEDS": "1",
+        "CORPUS": str(corpus),
+        "MODEL_DIR": str(model),
+        "DATA_DIR": str(write_tasks(folder / "tasks")),
+    }
 
 
 def write_tasks(folder: Path) -> Path:

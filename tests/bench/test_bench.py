@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Page, minilm_dir
+from conftest import Page, minilm_dir, small_config
 
 from bertkit.bench import bertkit_way, hugging_face
+from bertkit.bench.attention import config_with
 from bertkit.bench.rounds import check_same, held, measure, one_round, started
 from bertkit.bench.run import systems_of
 from bertkit.bench.scaling import curves_of, exponent, plan
@@ -225,6 +226,37 @@ def test_the_sizes_of_scaling(prepared_dir: Path, tmp_path: Path) -> None:
     assert words[0] < words[1] < words[2]
     config = json.loads((by_length[0][0].model_dir / "config.json").read_text())
     assert config["max_position_embeddings"] == 700
+
+
+def test_options_of_attention_are_read() -> None:
+    config = config_with("attention.pattern=window attention.window=7 norm.kind=rms", small_config())
+    assert (config.attention.pattern, config.attention.window, config.norm.kind) == ("window", 7, "rms")
+    with pytest.raises(InputError, match="unknown key .attention.windw. in .attention.windw=7.; did you mean"):
+        config_with("attention.windw=7", small_config())
+    with pytest.raises(InputError, match="pattern='wide': expected full or causal"):
+        config_with("attention.pattern=wide", small_config())
+
+
+@pytest.mark.slow
+def test_attentions_grow_as_they_should(prepared_dir: Path, tmp_path: Path) -> None:
+    """`pytest -m slow tests/bench/test_bench.py -k attentions`: some two minutes."""
+    output = tmp_path / "attention.json"
+    arguments = [
+        "model=tiny",
+        "vocab_size=300",
+        "lengths=[512,2048,4096]",
+        "rounds=2",
+        "device=cpu",
+        f"output={output}",
+    ]
+    assert run(["bench", "what=attention", f"data_dir={prepared_dir}", *arguments]) == 0
+    full, window, bigbird, linformer = json.loads(output.read_text())["results"]
+    assert full["seconds_exponent"] > 1.2
+    assert full["megabytes_exponent"] > 1.2
+    for sparse in (window, bigbird, linformer):
+        assert sparse["seconds_exponent"] < 1.15, sparse["option"]
+        assert sparse["megabytes_exponent"] < 1.15, sparse["option"]
+        assert sparse["points"][-1]["seconds"] < full["points"][-1]["seconds"]
 
 
 @pytest.mark.slow
