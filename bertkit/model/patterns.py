@@ -132,7 +132,7 @@ def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Blocks]:
     else:
         inner = bigbird_blocks(num_blocks, config.random_blocks, config.random_seed, layer)[1:-1]
         is_seen, order = inner.sort(dim=1, descending=True, stable=True)
-        most = int(inner.sum(1).max())
+        most = min(num_blocks, 5 + config.random_blocks)  # the first, the last, itself and two neighbours
         every = torch.arange(num_blocks)[None]
         keys = [every, torch.where(is_seen, order, -1)[:, :most], every]
     firsts = [0, 1, num_blocks - 1]
