@@ -67,7 +67,7 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
     seen[[0, -1]] = True
     seen[:, [0, -1]] = True
     key = (seed * 1_000_003 + layer) * 1_000_003 + num_blocks
-    generator = torch.Generator("cpu").manual_seed(key % 2**63)  # torch takes no more bits
+    generator = torch.Generator("cpu").manual_seed(key % 4_294_967_291)  # a prime, as torch looks at 32 bits only
     drawn = torch.rand(num_blocks, num_blocks, generator=generator, device="cpu").to(seen.device)
     order = drawn.masked_fill(seen, 2).argsort(1)
     return seen.scatter(1, order[:, :num_random], True)
