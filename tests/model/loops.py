@@ -7,6 +7,7 @@ a difference (Squire and Trapp 1998). So a softmax subtracts no maximum.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,7 +34,9 @@ def norm(w: Weights, name: str, x: Numbers, config: BertConfig) -> Numbers:
     if config.norm.kind == "rms":
         return x / np.sqrt((x * x).mean() + config.layer_norm_eps) * w[f"{name}.weight"]
     centred = x - x.mean()
-    return centred / np.sqrt((centred * centred).mean() + config.layer_norm_eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return (
+        centred / np.sqrt((centred * centred).mean() + config.layer_norm_eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+    )
 
 
 def sinusoid(place: int, size: int) -> Numbers:
@@ -42,6 +45,7 @@ def sinusoid(place: int, size: int) -> Numbers:
     return np.array([f(wave) for wave in waves for f in (np.sin, np.cos)], complex)
 
 
+@functools.cache
 def rotation(place: int, size: int) -> Numbers:
     """Su et al. 2021, equation 15: a matrix with the 2 x 2 rotations by m theta_i on its diagonal."""
     matrix = np.zeros((size, size), complex)
@@ -51,6 +55,7 @@ def rotation(place: int, size: int) -> Numbers:
     return matrix
 
 
+@functools.cache
 def slopes(num_heads: int) -> list[float]:
     """Press et al. 2022, `get_slopes` of their code, with its recursion."""
     power = 1
@@ -98,8 +103,8 @@ def head(
                 of_key = of_key + w[f"{name}.relative.key.weight"][row]  # their equation 4
             if attention.positions == "relative" and "values" in attention.relative_to:
                 of_value = of_value + w[f"{name}.relative.value.weight"][row]  # their equation 3
-            if attention.score == "general":  # q^T W
-                q = np.array([sum(q[r] * w[f"{name}.score.matrix.weight"][r, c] for r in range(size)) for c in range(size)])
+            if attention.score == "general":
+                q = q @ w[f"{name}.score.matrix.weight"]  # q^T W
             if attention.positions == "rotary":
                 q, of_key = rotation(i, size) @ q, rotation(j, size) @ of_key
             match attention.score:

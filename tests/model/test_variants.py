@@ -173,3 +173,289 @@ def test_outputs_and_gradients_are_those_of_loops(name: str) -> None:
 def test_the_gradient_of_each_parameter_is_that_of_loops(name: str) -> None:
     for parameter, _ in Bert(CASES[name]).named_parameters():
         beside_the_loops(CASES[name], parameter)
+
+
+# identities
+
+
+def test_a_bigbird_whose_blocks_see_each_other_is_full_attention() -> None:
+    full = model_of(config_of()).state_dict()
+    for covering in ({"random_blocks": 7}, {"block_size": 14}, {"block_size": 41}):
+        same(outputs(config_of(pattern="bigbird", **covering), full), outputs(config_of(), full))
+    other = outputs(config_of(pattern="bigbird"), full)
+    assert not torch.allclose(other, outputs(config_of(), full), atol=1e-3)
+
+
+def test_a_window_as_wide_as_the_text_is_full_attention() -> None:
+    full = model_of(config_of()).state_dict()
+    for width in (40, 41, 1000):
+        same(outputs(config_of(pattern="window", window=width), full), outputs(config_of(), full))
+    narrower = outputs(config_of(pattern="window", window=39), full)  # it parts the first from the last
+    assert not torch.allclose(narrower, outputs(config_of(), full), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("shared", ["none", "heads", "key_value", "layers"])
+def test_a_linformer_that_compresses_nothing_is_full_attention(shared: Any) -> None:
+    config = config_of(pattern="linformer", compressed_size=41, compression_shared=shared)
+    weights = model_of(config).state_dict()
+    for name, matrix in weights.items():
+        if "compression" in name:
+            matrix.copy_(torch.eye(41, dtype=torch.float64).repeat(len(matrix) // 41, 1))
+    assert (
+        sum("compression" in name for name in weights) == {"none": 4, "heads": 4, "key_value": 2, "layers": 2}[shared]
+    )
+    same(outputs(config, weights, [41, 41]), outputs(config_of(), weights, [41, 41]))
+
+
+@pytest.mark.parametrize("pattern", ["full", "window", "bigbird"])
+def test_scores_that_come_to_the_same(pattern: str) -> None:
+    usual = config_of(pattern=pattern)
+    weights = model_of(usual).state_dict()
+    expected, size = outputs(usual, weights), 4
+    general = model_of(config_of(score="general", pattern=pattern)).state_dict() | weights
+    smaller = dict(weights)
+    for name in general:
+        if name.endswith("score.matrix.weight"):
+            general[name] = torch.eye(size, dtype=torch.float64) / size**0.5
+        if ".query." in name:
+            smaller[name] = weights[name] / size**0.5
+    same(outputs(config_of(score="general", pattern=pattern), general), expected)
+    same(outputs(config_of(score="dot", pattern=pattern), smaller), expected)
+    assert not torch.allclose(outputs(config_of(score="dot", pattern=pattern), weights), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("pattern", ["full", "causal", "window", "bigbird"])
+def test_relative_positions_without_any_are_none(pattern: str) -> None:
+    config = config_of(positions="relative", max_distance=0, pattern=pattern, pooling="mean")
+    weights = model_of(config).state_dict()
+    for name, table in weights.items():
+        if ".relative." in name:
+            assert table.shape == (1, 4)
+            table.zero_()
+    same(outputs(config, weights), outputs(config_of(positions="none", pattern=pattern, pooling="mean"), weights))
+
+
+def test_products_of_positions_depend_on_their_distance_alone() -> None:
+    places = torch.arange(83)
+    like = torch.zeros((), dtype=torch.float64)
+    waves = sinusoidal(places, 26, like)
+    query, key = torch.randn(2, 26, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    turned = [rotate(vector.expand(83, 1, 26), places)[:, 0] for vector in (query, key)]
+    for products, at_once in ((waves @ waves.T, 13), (turned[0] @ turned[1].T, float(query @ key))):
+        for distance in range(-82, 83):
+            diagonal = products.diagonal(distance)
+            same(diagonal, diagonal[:1].expand_as(diagonal), 1e-11)
+        assert float(products[0, 0]) == pytest.approx(at_once, abs=1e-12)
+        assert products[0].std() > 0.1
+    same(turned[0].norm(dim=1), query.norm().expand(83))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_gradient_comes_from_later_tokens_to_a_causal_one(kept: bool) -> None:
+    model = model_of(config_of(pattern="causal", pooling="mean"))
+    _, _, layout = batch([23, 23, 7])
+    hidden = torch.randn(53, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    output = model.encoder(hidden, layout, kept=[] if kept else None)[-1]
+    for row, last in ((4, 4), (22, 22), (23 + 11, 11), (46 + 2, 2)):
+        (gradient,) = torch.autograd.grad(output[row].sum(), hidden, retain_graph=True)
+        seen = gradient.abs().sum(1) > 0
+        expected = (torch.arange(53) <= row) & (torch.arange(53) >= row - last)
+        assert torch.equal(seen, expected)
+
+
+# patterns
+
+
+def seen_by_rule(config: AttentionConfig, length: int, layer: int) -> Tensor:
+    rows = loops.sees(config_of(**vars(config)), layer, length)
+    return torch.tensor([[j in seen for j in range(length)] for seen in map(set, rows)])
+
+
+def computed(config: AttentionConfig, length: int, layer: int) -> Tensor:
+    """Say how often each pair of tokens is computed by the blocks of a plan: (T, T)."""
+    counts = torch.zeros(length + 64, length + 64, dtype=torch.int64)
+    for blocks in plan(config, length, layer):
+        rows = blocks.first * blocks.size + torch.arange(len(blocks.keys) * blocks.size).view(-1, blocks.size, 1)
+        columns = blocks.places[:, None]
+        assert torch.equal(blocks.distances, columns - rows)
+        pairs = torch.broadcast_tensors(rows, columns)
+        counts.index_put_(pairs, blocks.allowed.long(), accumulate=True)
+        assert blocks.allowed.any(-1).all()  # else a softmax is not a number
+    return counts[:length, :length]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_what_is_computed_is_what_is_allowed(size: int) -> None:
+    plans = 0
+    for length in (1, 2, 3, 4, 5, 6, 11, 16, 20, 21, 31, 48, 49, 53):
+        settings = [{"pattern": "window", "window": size}]
+        settings += [
+            {"pattern": "bigbird", "block_size": size, "random_blocks": random, "random_seed": random}
+            for random in (0, 1, 3)
+        ]
+        for each in settings:
+            config = AttentionConfig(**each)  # type: ignore[arg-type]
+            for layer in (0, 2) if each.get("random_blocks") else (0,):
+                expected = allowed(config, length, layer)
+                assert torch.equal(computed(config, length, layer), expected.long()), (each, length, layer)
+                if length < 32:
+                    assert torch.equal(expected, seen_by_rule(config, length, layer))
+                plans += 1
+    assert plans == 14 * 6
+    assert torch.equal(allowed(AttentionConfig(pattern="causal"), 31), torch.ones(31, 31).tril().bool())
+
+
+@pytest.mark.parametrize("pattern", ["window", "bigbird"])
+def test_what_is_computed_grows_with_the_length(pattern: Any) -> None:
+    config = AttentionConfig(pattern=pattern, window=16, block_size=16, random_blocks=2)
+    pairs = [sum(blocks.allowed.numel() for blocks in plan(config, 16 * blocks)) / blocks for blocks in (64, 128)]
+    assert pairs[1] == pytest.approx(pairs[0], rel=0.02)
+
+
+def test_random_blocks_are_drawn_from_seed_layer_and_number_alone() -> None:
+    state = torch.get_rng_state()
+    fixed = {n: bigbird_blocks(n, 0) for n in range(1, 24)}
+    seen = set()
+    for blocks, random, seed, layer in itertools.product(
+        (1, 2, 4, 5, 6, 7, 11, 23), (0, 1, 3, 5), (0, 1, 2**64), (0, 3)
+    ):
+        drawn = bigbird_blocks(blocks, random, seed, layer)
+        torch.manual_seed(seed % 7)
+        assert torch.equal(drawn, bigbird_blocks(blocks, random, seed, layer))
+        near = torch.ones(blocks, blocks).tril(1).triu(-1).bool()
+        near[[0, -1]], near[:, [0, -1]] = True, True
+        assert torch.equal(fixed[blocks], near)
+        assert bool((drawn | ~near).all())
+        assert torch.equal(drawn.sum(1), (near.sum(1) + random).clamp(max=blocks))
+        if blocks == 23 and random:
+            seen.add((random, drawn.numpy().tobytes()))
+    torch.set_rng_state(state)
+    assert len(seen) == 3 * 3 * 2
+    bigbird_blocks(23, 3)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# what goes with what
+
+SHORT = (5, 23, 23, 2)
+
+
+def refused(score: str, positions: str, pattern: str) -> bool:
+    if positions in ("relative", "rotary") and score in ("additive", "location"):
+        return True
+    return pattern == "linformer" and (score == "location" or positions in ("relative", "rotary", "alibi"))
+
+
+def test_the_table_of_what_goes_with_what() -> None:
+    """Every combination of score, positions and pattern: 34 are refused, all others train, beside any neighbours."""
+    num_refused = num_run = 0
+    ids, types, layout = batch(SHORT)
+    for score, positions, pattern in itertools.product(*OPTIONS.values()):
+        named = {"score": score, "positions": positions, "pattern": pattern}
+        if refused(score, positions, pattern):
+            num_refused += 1
+            with pytest.raises(InputError) as error:
+                AttentionConfig(**named)
+            for line in str(error.value).split("\n"):
+                assert line.count("attention.") == 2
+                assert sum(f"attention.{slot}={option}" in line for slot, option in named.items()) == 2
+                assert line.endswith("; change one of them")
+            continue
+        num_run += 1
+        config = config_of(layers=1, pooling="mean" if pattern == "causal" else "first", **named)
+        model = BertWithHeads(config).double().eval()
+        fill(model)
+        output = model(ids, types, layout)
+        sum(logits.square().sum() for logits in output.logits.values()).backward()  # type: ignore[union-attr]
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, (named, name)
+            assert parameter.grad.isfinite().all(), (named, name)
+            assert parameter.grad.any() or name.endswith("key.bias"), (named, name)
+        with torch.no_grad():
+            for number, (own_ids, own_types) in enumerate(zip(ids.split(SHORT), types.split(SHORT), strict=True)):
+                if SHORT[number] != SHORT[number - 1]:
+                    alone = model(own_ids, own_types, Layout.from_lengths(torch.tensor([SHORT[number]])))
+                    same(alone.last_hidden_state, output.last_hidden_state.split(SHORT)[number])
+                    same(alone.pooled_output[0], output.pooled_output[number])
+            check_kept_weights(model, output.last_hidden_state)
+    assert (num_refused, num_run) == (34, 116)
+
+
+def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
+    """Weights add up to 1, are 0 where nobody may look, and give the same output."""
+    ids, types, layout = batch(SHORT)
+    if model.config.attention.pattern == "linformer":
+        with pytest.raises(ValueError, match="linformer has no weights between tokens"):
+            model(ids, types, layout, output_attentions=True)
+        return
+    kept = model(ids, types, layout, output_attentions=True)
+    same(kept.last_hidden_state, hidden)
+    assert len(kept.attentions) == 1
+    weights = kept.attentions[0]
+    assert weights.shape == (4, 3, 23, 23)
+    for each, length in zip(weights, SHORT, strict=True):
+        same(each.sum(-1)[:, :length], torch.ones(3, length, dtype=torch.float64))
+        is_seen = torch.zeros(23, 23, dtype=torch.bool)
+        is_seen[:length, :length] = seen_by_rule(model.config.attention, length, 0)
+        assert torch.equal(each > 0, is_seen.expand(3, 23, 23))
+
+
+@pytest.mark.parametrize("name", ["bert", "causal", "window", "bigbird", "linformer_none", "everything"])
+def test_another_sequence_changes_nothing(name: str) -> None:
+    """Not one bit, where the runs stay as they are; neither does what stands before it and after it."""
+    config = CASES[name]
+    model, (ids, types, layout) = model_of(config), batch()
+    other = ids.clone()
+    other[5:28] = (ids[5:28] + 1) % 19  # the first of the two with 23 tokens
+    first, second = (model(each, types, layout)[0][-1].split(LENGTHS) for each in (ids, other))
+    assert [torch.equal(*pair) for pair in zip(first, second, strict=True)] == [True, False, True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["attention.positions=sinusoidal", "model.hidden_size=27", "model.num_attention_heads=3"],
+         "model.hidden_size=27: attention.positions=sinusoidal needs an even number"),
+        (["attention.positions=rotary", "model.hidden_size=26", "model.num_attention_heads=2"],
+         "model.hidden_size / model.num_attention_heads=13: attention.positions=rotary needs an even number"),
+        (["attention.pattern=causal"], "pooling=first with attention.pattern=causal: [CLS] sees only itself"),
+        (["attention.score=location", "attention.positions=rotary"],
+         "attention.positions=rotary with attention.score=location: a location score looks at no key"),
+        (["attention.relative_to=[]", "attention.positions=relative"], "attention.relative_to=[]: expected keys, values or both"),
+        (["attention.window=0", "attention.pattern=window"], "attention.window=0: expected at least 1"),
+        (["attention.max_distance=-1", "attention.positions=relative"], "attention.max_distance=-1: expected at least 0"),
+        *(
+            ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
+            for name, value, needs in (
+                ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative"),
+                ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window"),
+                ("block_size", 7, "pattern=bigbird"), ("random_blocks", 7, "pattern=bigbird"),
+                ("random_seed", 7, "pattern=bigbird"), ("compressed_size", 7, "pattern=linformer"),
+                ("compression_shared", "none", "pattern=linformer"),
+            )
+        ),
+        (["attention.pattern=windo"], "attention.pattern"),
+        (["attention.score=scaled"], "attention.score"),
+        (["attention.widow=7"], "unknown key 'attention.widow'; did you mean 'window'?"),
+        (["norm.kind=rmsnorm"], "norm.kind"),
+        (["norm=before"], "norm"),
+        (["pooling=cls"], "pooling"),
+    ],
+)  # fmt: skip
+def test_what_has_no_meaning_is_refused_in_one_line(
+    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pretrain", "data_dir=x", "output_dir=y", *more]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
+    assert said in line
+
+
+def test_a_causal_model_has_no_head_on_its_first_token() -> None:
+    config = config_of(pattern="causal")
+    BertWithHeads(config, ("masked_lm",), with_pooler=False)
+    BertWithHeads(config, ("token",), with_pooler=False)
+    for head in ("next_sentence", "sequence", "choice"):
+        with pytest.raises(InputError, match=f"the head {head} would see nothing else; pretrain with pooling=mean"):
+            BertWithHeads(config, (head,))
