@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -224,7 +225,9 @@ def test_fine_tuned_and_used(name: str, finished: Callable[[str], Finished], tmp
     predicted = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     measured = [json.loads(line) for line in (output / "predictions.jsonl").read_text().splitlines()]
     assert len(predicted) == len(measured) == 8
-    print(predicted[0], measured[0])
+    for ours, theirs in zip(predicted, measured, strict=True):
+        assert ours["label"] == theirs["label"]
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-6)
     texts = ["kan lon ten", "mir", "kan lon ten mir rur kan lon kan ten mir rur kan"]
     embed = bertkit.load_embedder(start, device="cpu")
     vectors = embed(texts)
@@ -232,7 +235,7 @@ def test_fine_tuned_and_used(name: str, finished: Callable[[str], Finished], tmp
     np.testing.assert_allclose(vectors[1], embed([texts[1]])[0], rtol=0, atol=1e-6)
 
 
-# planned and compiled
+# planned
 
 PLANNED: dict[str, dict[str, Any]] = {
     "window": {"attention": AttentionConfig(pattern="window", window=16)},
@@ -245,9 +248,17 @@ PLANNED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLANNED)
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
-def test_planned_is_what_autograd_keeps(name: str, precision: str) -> None:
+BY_DEFAULT = [("fp32", name) for name in ("window", "linformer", "bigbird")]
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [
+        pytest.param(*pair, marks=[] if pair in BY_DEFAULT else pytest.mark.slow)
+        for pair in itertools.product(("fp32", "bf16"), PLANNED)
+    ],
+)
+def test_planned_is_what_autograd_keeps(precision: str, name: str) -> None:
     model = BertWithHeads(config_of(0.1, **PLANNED[name])).train()
     model.use(FastWays.of(WITHOUT_SLACK))
     step = TrainingStep(model=model, max_seq_length=LENGTH, precision=precision)
