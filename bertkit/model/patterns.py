@@ -145,7 +145,6 @@ def _blocks(size: int, length: int, first: int, keys: Tensor, window: int) -> Bl
     rows = _places(torch.arange(first, first + len(keys))[:, None], size)[..., None]  # (n, b, 1)
     columns = _places(keys, size)[:, None]  # (n, 1, C)
     is_allowed = (columns >= 0) & (columns < length) & ((columns - rows).abs() <= window)
-    is_allowed = is_allowed | (rows >= length)  # padding, whose softmax must be a number
     return Blocks(size, first, keys.clamp(0, -(-length // size) - 1), is_allowed)
 
 
