@@ -390,14 +390,22 @@ def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
         return
     kept = model(ids, types, layout, output_attentions=True)
     same(kept.last_hidden_state, hidden)
-    assert len(kept.attentions) == 1
-    weights = kept.attentions[0]
-    assert weights.shape == (4, 3, 23, 23)
-    for each, length in zip(weights, SHORT, strict=True):
-        same(each.sum(-1)[:, :length], torch.ones(3, length, dtype=torch.float64))
-        is_seen = torch.zeros(23, 23, dtype=torch.bool)
-        is_seen[:length, :length] = seen_by_rule(model.config.attention, length, 0)
-        assert torch.equal(each > 0, is_seen.expand(3, 23, 23))
+    assert len(kept.attentions) == model.config.num_hidden_layers
+    for layer, weights in enumerate(kept.attentions):
+        assert weights.shape == (4, 3, 23, 23)
+        for each, length in zip(weights, SHORT, strict=True):
+            same(each.sum(-1)[:, :length], torch.ones(3, length, dtype=torch.float64))
+            is_seen = torch.zeros(23, 23, dtype=torch.bool)
+            is_seen[:length, :length] = seen_by_rule(model.config.attention, length, layer)
+            assert torch.equal(each > 0, is_seen.expand(3, 23, 23))
+
+
+def test_kept_weights_are_those_of_their_layer() -> None:
+    model = BertWithHeads(config_of(pattern="bigbird")).double().eval()
+    fill(model)
+    ids, types, layout = batch(SHORT)
+    check_kept_weights(model, model(ids, types, layout).last_hidden_state)
+    assert not torch.equal(*(seen_by_rule(model.config.attention, 23, layer) for layer in (0, 1)))
 
 
 @pytest.mark.parametrize("name", ["bert", "causal", "window", "bigbird", "linformer_none", "everything"])
