@@ -75,7 +75,7 @@ def sees(config: BertConfig, layer: int, length: int) -> Iterator[list[int]]:
             yield list(range(i + 1))
         elif pattern == "window":
             yield [j for j in range(length) if i - config.attention.window <= j <= i + config.attention.window]
-        elif pattern == "bigbird":
+        elif pattern == "bigbird" and blocks > 5 + 2 * config.attention.random_blocks:
             a, ends = i // size, (0, blocks - 1)
             seen = {b for b in range(blocks) if a in ends or b in ends or b in (a - 1, a, a + 1) or drawn[a][b]}
             yield [j for j in range(length) if j // size in seen]

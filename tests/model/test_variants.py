@@ -25,9 +25,9 @@ from bertkit.model.layout import Layout
 from bertkit.model.patterns import allowed, bigbird_blocks, plan
 from bertkit.model.positions import rotate, sinusoidal
 
-LENGTHS = (5, 13, 13, 41, 1, 2)  # two run together; the longest has as many as there are positions, and eleven blocks
+LENGTHS = (5, 13, 13, 41, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
 OPTIONS = {slot: get_args(get_type_hints(AttentionConfig)[slot]) for slot in ("score", "positions", "pattern")}
-SMALL = {"window": 4, "block_size": 4, "random_blocks": 1, "compressed_size": 7, "max_distance": 3, "additive_size": 11}
+SMALL = {"window": 4, "block_size": 3, "random_blocks": 1, "compressed_size": 7, "max_distance": 3, "additive_size": 11}
 GRADIENT_STEP = 1e-30
 
 
@@ -180,7 +180,7 @@ def test_the_gradient_of_each_parameter_is_that_of_loops(name: str) -> None:
 
 def test_a_bigbird_whose_blocks_see_each_other_is_full_attention() -> None:
     full = model_of(config_of()).state_dict()
-    for covering in ({"random_blocks": 7}, {"block_size": 14}, {"block_size": 41}):
+    for covering in ({"random_blocks": 5}, {"block_size": 14}, {"block_size": 41}):
         same(outputs(config_of(pattern="bigbird", **covering), full), outputs(config_of(), full))
     other = outputs(config_of(pattern="bigbird"), full)
     assert not torch.allclose(other, outputs(config_of(), full), atol=1e-3)
