@@ -19,10 +19,18 @@ from bertkit.model.patterns import Compression, compressions_of
 from bertkit.model.positions import sinusoidal
 
 
+class RMSNorm(nn.RMSNorm):
+    """torch's, in the type of its weights: of narrower inputs torch computes it slowly, and warns."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, D) -> (n, D)."""
+        return super().forward(inputs.to(self.weight.dtype))
+
+
 def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
     """Make a LayerNorm, or what divides by the root mean square alone (Zhang and Sennrich 2019, equation 4)."""
     if config.norm.kind == "rms":
-        return nn.RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
+        return RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
 

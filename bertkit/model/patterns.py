@@ -66,7 +66,8 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
     seen = (numbers - numbers[:, None]).abs() <= 1
     seen[[0, -1]] = True
     seen[:, [0, -1]] = True
-    generator = torch.Generator("cpu").manual_seed((seed * 1_000_003 + layer) * 1_000_003 + num_blocks)
+    key = (seed * 1_000_003 + layer) * 1_000_003 + num_blocks
+    generator = torch.Generator("cpu").manual_seed(key % 4_294_967_291)  # a prime, as torch looks at 32 bits only
     drawn = torch.rand(num_blocks, num_blocks, generator=generator, device="cpu").to(seen.device)
     order = drawn.masked_fill(seen, 2).argsort(1)
     return seen.scatter(1, order[:, :num_random], True)
@@ -131,7 +132,7 @@ def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Blocks]:
     else:
         inner = bigbird_blocks(num_blocks, config.random_blocks, config.random_seed, layer)[1:-1]
         is_seen, order = inner.sort(dim=1, descending=True, stable=True)
-        most = int(inner.sum(1).max())
+        most = min(num_blocks, 5 + config.random_blocks)  # the first, the last, itself and two neighbours
         every = torch.arange(num_blocks)[None]
         keys = [every, torch.where(is_seen, order, -1)[:, :most], every]
     firsts = [0, 1, num_blocks - 1]
@@ -144,7 +145,6 @@ def _blocks(size: int, length: int, first: int, keys: Tensor, window: int) -> Bl
     rows = _places(torch.arange(first, first + len(keys))[:, None], size)[..., None]  # (n, b, 1)
     columns = _places(keys, size)[:, None]  # (n, 1, C)
     is_allowed = (columns >= 0) & (columns < length) & ((columns - rows).abs() <= window)
-    is_allowed = is_allowed | (rows >= length)  # padding, whose softmax must be a number
     return Blocks(size, first, keys.clamp(0, -(-length // size) - 1), is_allowed)
 
 

@@ -103,7 +103,7 @@ class Slots(nn.Module):
 
     def _plan(self, layout: Layout, length: int) -> list[Blocks]:
         """Give the blocks of a sequence, made once for a batch."""
-        key = length, self.layer if self.config.pattern == "bigbird" else 0
+        key = self.config, length, self.layer if self.config.pattern == "bigbird" else 0
         if key not in layout.plans:
             with layout.bounds.device:
                 layout.plans[key] = plan(self.config, length, self.layer)

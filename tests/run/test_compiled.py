@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from conftest import LAYERS, small_model
 from torch._dynamo.utils import counters
 
 from bertkit.batch import PretrainBatch
+from bertkit.model.config import AttentionConfig, NormConfig
 from bertkit.run import compiled
 from bertkit.run.depth import freeze_below
 from bertkit.run.objective import pretraining_losses
@@ -38,9 +40,11 @@ def batch_of(step: int) -> PretrainBatch:
     return PretrainBatch(ids, types, lengths, masked, ids[masked], rng.integers(2, size=len(lengths)))
 
 
-def train(is_compiled: bool, backend: str = "aot_eager", frozen_depth: int = 0, dropout: float = 0.0) -> list[float]:
+def train(
+    is_compiled: bool, backend: str = "aot_eager", frozen_depth: int = 0, dropout: float = 0.0, **changes: Any
+) -> list[float]:
     """Losses of 20 steps with an evaluation after every fifth; after the first one nothing may be compiled."""
-    model = small_model(dropout=dropout).train()
+    model = small_model(dropout=dropout, **changes).train()
     freeze_below(model, frozen_depth)
     names = list(model.state_dict())
     if is_compiled:
@@ -76,6 +80,39 @@ def test_losses_are_those_of_plain_layers_and_all_layers_share_their_graphs(
     # before attention, after it, and after the projection of its contexts; in training and in evaluation; and where a
     # layer is frozen also of it, and of the one above it, whose input has no gradient
     assert 6 <= counters["stats"]["unique_graphs"] <= most_graphs
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "everything": {
+        "attention": AttentionConfig(score="general", positions="rotary", pattern="window", window=4),
+        "norm": NormConfig(placement="pre", kind="rms"),
+        "pooling": "feed_forward",
+    },
+    "rotary": {"attention": AttentionConfig(positions="rotary")},
+    "relative": {"attention": AttentionConfig(positions="relative", max_distance=5)},
+    "additive": {"attention": AttentionConfig(score="additive")},
+    "causal": {"attention": AttentionConfig(pattern="causal"), "pooling": "mean"},
+    "window": {"attention": AttentionConfig(pattern="window", window=4)},
+    "bigbird": {"attention": AttentionConfig(pattern="bigbird", block_size=4, random_blocks=1)},
+    "linformer": {"attention": AttentionConfig(pattern="linformer", compressed_size=7)},
+    "pre": {"norm": NormConfig(placement="pre")},
+}
+
+
+def check_variant(name: str, backend: str) -> None:
+    changes = {"num_attention_heads": 1, **VARIANTS[name]}  # rotary wants heads of an even size
+    np.testing.assert_allclose(train(True, backend, **changes), train(False, **changes), rtol=0, atol=1e-5)
+    assert 6 <= counters["stats"]["unique_graphs"] <= 8
+
+
+def test_another_attention_is_cut_into_as_few_graphs() -> None:
+    check_variant("everything", "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_other_attentions_give_the_same_losses(name: str) -> None:
+    check_variant(name, "aot_eager")
 
 
 @pytest.mark.slow

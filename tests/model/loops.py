@@ -1,0 +1,187 @@
+"""The encoder written once more, from the papers: one sequence, token by token and head by head, in plain loops of numpy.
+
+Nothing of bertkit computes here; only which random blocks BigBird draws is asked of it, since no paper says. Everything
+holds for complex numbers too: f(x + ih) has the derivative of f in its imaginary part, h times, without any rounding for
+a difference (Squire and Trapp 1998). So a softmax subtracts no maximum.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.model.config import BertConfig
+from bertkit.model.patterns import bigbird_blocks
+
+Numbers = NDArray[np.complex128]
+Weights = dict[str, Numbers]
+
+
+def softmax(scores: Numbers) -> Numbers:
+    powers = np.exp(scores)
+    return powers / powers.sum()
+
+
+def linear(w: Weights, name: str, x: Numbers) -> Numbers:
+    return w[f"{name}.weight"] @ x + w[f"{name}.bias"]
+
+
+def norm(w: Weights, name: str, x: Numbers, config: BertConfig) -> Numbers:
+    """Ba et al. 2016, equation 4; Zhang and Sennrich 2019, equation 4."""
+    if config.norm.kind == "rms":
+        return x / np.sqrt((x * x).mean() + config.layer_norm_eps) * w[f"{name}.weight"]
+    centred = x - x.mean()
+    return (
+        centred / np.sqrt((centred * centred).mean() + config.layer_norm_eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+    )
+
+
+def sinusoid(place: int, size: int) -> Numbers:
+    """Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i + 1) = cos of the same."""
+    waves = [place / 10_000 ** (2 * i / size) for i in range(size // 2)]
+    return np.array([f(wave) for wave in waves for f in (np.sin, np.cos)], complex)
+
+
+@functools.cache
+def rotation(place: int, size: int) -> Numbers:
+    """Su et al. 2021, equation 15: a matrix with the 2 x 2 rotations by m theta_i on its diagonal."""
+    matrix = np.zeros((size, size), complex)
+    for i in range(size // 2):
+        angle = place * 10_000 ** (-2 * i / size)
+        matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    return matrix
+
+
+@functools.cache
+def slopes(num_heads: int) -> list[float]:
+    """Press et al. 2022, `get_slopes` of their code, with its recursion."""
+    power = 1
+    while 2 * power <= num_heads:
+        power *= 2
+    of_power = [2.0 ** (-8.0 / power * (head + 1)) for head in range(power)]
+    return of_power if power == num_heads else of_power + slopes(2 * power)[0::2][: num_heads - power]
+
+
+def sees(config: BertConfig, layer: int, length: int) -> Iterator[list[int]]:
+    """Of each query, the keys that it sees."""
+    pattern, size = config.attention.pattern, config.attention.block_size
+    blocks = -(-length // size)
+    drawn = bigbird_blocks(blocks, config.attention.random_blocks, config.attention.random_seed, layer).tolist()
+    for i in range(length):
+        if pattern == "causal":
+            yield list(range(i + 1))
+        elif pattern == "window":
+            yield [j for j in range(length) if i - config.attention.window <= j <= i + config.attention.window]
+        elif pattern == "bigbird" and blocks > 5 + 2 * config.attention.random_blocks:
+            a, ends = i // size, (0, blocks - 1)
+            seen = {b for b in range(blocks) if a in ends or b in ends or b in (a - 1, a, a + 1) or drawn[a][b]}
+            yield [j for j in range(length) if j // size in seen]
+        else:
+            yield list(range(length))
+
+
+def head(
+    w: Weights, config: BertConfig, layer: int, number: int, query: Numbers, key: Numbers, value: Numbers
+) -> Numbers:
+    """One head: each (T, H) -> (T, H)."""
+    attention, name = config.attention, f"encoder.layers.{layer}.attention.slots"
+    (length, size), k = query.shape, attention.max_distance
+    seen = list(sees(config, layer, length))
+    if attention.pattern == "linformer":
+        key, value = (compressed(w, config, layer, number, which, x) for which, x in (("key", key), ("value", value)))
+        seen = [list(range(attention.compressed_size))] * length
+    context = np.zeros((length, size), complex)
+    for i in range(length):
+        scores, values = [], []
+        for j in seen[i]:
+            q, of_key, of_value = query[i], key[j], value[j]
+            row = min(max(j - i, -k), k) + k  # of the tables of Shaw et al. 2018, section 3.2
+            if attention.positions == "relative" and "keys" in attention.relative_to:
+                of_key = of_key + w[f"{name}.relative.key.weight"][row]  # their equation 4
+            if attention.positions == "relative" and "values" in attention.relative_to:
+                of_value = of_value + w[f"{name}.relative.value.weight"][row]  # their equation 3
+            if attention.score == "general":
+                q = q @ w[f"{name}.score.matrix.weight"]  # q^T W
+            if attention.positions == "rotary":
+                q, of_key = rotation(i, size) @ q, rotation(j, size) @ of_key
+            match attention.score:
+                case "scaled_dot":
+                    score = (q * of_key).sum() / size**0.5
+                case "dot" | "general":
+                    score = (q * of_key).sum()
+                case "additive":
+                    both = w[f"{name}.score.of_query.weight"] @ q + w[f"{name}.score.of_key.weight"] @ of_key
+                    score = (w[f"{name}.score.of_sum.weight"][0] * np.tanh(both)).sum()
+                case "location":
+                    score = (w[f"{name}.score.matrix.weight"][j] * q).sum()
+            if attention.positions == "alibi":
+                score = score - slopes(config.num_attention_heads)[number] * abs(i - j)
+            scores.append(score)
+            values.append(of_value)
+        shares = softmax(np.array(scores))
+        context[i] = sum(share * each for share, each in zip(shares, values, strict=True))
+    return context
+
+
+def compressed(w: Weights, config: BertConfig, layer: int, number: int, which: str, x: Numbers) -> Numbers:
+    """E x or F x, Wang et al. 2020, equation 7 and the three sharings of their section 4: (T, H) -> (K, H)."""
+    shared = config.attention.compression_shared
+    of_layer = 0 if shared == "layers" else layer
+    of_both = "key" if shared in ("key_value", "layers") else which
+    matrix = w[f"encoder.layers.{of_layer}.attention.slots.compression.{of_both}.weight"]  # (K, P), or (N * K, P)
+    size = config.attention.compressed_size
+    first = number * size if shared == "none" else 0
+    return np.array([sum(matrix[first + r, t] * x[t] for t in range(len(x))) for r in range(size)])
+
+
+def multi_head(w: Weights, config: BertConfig, layer: int, x: Numbers) -> Numbers:
+    name, size = f"encoder.layers.{layer}.attention", config.hidden_size // config.num_attention_heads
+    needs_key = config.attention.score != "location"
+    query, key, value = (
+        np.array([linear(w, f"{name}.{which}", token) for token in x])
+        for which in ("query", "key" if needs_key else "query", "value")
+    )
+    parts = [slice(number * size, (number + 1) * size) for number in range(config.num_attention_heads)]
+    heads = [head(w, config, layer, n, query[:, p], key[:, p], value[:, p]) for n, p in enumerate(parts)]
+    return np.array([linear(w, f"{name}.output", token) for token in np.concatenate(heads, 1)])
+
+
+def feed_forward(w: Weights, layer: int, token: Numbers) -> Numbers:
+    name = f"encoder.layers.{layer}.feed_forward"
+    inner = linear(w, f"{name}.intermediate", token)
+    return linear(w, f"{name}.output", inner / (1 + np.exp(-inner)))  # silu
+
+
+def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> tuple[Numbers, Numbers]:
+    """The last hidden state of one sequence, (T, D), and its pooled output, (D,)."""
+    tokens = []
+    for place, (id_, type_) in enumerate(zip(ids, types, strict=True)):
+        token = w["embeddings.token.weight"][id_]
+        if config.attention.positions == "sinusoidal":
+            token = token * config.hidden_size**0.5 + sinusoid(place, config.hidden_size)
+        if config.attention.positions == "learned":
+            token = token + w["embeddings.position.weight"][place]
+        tokens.append(norm(w, "embeddings.norm", token + w["embeddings.segment.weight"][type_], config))
+    x = np.array(tokens)
+    for layer in range(config.num_hidden_layers):
+        first, second = (f"encoder.layers.{layer}.{part}_norm" for part in ("attention", "feed_forward"))
+        if config.norm.placement == "pre":  # Xiong et al. 2020, table 1, right
+            x = x + multi_head(w, config, layer, np.array([norm(w, first, token, config) for token in x]))
+            x = np.array([token + feed_forward(w, layer, norm(w, second, token, config)) for token in x])
+        else:
+            mixed = multi_head(w, config, layer, x)
+            x = np.array([norm(w, first, token + more, config) for token, more in zip(x, mixed, strict=True)])
+            x = np.array([norm(w, second, token + feed_forward(w, layer, token), config) for token in x])
+    if config.norm.placement == "pre":
+        x = np.array([norm(w, "encoder.norm", token, config) for token in x])
+    if config.pooling == "first":
+        pooled = x[0]
+    elif config.pooling == "mean":
+        pooled = sum(x) / len(x)
+    else:  # Raffel and Ellis 2016, equations 2 to 4
+        shares = softmax(np.array([np.tanh(linear(w, "pooler.score", token))[0] for token in x]))
+        pooled = sum(share * token for share, token in zip(shares, x, strict=True))
+    return x, np.tanh(linear(w, "pooler.dense", pooled))

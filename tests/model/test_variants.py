@@ -1,0 +1,469 @@
+"""Every option of attention, norm and pooling beside loops of numpy, and what must hold between them."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import itertools
+import pkgutil
+from collections.abc import Sequence
+from typing import Any, get_args, get_type_hints
+
+import loops
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bertkit.model
+from bertkit.cli import run
+from bertkit.errors import InputError
+from bertkit.model.bert import Bert
+from bertkit.model.config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.heads import BertWithHeads
+from bertkit.model.layout import Layout
+from bertkit.model.patterns import allowed, bigbird_blocks, plan
+from bertkit.model.positions import rotate, sinusoidal
+
+LENGTHS = (5, 13, 13, 41, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
+OPTIONS = {slot: get_args(get_type_hints(AttentionConfig)[slot]) for slot in ("score", "positions", "pattern")}
+SMALL = {"window": 4, "block_size": 3, "random_blocks": 1, "compressed_size": 7, "max_distance": 3, "additive_size": 11}
+GRADIENT_STEP = 1e-30
+
+
+def config_of(norm: NormConfig = NormConfig(), pooling: Any = "first", layers: int = 2, **attention: Any) -> BertConfig:  # noqa: B008
+    return BertConfig(
+        hidden_size=12, num_hidden_layers=layers, num_attention_heads=3, intermediate_size=17, hidden_act="silu",
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=41, type_vocab_size=2,
+        initializer_range=0.2, layer_norm_eps=1e-3, vocab_size=19, attention=AttentionConfig(**{**SMALL, **attention}),
+        norm=norm, pooling=pooling,
+    )  # fmt: skip
+
+
+def fill(model: nn.Module, seed: int = 0) -> None:
+    """Give every parameter values of its own, norms and biases too."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(1 + 0.2 * values if name.endswith("norm.weight") else 0.4 * values)
+
+
+def model_of(config: BertConfig) -> Bert:
+    model = Bert(config).double().eval()
+    fill(model)
+    return model
+
+
+def batch(lengths: Sequence[int] = LENGTHS, vocab_size: int = 19) -> tuple[Tensor, Tensor, Layout]:
+    generator = torch.Generator().manual_seed(1)
+    ids, types = (torch.randint(high, (sum(lengths),), generator=generator) for high in (vocab_size, 2))
+    return ids, types, Layout.from_lengths(torch.tensor(lengths))
+
+
+def outputs(config: BertConfig, weights: dict[str, Tensor] | None = None, lengths: Sequence[int] = LENGTHS) -> Tensor:
+    """What a model gives with the weights of another, where it has such, all in one."""
+    model = model_of(config)
+    if weights is not None:
+        left = model.load_state_dict({k: v for k, v in weights.items() if k in model.state_dict()}, strict=False)
+        assert all(".slots." in name for name in left.missing_keys)
+    hidden, pooled = model(*batch(lengths))
+    assert pooled is not None
+    return torch.cat([hidden[-1], pooled])
+
+
+def same(ours: Tensor, theirs: Tensor, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+
+
+# beside the loops
+
+
+def test_the_examples_of_the_docstrings() -> None:
+    counts = {}
+    for module in pkgutil.iter_modules(bertkit.model.__path__):
+        page = importlib.import_module(f"bertkit.model.{module.name}")
+        counts[module.name] = doctest.testmod(page, extraglobs={"torch": torch})
+    assert all(count.failed == 0 for count in counts.values())
+    with_examples = {name: count.attempted for name, count in counts.items() if count.attempted}
+    assert with_examples == {"bert": 2, "patterns": 4, "positions": 7, "scores": 7}
+
+
+EVERYTHING = config_of(
+    NormConfig(placement="pre", kind="rms"), "feed_forward", score="general", positions="rotary", pattern="window"
+)
+CASES = {
+    "bert": config_of(),
+    "dot": config_of(score="dot"),
+    "general": config_of(score="general"),
+    "additive": config_of(score="additive"),
+    "location": config_of(score="location"),
+    "sinusoidal": config_of(positions="sinusoidal"),
+    "relative": config_of(positions="relative"),
+    "relative_keys": config_of(positions="relative", relative_to=("keys",)),
+    "relative_values": config_of(positions="relative", relative_to=("values",)),
+    "rotary": config_of(positions="rotary"),
+    "alibi": config_of(positions="alibi"),
+    "none": config_of(positions="none"),
+    "causal": config_of(pattern="causal", pooling="mean"),
+    "window": config_of(pattern="window"),
+    "bigbird": config_of(pattern="bigbird"),
+    **{
+        f"linformer_{shared}": config_of(pattern="linformer", compression_shared=shared)
+        for shared in ("none", "heads", "key_value", "layers")
+    },
+    "pre": config_of(NormConfig(placement="pre")),
+    "rms": config_of(NormConfig(kind="rms")),
+    "mean": config_of(pooling="mean"),
+    "feed_forward": config_of(pooling="feed_forward"),
+    "everything": EVERYTHING,
+    "general_relative_bigbird": config_of(score="general", positions="relative", pattern="bigbird"),
+    "additive_alibi_causal": config_of(pooling="mean", score="additive", positions="alibi", pattern="causal"),
+    "location_alibi_window": config_of(score="location", positions="alibi", pattern="window"),
+    "location_bigbird": config_of(score="location", pattern="bigbird"),
+    "dot_relative_window": config_of(score="dot", positions="relative", pattern="window"),
+    "additive_linformer": config_of(score="additive", positions="none", pattern="linformer"),
+}
+
+
+def test_there_is_a_case_of_every_option() -> None:
+    for slot, options in OPTIONS.items():
+        assert {getattr(case.attention, slot) for case in CASES.values()} == set(options)
+    assert {len(options) for options in OPTIONS.values()} == {5, 6}
+    assert {case.pooling for case in CASES.values()} == {"first", "mean", "feed_forward"}
+    assert len({(case.norm.placement, case.norm.kind) for case in CASES.values()}) == 4
+
+
+def beside_the_loops(config: BertConfig, only: str | None = None) -> None:
+    """Compare outputs, and their derivative in a random direction of all weights, or of one of them."""
+    model, rng = model_of(config), np.random.default_rng(2)
+    parameters = dict(model.named_parameters())
+    ids, types, layout = batch()
+    hidden, pooled = model(ids, types, layout)
+    assert pooled is not None
+    of_hidden, of_pooled = rng.normal(size=hidden[-1].shape), rng.normal(size=pooled.shape)
+    loss = (hidden[-1] * torch.tensor(of_hidden)).sum() + (pooled * torch.tensor(of_pooled)).sum()
+    gradients = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+
+    direction = {name: rng.normal(size=weight.shape) for name, weight in parameters.items()}
+    if only is not None:
+        direction = {name: one * (name == only) for name, one in direction.items()}
+    w = {
+        name: weight.detach().numpy() + 1j * GRADIENT_STEP * direction[name] for name, weight in parameters.items()
+    }  # what layers share is there once
+    parts = zip(ids.split(LENGTHS), types.split(LENGTHS), strict=True)
+    found = [loops.encode(w, config, own_ids.tolist(), own_types.tolist()) for own_ids, own_types in parts]
+    their_hidden, their_pooled = np.concatenate([each for each, _ in found]), np.stack([each for _, each in found])
+    np.testing.assert_allclose(hidden[-1].detach().numpy(), their_hidden.real, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(pooled.detach().numpy(), their_pooled.real, rtol=0, atol=1e-10)
+    theirs = ((their_hidden * of_hidden).sum() + (their_pooled * of_pooled).sum()).imag / GRADIENT_STEP
+    products = [gradients[name].numpy() * direction[name] for name in parameters]
+    size = sum(float(np.abs(each).sum()) for each in products)
+    assert size > 0 or only is not None
+    assert sum(float(each.sum()) for each in products) == pytest.approx(theirs, rel=0, abs=1e-10 * max(1.0, size))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_and_gradients_are_those_of_loops(name: str) -> None:
+    beside_the_loops(CASES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_of_each_parameter_is_that_of_loops(name: str) -> None:
+    for parameter, _ in Bert(CASES[name]).named_parameters():
+        beside_the_loops(CASES[name], parameter)
+
+
+# identities
+
+
+def test_a_bigbird_whose_blocks_see_each_other_is_full_attention() -> None:
+    full = model_of(config_of()).state_dict()
+    for covering in ({"random_blocks": 5}, {"block_size": 14}, {"block_size": 41}):
+        same(outputs(config_of(pattern="bigbird", **covering), full), outputs(config_of(), full))
+    other = outputs(config_of(pattern="bigbird"), full)
+    assert not torch.allclose(other, outputs(config_of(), full), atol=1e-3)
+
+
+def test_a_window_as_wide_as_the_text_is_full_attention() -> None:
+    full = model_of(config_of()).state_dict()
+    for width in (40, 41, 1000):
+        same(outputs(config_of(pattern="window", window=width), full), outputs(config_of(), full))
+    narrower = outputs(config_of(pattern="window", window=39), full)  # it parts the first from the last
+    assert not torch.allclose(narrower, outputs(config_of(), full), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("shared", ["none", "heads", "key_value", "layers"])
+def test_a_linformer_that_compresses_nothing_is_full_attention(shared: Any) -> None:
+    config = config_of(pattern="linformer", compressed_size=41, compression_shared=shared)
+    weights = model_of(config).state_dict()
+    for name, matrix in weights.items():
+        if "compression" in name:
+            matrix.copy_(torch.eye(41, dtype=torch.float64).repeat(len(matrix) // 41, 1))
+    assert (
+        sum("compression" in name for name in weights) == {"none": 4, "heads": 4, "key_value": 2, "layers": 2}[shared]
+    )
+    same(outputs(config, weights, [41, 41]), outputs(config_of(), weights, [41, 41]))
+
+
+@pytest.mark.parametrize("pattern", ["full", "window", "bigbird"])
+def test_scores_that_come_to_the_same(pattern: str) -> None:
+    usual = config_of(pattern=pattern)
+    weights = model_of(usual).state_dict()
+    expected, size = outputs(usual, weights), 4
+    general = model_of(config_of(score="general", pattern=pattern)).state_dict() | weights
+    smaller = dict(weights)
+    for name in general:
+        if name.endswith("score.matrix.weight"):
+            general[name] = torch.eye(size, dtype=torch.float64) / size**0.5
+        if ".query." in name:
+            smaller[name] = weights[name] / size**0.5
+    same(outputs(config_of(score="general", pattern=pattern), general), expected)
+    same(outputs(config_of(score="dot", pattern=pattern), smaller), expected)
+    assert not torch.allclose(outputs(config_of(score="dot", pattern=pattern), weights), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("pattern", ["full", "causal", "window", "bigbird"])
+def test_relative_positions_without_any_are_none(pattern: str) -> None:
+    config = config_of(positions="relative", max_distance=0, pattern=pattern, pooling="mean")
+    weights = model_of(config).state_dict()
+    for name, table in weights.items():
+        if ".relative." in name:
+            assert table.shape == (1, 4)
+            table.zero_()
+    same(outputs(config, weights), outputs(config_of(positions="none", pattern=pattern, pooling="mean"), weights))
+
+
+def test_products_of_positions_depend_on_their_distance_alone() -> None:
+    places = torch.arange(83)
+    like = torch.zeros((), dtype=torch.float64)
+    waves = sinusoidal(places, 26, like)
+    query, key = torch.randn(2, 26, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    turned = [rotate(vector.expand(83, 1, 26), places)[:, 0] for vector in (query, key)]
+    for products, at_once in ((waves @ waves.T, 13), (turned[0] @ turned[1].T, float(query @ key))):
+        for distance in range(-82, 83):
+            diagonal = products.diagonal(distance)
+            same(diagonal, diagonal[:1].expand_as(diagonal), 1e-11)
+        assert float(products[0, 0]) == pytest.approx(at_once, abs=1e-12)
+        assert products[0].std() > 0.1
+    same(turned[0].norm(dim=1), query.norm().expand(83))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_gradient_comes_from_later_tokens_to_a_causal_one(kept: bool) -> None:
+    model = model_of(config_of(pattern="causal", pooling="mean"))
+    _, _, layout = batch([23, 23, 7])
+    hidden = torch.randn(53, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    output = model.encoder(hidden, layout, kept=[] if kept else None)[-1]
+    for row, last in ((4, 4), (22, 22), (23 + 11, 11), (46 + 2, 2)):
+        (gradient,) = torch.autograd.grad(output[row].sum(), hidden, retain_graph=True)
+        seen = gradient.abs().sum(1) > 0
+        expected = (torch.arange(53) <= row) & (torch.arange(53) >= row - last)
+        assert torch.equal(seen, expected)
+
+
+# patterns
+
+
+def seen_by_rule(config: AttentionConfig, length: int, layer: int) -> Tensor:
+    rows = loops.sees(config_of(**vars(config)), layer, length)
+    return torch.tensor([[j in seen for j in range(length)] for seen in map(set, rows)])
+
+
+def computed(config: AttentionConfig, length: int, layer: int) -> Tensor:
+    """Say how often each pair of tokens is computed by the blocks of a plan: (T, T)."""
+    counts = torch.zeros(length + 64, length + 64, dtype=torch.int64)
+    for blocks in plan(config, length, layer):
+        rows = blocks.first * blocks.size + torch.arange(len(blocks.keys) * blocks.size).view(-1, blocks.size, 1)
+        columns = blocks.places[:, None]
+        assert torch.equal(blocks.distances, columns - rows)
+        pairs = torch.broadcast_tensors(rows, columns)
+        counts.index_put_(pairs, blocks.allowed.long(), accumulate=True)
+        assert blocks.allowed.any(-1).all()  # else a softmax is not a number
+    return counts[:length, :length]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_what_is_computed_is_what_is_allowed(size: int) -> None:
+    plans = 0
+    for length in (1, 2, 3, 4, 5, 6, 11, 16, 20, 21, 31, 48, 49, 53):
+        settings = [{"pattern": "window", "window": size}]
+        settings += [
+            {"pattern": "bigbird", "block_size": size, "random_blocks": random, "random_seed": random}
+            for random in (0, 1, 3)
+        ]
+        for each in settings:
+            config = AttentionConfig(**each)  # type: ignore[arg-type]
+            for layer in (0, 2) if each.get("random_blocks") else (0,):
+                expected = allowed(config, length, layer)
+                assert torch.equal(computed(config, length, layer), expected.long()), (each, length, layer)
+                if length < 32:
+                    assert torch.equal(expected, seen_by_rule(config, length, layer))
+                plans += 1
+    assert plans == 14 * 6
+    assert torch.equal(allowed(AttentionConfig(pattern="causal"), 31), torch.ones(31, 31).tril().bool())
+
+
+@pytest.mark.parametrize("pattern", ["window", "bigbird"])
+def test_what_is_computed_grows_with_the_length(pattern: Any) -> None:
+    config = AttentionConfig(pattern=pattern, window=16, block_size=16, random_blocks=2)
+    pairs = [sum(blocks.allowed.numel() for blocks in plan(config, 16 * blocks)) / blocks for blocks in (64, 128)]
+    assert pairs[1] == pytest.approx(pairs[0], rel=0.02)
+
+
+def test_random_blocks_are_drawn_from_seed_layer_and_number_alone() -> None:
+    state = torch.get_rng_state()
+    fixed = {n: bigbird_blocks(n, 0) for n in range(1, 24)}
+    seen = set()
+    for blocks, random, seed, layer in itertools.product(
+        (1, 2, 4, 5, 6, 7, 11, 23), (0, 1, 3, 5), (0, 1, 2**64), (0, 3)
+    ):
+        drawn = bigbird_blocks(blocks, random, seed, layer)
+        torch.manual_seed(seed % 7)
+        assert torch.equal(drawn, bigbird_blocks(blocks, random, seed, layer))
+        near = torch.ones(blocks, blocks).tril(1).triu(-1).bool()
+        near[[0, -1]], near[:, [0, -1]] = True, True
+        assert torch.equal(fixed[blocks], near)
+        assert bool((drawn | ~near).all())
+        assert torch.equal(drawn.sum(1), (near.sum(1) + random).clamp(max=blocks))
+        if blocks == 23 and random:
+            seen.add((random, drawn.numpy().tobytes()))
+    torch.set_rng_state(state)
+    assert len(seen) == 3 * 3 * 2
+    bigbird_blocks(23, 3)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# what goes with what
+
+SHORT = (5, 23, 23, 2)
+
+
+def refused(score: str, positions: str, pattern: str) -> bool:
+    if positions in ("relative", "rotary") and score in ("additive", "location"):
+        return True
+    return pattern == "linformer" and (score == "location" or positions in ("relative", "rotary", "alibi"))
+
+
+def test_the_table_of_what_goes_with_what() -> None:
+    """Every combination of score, positions and pattern: 34 are refused, all others train, beside any neighbours."""
+    num_refused = num_run = 0
+    ids, types, layout = batch(SHORT)
+    for score, positions, pattern in itertools.product(*OPTIONS.values()):
+        named = {"score": score, "positions": positions, "pattern": pattern}
+        if refused(score, positions, pattern):
+            num_refused += 1
+            with pytest.raises(InputError) as error:
+                AttentionConfig(**named)
+            for line in str(error.value).split("\n"):
+                assert line.count("attention.") == 2
+                assert sum(f"attention.{slot}={option}" in line for slot, option in named.items()) == 2
+                assert line.endswith("; change one of them")
+            continue
+        num_run += 1
+        config = config_of(layers=1, pooling="mean" if pattern == "causal" else "first", **named)
+        model = BertWithHeads(config).double().eval()
+        fill(model)
+        output = model(ids, types, layout)
+        sum(logits.square().sum() for logits in output.logits.values()).backward()  # type: ignore[union-attr]
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, (named, name)
+            assert parameter.grad.isfinite().all(), (named, name)
+            assert parameter.grad.any() or name.endswith("key.bias"), (named, name)
+        with torch.no_grad():
+            for number, (own_ids, own_types) in enumerate(zip(ids.split(SHORT), types.split(SHORT), strict=True)):
+                if SHORT[number] != SHORT[number - 1]:
+                    alone = model(own_ids, own_types, Layout.from_lengths(torch.tensor([SHORT[number]])))
+                    same(alone.last_hidden_state, output.last_hidden_state.split(SHORT)[number])
+                    same(alone.pooled_output[0], output.pooled_output[number])
+            check_kept_weights(model, output.last_hidden_state)
+    assert (num_refused, num_run) == (34, 116)
+
+
+def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
+    """Weights add up to 1, are 0 where nobody may look, and give the same output."""
+    ids, types, layout = batch(SHORT)
+    if model.config.attention.pattern == "linformer":
+        with pytest.raises(ValueError, match="linformer has no weights between tokens"):
+            model(ids, types, layout, output_attentions=True)
+        return
+    kept = model(ids, types, layout, output_attentions=True)
+    same(kept.last_hidden_state, hidden)
+    assert len(kept.attentions) == model.config.num_hidden_layers
+    for layer, weights in enumerate(kept.attentions):
+        assert weights.shape == (4, 3, 23, 23)
+        for each, length in zip(weights, SHORT, strict=True):
+            same(each.sum(-1)[:, :length], torch.ones(3, length, dtype=torch.float64))
+            is_seen = torch.zeros(23, 23, dtype=torch.bool)
+            is_seen[:length, :length] = seen_by_rule(model.config.attention, length, layer)
+            assert torch.equal(each > 0, is_seen.expand(3, 23, 23))
+
+
+def test_kept_weights_are_those_of_their_layer() -> None:
+    model = BertWithHeads(config_of(pattern="bigbird", block_size=2)).double().eval()
+    fill(model)
+    ids, types, layout = batch(SHORT)
+    check_kept_weights(model, model(ids, types, layout).last_hidden_state)
+    assert not torch.equal(*(seen_by_rule(model.config.attention, 23, layer) for layer in (0, 1)))
+
+
+@pytest.mark.parametrize("name", ["bert", "causal", "window", "bigbird", "linformer_none", "everything"])
+def test_another_sequence_changes_nothing(name: str) -> None:
+    """Not one bit, where the runs stay as they are; neither does what stands before it and after it."""
+    config = CASES[name]
+    model, (ids, types, layout) = model_of(config), batch()
+    other = ids.clone()
+    other[5:18] = (ids[5:18] + 1) % 19  # the first of the two with 13 tokens
+    first, second = (model(each, types, layout)[0][-1].split(LENGTHS) for each in (ids, other))
+    assert [torch.equal(*pair) for pair in zip(first, second, strict=True)] == [True, False, True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["attention.positions=sinusoidal", "model.hidden_size=27", "model.num_attention_heads=3"],
+         "model.hidden_size=27: attention.positions=sinusoidal needs an even number"),
+        (["attention.positions=rotary", "model.hidden_size=26", "model.num_attention_heads=2"],
+         "model.hidden_size / model.num_attention_heads=13: attention.positions=rotary needs an even number"),
+        (["attention.pattern=causal"], "pooling=first with attention.pattern=causal: [CLS] sees only itself"),
+        (["attention.score=location", "attention.positions=rotary"],
+         "attention.positions=rotary with attention.score=location: a location score looks at no key"),
+        (["attention.relative_to=[]", "attention.positions=relative"], "attention.relative_to=[]: expected keys, values or both"),
+        (["attention.window=0", "attention.pattern=window"], "attention.window=0: expected at least 1"),
+        (["attention.max_distance=-1", "attention.positions=relative"], "attention.max_distance=-1: expected at least 0"),
+        *(
+            ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
+            for name, value, needs in (
+                ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative"),
+                ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window"),
+                ("block_size", 7, "pattern=bigbird"), ("random_blocks", 7, "pattern=bigbird"),
+                ("random_seed", 7, "pattern=bigbird"), ("compressed_size", 7, "pattern=linformer"),
+                ("compression_shared", "none", "pattern=linformer"),
+            )
+        ),
+        (["attention.pattern=windo"], "attention.pattern"),
+        (["attention.score=scaled"], "attention.score"),
+        (["attention.widow=7"], "unknown key 'attention.widow'; did you mean 'window'?"),
+        (["norm.kind=rmsnorm"], "norm.kind"),
+        (["norm=before"], "norm"),
+        (["pooling=cls"], "pooling"),
+    ],
+)  # fmt: skip
+def test_what_has_no_meaning_is_refused_in_one_line(
+    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pretrain", "data_dir=x", "output_dir=y", *more]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
+    assert said in line
+
+
+def test_a_causal_model_has_no_head_on_its_first_token() -> None:
+    config = config_of(pattern="causal")
+    BertWithHeads(config, ("masked_lm",), with_pooler=False)
+    BertWithHeads(config, ("token",), with_pooler=False)
+    for head in ("next_sentence", "sequence", "choice"):
+        with pytest.raises(InputError, match=f"the head {head} would see nothing else; pretrain with pooling=mean"):
+            BertWithHeads(config, (head,))

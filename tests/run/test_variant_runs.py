@@ -1,0 +1,266 @@
+"""Runs with other attentions, norms and poolings: killed and resumed, in two processes, saved, fine-tuned, used, planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_memory import LENGTH, SEQUENCES, WITHOUT_SLACK, config_of, kept_by_autograd
+
+import bertkit
+from bertkit.cli import run
+from bertkit.fast import FastWays
+from bertkit.files import sha256_file
+from bertkit.interop.load import load_packed
+from bertkit.model.config import AttentionConfig, NormConfig
+from bertkit.model.heads import BertWithHeads
+from bertkit.model.layout import Layout
+from bertkit.run.memory import TrainingStep, plan_step
+from bertkit.train import loop
+from bertkit.train.checkpoint import all_checkpoints
+from bertkit.train.log import read_metrics
+
+TINY = [
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.num_hidden_layers=2", "model.intermediate_size=61",
+    "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=6", "log.every_steps=1",
+    "checkpoint.every_steps=1", "evaluation.every_steps=100", "evaluation.max_sequences=16", "schedule.warmup_steps=0",
+    "optimizer.peak_learning_rate=1e-3",
+]  # fmt: skip
+EVERYTHING = [
+    "attention.score=general", "attention.positions=rotary", "attention.pattern=window", "attention.window=3",
+    "norm=pre", "norm.kind=rms", "pooling=feed_forward",
+]  # fmt: skip
+RUNS = {
+    "everything": EVERYTHING,
+    "score": ["attention.score=additive", "attention.additive_size=7"],
+    "location": ["attention.score=location"],
+    "positions": ["attention.positions=relative", "attention.max_distance=5"],
+    "sinusoidal": ["attention.positions=sinusoidal"],
+    "alibi": ["attention.positions=alibi"],
+    "pattern": ["attention.pattern=bigbird", "attention.block_size=4", "attention.random_blocks=1"],
+    "linformer": [
+        "attention.pattern=linformer",
+        "attention.compressed_size=11",
+        "attention.compression_shared=key_value",
+    ],
+    "causal": ["attention.pattern=causal", "pooling=mean"],
+    "norm": ["norm=pre"],
+    "rms": ["norm.kind=rms"],
+    "pooling": ["pooling=mean"],
+}
+each_run = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "everything" else pytest.mark.slow) for name in RUNS]
+)
+
+
+def pretrain(data: Path, output: Path, *more: str) -> int:
+    return run(["pretrain", f"data_dir={data}", f"output_dir={output}", *TINY, *more])
+
+
+# a process that is killed when it has taken three steps
+KILLED = """
+import os, signal, sys
+from bertkit.cli import run
+from bertkit.train import loop
+real = loop.optimizer_step
+
+def step(learner, course, number, *more, **named):
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(learner, course, number, *more, **named)
+
+loop.optimizer_step = step
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run of five steps that nobody changes, and the model that it trained."""
+
+    run_dir: Path
+    model: BertWithHeads
+
+
+@pytest.fixture(scope="module")
+def finished(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    made: dict[str, Finished] = {}
+
+    def make(name: str) -> Finished:
+        if name not in made:
+            output, models, real = tmp_path_factory.mktemp("run") / "run", [], loop.optimizer_step
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    loop, "optimizer_step", lambda learner, *more, **named: models.append(learner.model) or real(learner, *more, **named)
+                )  # fmt: skip
+                assert pretrain(prepared_dir, output, "steps=5", *RUNS[name]) == 0
+            assert len(models) == 5
+            made[name] = Finished(output, models[-1].eval())
+        return made[name]
+
+    return make
+
+
+def losses(run_dir: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(run_dir / "metrics.jsonl")]
+
+
+@each_run
+def test_killed_and_resumed_bit_for_bit(
+    name: str, finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path, python: Path
+) -> None:
+    whole, output, steps = finished(name).run_dir, tmp_path / "run", ["steps=5", *RUNS[name]]
+    given = ["pretrain", f"data_dir={prepared_dir}", f"output_dir={output}", *TINY, *steps]
+    killed = subprocess.run([python, "-c", KILLED, *given], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert int(all_checkpoints(output)[0].name[5:]) in (2, 3)
+    assert not (output / "model").exists()
+    assert pretrain(prepared_dir, output, *steps) == 0
+    assert len(losses(output)) == 5
+    assert losses(output) == losses(whole)
+    for file in ("model/model.safetensors", "checkpoints/step-00000005/optimizer.safetensors"):
+        assert sha256_file(output / file) == sha256_file(whole / file)
+
+
+@each_run
+def test_two_processes_train_what_one_does(
+    name: str, prepared_dir: Path, tmp_path: Path, python: Path, torchrun: list[str]
+) -> None:
+    found = []
+    for command in ([str(python), "-m", "bertkit"], torchrun):
+        output = tmp_path / str(len(found))
+        given = [
+            f"data_dir={prepared_dir}",
+            f"output_dir={output}",
+            "reproducibility=strict",
+            "steps=2",
+            *TINY,
+            *RUNS[name],
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([*command, "pretrain", *given], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        found.append((losses(output), sha256_file(output / "model" / "model.safetensors")))
+        manifest = json.loads((output / "manifest.json").read_text())
+        assert manifest["world_size"] == len(found)
+    assert found[0] == found[1]
+
+
+@each_run
+def test_saved_and_loaded(name: str, finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path) -> None:
+    run_dir, live = finished(name).run_dir, finished(name).model
+    written = json.loads((run_dir / "model" / "config.json").read_text())
+    assert written["model_type"] == "bertkit"
+    assert bool(live.config.variant)
+    assert {key: written[key] for key in ("attention", "norm", "pooling")} == json.loads(
+        json.dumps(live.config.variant)
+    )
+    padded = bertkit.load_model(run_dir)
+    loaded = load_packed(run_dir)[0]
+    assert loaded.config == dataclasses.replace(live.config, **{"labels": loaded.config.labels})
+    for parameter, value in live.state_dict().items():
+        assert torch.equal(loaded.state_dict()[parameter], value), parameter
+    lengths = torch.tensor([37, 5, 48])
+    ids = torch.randint(5, live.config.vocab_size, (90,), generator=torch.Generator().manual_seed(0))
+    layout = Layout.from_lengths(lengths)
+    with torch.no_grad():
+        ours = live(ids, torch.zeros_like(ids), layout)
+        rows = torch.nn.utils.rnn.pad_sequence(ids.split(lengths.tolist()), batch_first=True)
+        theirs = padded(rows, (torch.arange(48) < lengths[:, None]).long())
+    is_token = torch.arange(48) < lengths[:, None]
+    torch.testing.assert_close(theirs.last_hidden_state[is_token], ours.last_hidden_state, rtol=0, atol=1e-5)
+    torch.testing.assert_close(theirs.logits["masked_lm"][is_token], ours.logits["masked_lm"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(theirs.logits["next_sentence"], ours.logits["next_sentence"], rtol=0, atol=1e-5)
+
+
+@each_run
+def test_fine_tuned_and_used(name: str, finished: Callable[[str], Finished], tmp_path: Path) -> None:
+    start, task, output = finished(name).run_dir, tmp_path / "task", tmp_path / "fine"
+    task.mkdir()
+    for split, count in (("train", 16), ("dev", 8)):
+        rows = [{"text": f"{'kan lon' if n % 3 else 'mir rur'} ten", "label": "ab"[n % 2]} for n in range(count)]
+        (task / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [
+        "task=sequence",
+        "num_epochs=1",
+        "device=cpu",
+        "task.max_seq_length=32",
+        "batch.sequences=8",
+        "task.columns.text_pair=null",
+    ]
+    assert run(["finetune", f"model_dir={start}", f"data_dir={task}", f"output_dir={output}", *given]) == 0
+    tuned, written = load_packed(output)[0], json.loads((output / "model" / "config.json").read_text())
+    assert written["model_type"] == "bertkit"
+    assert (tuned.config.attention, tuned.config.norm, tuned.config.pooling) == (
+        finished(name).model.config.attention, finished(name).model.config.norm, finished(name).model.config.pooling,
+    )  # fmt: skip
+    assert any(
+        not torch.equal(value, tuned.state_dict()[parameter])
+        for parameter, value in finished(name).model.state_dict().items()
+        if ".slots." in parameter or ".attention.query" in parameter
+    )
+    assert (
+        run(
+            [
+                "predict",
+                f"model_dir={output}",
+                f"input={task / 'dev.jsonl'}",
+                f"output={tmp_path / 'out.jsonl'}",
+                "device=cpu",
+            ]
+        )
+        == 0
+    )
+    predicted = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    measured = [json.loads(line) for line in (output / "predictions.jsonl").read_text().splitlines()]
+    assert len(predicted) == len(measured) == 8
+    for ours, theirs in zip(predicted, measured, strict=True):
+        assert ours["label"] == theirs["label"]
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-6)
+    texts = ["kan lon ten", "mir", "kan lon ten mir rur kan lon kan ten mir rur kan"]
+    embed = bertkit.load_embedder(start, device="cpu")
+    vectors = embed(texts)
+    assert vectors.shape == (3, 32)
+    np.testing.assert_allclose(vectors[1], embed([texts[1]])[0], rtol=0, atol=1e-6)
+
+
+# planned
+
+PLANNED: dict[str, dict[str, Any]] = {
+    "window": {"attention": AttentionConfig(pattern="window", window=16)},
+    "relative": {"attention": AttentionConfig(positions="relative")},
+    "additive": {"attention": AttentionConfig(score="additive")},
+    "linformer": {"attention": AttentionConfig(pattern="linformer", compressed_size=31)},
+    "bigbird": {"attention": AttentionConfig(pattern="bigbird", block_size=8)},
+    "rotary": {"attention": AttentionConfig(positions="rotary")},
+    "pre": {"norm": NormConfig(placement="pre", kind="rms"), "pooling": "feed_forward"},
+}
+
+
+BY_DEFAULT = [("fp32", name) for name in ("window", "linformer", "bigbird")]
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [
+        pytest.param(*pair, marks=[] if pair in BY_DEFAULT else pytest.mark.slow)
+        for pair in itertools.product(("fp32", "bf16"), PLANNED)
+    ],
+)
+def test_planned_is_what_autograd_keeps(precision: str, name: str) -> None:
+    model = BertWithHeads(config_of(0.1, **PLANNED[name])).train()
+    model.use(FastWays.of(WITHOUT_SLACK))
+    step = TrainingStep(model=model, max_seq_length=LENGTH, precision=precision)
+    kept = kept_by_autograd(model, precision)
+    assert plan_step(step, SEQUENCES * LENGTH).activations == pytest.approx(kept, rel=0.02)
