@@ -105,6 +105,7 @@ def check_variant(name: str, backend: str) -> None:
     assert 6 <= counters["stats"]["unique_graphs"] <= 8
 
 
+@pytest.mark.slow
 def test_another_attention_is_cut_into_as_few_graphs() -> None:
     check_variant("everything", "eager")
 
