@@ -189,7 +189,7 @@ def test_the_model_imports_only_torch() -> None:
         "contextlib",
         "dataclasses",
         "functools",
-        "importlib",
+        "inspect",
         "math",
         "os",
         "shutil",

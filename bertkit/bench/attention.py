@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import yaml
 from bertkit.bench.rounds import Round, held, one_round, started
 from bertkit.bench.scaling import exponent
 from bertkit.bench.workload import BERTKIT, System, Workload, make_workload, write_new_model
-from bertkit.config import build, nearest
+from bertkit.config import build, nearest, to_mapping
 from bertkit.data.prepared import open_prepared
 from bertkit.errors import InputError
 from bertkit.model.config import PRETRAINING_HEADS, AttentionConfig, BertConfig, NormConfig
@@ -94,15 +94,27 @@ def config_with(option: str, config: BertConfig) -> BertConfig:
     Raises:
         InputError: it names no setting of attention or norm, or its value is none of it.
     """
-    groups: dict[str, dict[str, Any]] = {"attention": asdict(config.attention), "norm": asdict(config.norm)}
+    groups: dict[str, Any] = to_mapping(_Groups(config.attention, config.norm))
     known = [f"{group}.{name}" for group, values in groups.items() for name in values]
     for key, value in _pairs(option):
         if key not in known:
             raise InputError(f"options: unknown key '{key}' in '{option}'{nearest(key, known)}")
         group, _, name = key.partition(".")
-        groups[group][name] = yaml.safe_load(value)
-    built = build(AttentionConfig, groups["attention"]), build(NormConfig, groups["norm"])
-    return replace(config, attention=built[0], norm=built[1], pooling="mean")  # [CLS] may see only itself
+        try:
+            groups[group][name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"options: '{key}={value}' in '{option}': expected a value without spaces") from None
+    built = build(_Groups, groups)
+    unused = [line for key, _ in _pairs(option) for line in built.attention.without_effect(key.partition(".")[2])]
+    if unused:
+        raise InputError(*unused)
+    return replace(config, attention=built.attention, norm=built.norm, pooling="mean")  # [CLS] may see only itself
+
+
+@dataclass(frozen=True)
+class _Groups:
+    attention: AttentionConfig
+    norm: NormConfig
 
 
 def _pairs(option: str) -> Sequence[tuple[str, str]]:

@@ -28,7 +28,7 @@ from bertkit.interop.hugging_face.config import problem_type_of, read_config
 from bertkit.interop.hugging_face.names import from_hugging_face, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.bert import init_weights
-from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, ProblemType
+from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, ProblemType, head_problems
 from bertkit.model.heads import BertWithHeads
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
@@ -218,6 +218,9 @@ def load_directory(
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
         _relabel(held, heads, config)
+    problems = head_problems(config.attention, config.pooling, heads)
+    if problems:
+        raise InputError(*(f"{held.config_path}: {each}" for each in problems))
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
     new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)))

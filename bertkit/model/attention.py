@@ -83,10 +83,10 @@ class MultiHeadAttention(nn.Module):
 
     fast = ANYWHERE  # replaced by `BertWithHeads.use`
 
-    def __init__(self, config: BertConfig, layer: int = 0, compression: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int = 0, shared: Compression | None = None) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
-        self.slots = Slots(config, layer, compression)  # in a BERT they are empty
+        self.slots = Slots(config, layer, shared)  # in a BERT they are empty
         self.query = Linear(config.hidden_size, config.hidden_size)
         self.key = Linear(config.hidden_size, config.hidden_size) if self.slots.need_keys else None
         self.value = Linear(config.hidden_size, config.hidden_size)
@@ -99,11 +99,14 @@ class MultiHeadAttention(nn.Module):
 
         `kept` takes the weights, (B, N, T, T), where they are asked for: without dropout, and not in the fastest way.
         """
-        query, key, value = (
-            projection(hidden).unflatten(1, (self.num_heads, -1))  # (S, N, H)
-            for projection in (self.query, self.key or self.query, self.value)
-        )
+
+        def in_heads(projection: Linear) -> Tensor:
+            return projection(hidden).unflatten(1, (self.num_heads, -1))  # type: ignore[no-any-return]  # (S, N, H)
+
+        query = in_heads(self.query)
+        key = None if self.key is None else in_heads(self.key)
         query, key = self.slots.fill(query, key, layout)
+        value = in_heads(self.value)
         dropout_prob = self.dropout_prob if self.training else 0.0
         if kept is not None:
             context = self.slots.attend_keeping(query, key, value, layout, kept)

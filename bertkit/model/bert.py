@@ -15,7 +15,7 @@ from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.config import BertConfig
 from bertkit.model.layout import Layout
 from bertkit.model.linear import ACTIVATIONS, Dropout, Linear
-from bertkit.model.patterns import Compression, compressions_of
+from bertkit.model.patterns import Compression
 from bertkit.model.positions import sinusoidal
 
 
@@ -79,9 +79,9 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention, then feed-forward, each with dropout, residual and LayerNorm; the norm comes last, or first (`pre`)."""
 
-    def __init__(self, config: BertConfig, layer: int = 0, compression: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int = 0, shared: Compression | None = None) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(config, layer, compression)
+        self.attention = MultiHeadAttention(config, layer, shared)
         self.attention_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = make_norm(config)
@@ -103,8 +103,11 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        compressions = compressions_of(config)
-        self.layers = nn.ModuleList(EncoderLayer(config, layer, each) for layer, each in enumerate(compressions))
+        is_shared = config.attention.pattern == "linformer" and config.attention.compression_shared == "layers"
+        self.compression = Compression(config) if is_shared else None
+        self.layers = nn.ModuleList(
+            EncoderLayer(config, layer, self.compression) for layer in range(config.num_hidden_layers)
+        )
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
@@ -128,7 +131,7 @@ def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
     tensor([[2.],
             [5.]])
 
-    Source: Raffel and Ellis 2016, equations 2 and 3; of equal scores it is the mean.
+    Source: Raffel and Ellis 2016; of equal scores it is the mean.
     """
     sizes = [count * length for _, count, length in layout.runs]
     means = []
@@ -152,7 +155,7 @@ class Pooler(nn.Module):
         """(S, D) -> (B, D)."""
         if self.pooling == "first":
             return torch.tanh(self.dense(hidden[layout.starts]))
-        # Raffel and Ellis 2016, equation 4: a(h) = tanh(w h + b)
+        # feed-forward attention scores a token by a(h) = tanh(w h + b)
         scores = hidden.new_zeros(len(hidden)) if self.score is None else torch.tanh(self.score(hidden))[:, 0]
         return torch.tanh(self.dense(weighted_mean(hidden, scores, layout)))
 

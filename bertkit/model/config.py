@@ -11,6 +11,7 @@ from bertkit.errors import InputError
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice")
+MOST = 2**31 - 1  # of what is counted in attention
 MOST_LAYERS = 10_000  # more are a slip of the pen, and would be made for hours
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
@@ -33,9 +34,9 @@ CLASHES = (
 )
 # settings of attention that one option alone looks at
 ONLY_WITH = {
-    **dict.fromkeys(("additive_size",), ("score", "additive")),
+    "additive_size": ("score", "additive"),
     **dict.fromkeys(("max_distance", "relative_to"), ("positions", "relative")),
-    **dict.fromkeys(("window",), ("pattern", "window")),
+    "window": ("pattern", "window"),
     **dict.fromkeys(("block_size", "random_blocks", "random_seed"), ("pattern", "bigbird")),
     **dict.fromkeys(("compressed_size", "compression_shared"), ("pattern", "linformer")),
 }
@@ -62,19 +63,18 @@ class AttentionConfig:
         positive = dict.fromkeys(("additive_size", "window", "block_size", "compressed_size"), 1)
         least = positive | dict.fromkeys(("max_distance", "random_blocks", "random_seed"), 0)
         problems = [
-            f"attention.{name}={getattr(self, name)}: expected at least {limit}"
+            f"attention.{name}={getattr(self, name)}: expected {limit} to {MOST:,}"
             for name, limit in least.items()
-            if getattr(self, name) < limit
+            if not limit <= getattr(self, name) <= MOST
         ]
         problems += [
             f"attention.{one}={getattr(self, one)} with attention.{other}={option}: {why}; change one of them"
             for one, options, other, option, why in CLASHES
             if getattr(self, one) in options and getattr(self, other) == option
         ]
-        if self.positions == "relative" and not self.relative_to:
-            problems.append(
-                "attention.relative_to=[]: expected keys, values or both; attention.positions=none has neither"
-            )
+        if not self.relative_to or len(set(self.relative_to)) != len(self.relative_to):
+            given = ",".join(self.relative_to)
+            problems.append(f"attention.relative_to=[{given}]: expected keys, values or both, each once")
         if problems:
             raise InputError(*problems)
 
@@ -175,6 +175,7 @@ class BertConfig(BertShape):
         is_bert = self.norm == NormConfig() and self.pooling == "first"
         if is_bert and all(attention[name] == bert[name] for name in in_effect):
             return {}
+        attention["relative_to"] = list(self.attention.relative_to)  # as JSON has it
         return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling}
 
     @property
@@ -183,7 +184,15 @@ class BertConfig(BertShape):
         hidden, inner = self.hidden_size, self.intermediate_size
         places = self.max_position_embeddings if self.attention.positions == "learned" else 0
         rows = self.vocab_size + places + self.type_vocab_size + 2  # a norm has two
-        return rows * hidden + self.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner)
+        attention, head_size, layers = self.attention, hidden // self.num_attention_heads, self.num_hidden_layers
+        variant = {
+            "additive": 2 * layers * head_size * attention.additive_size,
+            "location": layers * head_size * self.max_position_embeddings,
+            "relative": 2 * layers * head_size * attention.max_distance,
+            "linformer": attention.compressed_size * self.max_position_embeddings,
+        }
+        more = sum(variant.get(each, 0) for each in (attention.score, attention.positions, attention.pattern))
+        return more + rows * hidden + layers * (4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner)
 
     def __post_init__(self) -> None:
         super().__post_init__()

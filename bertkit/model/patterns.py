@@ -19,7 +19,7 @@ def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
 
         causal    j <= i
         window    |i - j| <= window
-        bigbird   i and j lie in blocks that see each other; all is seen in a sequence of 5 + 2 random_blocks or fewer
+        bigbird   i and j lie in blocks that see each other; all is seen in a sequence of at most 5 + 2 random_blocks blocks
         linformer every compressed key, (T, K)
 
     >>> allowed(AttentionConfig(pattern="window", window=1), 3).int()
@@ -119,7 +119,7 @@ def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Blocks]:
     """Cut the queries of a sequence of T tokens into blocks, so that little is computed that is not allowed.
 
     A window takes each block with its two neighbours, BigBird its first and its last block with all keys: time and memory
-    grow with T. All is one block where no pair of blocks would be left out; with Linformer, where no key is.
+    grow with T. Where no pair of blocks would be left out, and with any other pattern, all is one block.
     """
     size = config.window if config.pattern == "window" else config.block_size
     num_blocks = -(-length // size)
@@ -181,13 +181,3 @@ class Compression(nn.Module):
     def _matrix(self, projection: nn.Linear) -> Tensor:
         weight = projection.weight
         return weight.view(self.num_heads, -1, weight.shape[1]) if self.num_heads > 1 else weight
-
-
-def compressions_of(config: BertConfig) -> list[Compression | None]:
-    """Make the compression of each layer, for all of them one where they share it; none for other patterns than Linformer."""
-    num_layers = config.num_hidden_layers
-    if config.attention.pattern != "linformer":
-        return [None] * num_layers
-    if config.attention.compression_shared == "layers":
-        return [Compression(config)] * num_layers
-    return [Compression(config) for _ in range(num_layers)]

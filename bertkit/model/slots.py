@@ -29,21 +29,26 @@ class Slots(nn.Module):
 
     fast = ANYWHERE
 
-    def __init__(self, config: BertConfig, layer: int = 0, compression: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int = 0, shared: Compression | None = None) -> None:
         super().__init__()
         self.config, self.layer, self.num_heads = config.attention, layer, config.num_attention_heads
         self.score = Score(config)
         self.relative = Relative(config) if self.config.positions == "relative" else None
-        self.compression = compression
+        is_compressed = self.config.pattern == "linformer"
+        self.compression = Compression(config) if is_compressed and shared is None else None
+        compression = self.compression if shared is None else shared  # shared: the encoder's, and no part of this layer
+        self.compress = None if compression is None else compression.forward
         is_product = self.score.is_scaled_dot and self.config.positions not in ("relative", "alibi")
         self.are_plain = is_product and self.config.pattern in ("full", "causal")
         self.are_causal = self.config.pattern == "causal"
         self.need_keys = self.config.score != "location"
         self.attend: Callable[..., Tensor] = self.attend_in_blocks  # replaced by `compile_layers`
 
-    def fill(self, query: Tensor, key: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Change queries and keys, each (S, N, H), so that their scaled dot product is the score."""
+    def fill(self, query: Tensor, key: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Change queries and keys, each (S, N, H), so that their scaled dot product is the score; None where none is needed."""
         query = self.score.fold(query)
+        if key is None:
+            return query, query
         if self.config.positions == "rotary":
             query, key = rotate(query, layout.position_ids), rotate(key, layout.position_ids)
         return query, key
@@ -70,10 +75,10 @@ class Slots(nn.Module):
             q, k, v = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in of_run)  # (B, N, T, H)
             parts = []
             for blocks in self._plan(layout, length):
-                if self.compression is None:
+                if self.compress is None:
                     of_blocks = blocks.of_queries(q), blocks.of_keys(k), blocks.of_keys(v)
                 else:
-                    of_blocks = q[:, :, None], *(each[:, :, None] for each in self.compression(k, v))
+                    of_blocks = q[:, :, None], *(each[:, :, None] for each in self.compress(k, v))
                 context, _ = self._mix(*of_blocks, blocks, dropout_prob)  # (B, N, n, b, H)
                 parts.append(context.flatten(2, 3))
             contexts.append(torch.cat(parts, 2)[:, :, :length].transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
@@ -87,7 +92,7 @@ class Slots(nn.Module):
         Raises:
             ValueError: keys are compressed, and no tokens.
         """
-        if self.compression is not None:
+        if self.compress is not None:
             raise ValueError("output_attentions=True: attention.pattern=linformer has no weights between tokens")
         count, longest = len(layout.bounds) - 1, layout.longest
         q, k, v = (pad(packed, layout.slots, count, longest).transpose(1, 2) for packed in (query, key, value))

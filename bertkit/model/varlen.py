@@ -7,6 +7,7 @@ H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -34,10 +35,15 @@ def attend(
     """
     varlen_attn = _varlen_attn(query.device)
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    if varlen_attn is None or dropout_prob > 0 or not is_half or query.shape[-1] % 8 or query.shape[-1] > 256:
+    is_fit = dropout_prob == 0 and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
+    if varlen_attn is None or not is_fit or (is_causal and not _has_windows(varlen_attn)):
         return attend_padded(query, key, value, layout, dropout_prob, is_causal)
     longest, seen = layout.longest, {"window_size": (-1, 0)} if is_causal else {}
     return varlen_attn(query, key, value, layout.bounds, layout.bounds, longest, longest, **seen)  # type: ignore[no-any-return]
+
+
+def _has_windows(varlen_attn: Callable[..., Any]) -> bool:
+    return "window_size" in inspect.signature(varlen_attn).parameters  # not in its first releases
 
 
 @functools.cache

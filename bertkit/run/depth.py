@@ -28,7 +28,8 @@ def freeze_below(model: BertWithHeads, depth: int) -> None:
     Call it after `model.train()`; with depth 1 the embeddings are frozen, with L + 1 the whole encoder.
     """
     layers = model.bert.encoder.layers
-    for module in [model.bert.embeddings, *layers][:depth]:
+    frozen: list[nn.Module] = [model.bert.embeddings, *layers][:depth]
+    for module in [*frozen, *([model.bert.encoder] if depth > len(layers) else [])]:
         module.eval()
         module.requires_grad_(False)
 

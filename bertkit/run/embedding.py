@@ -19,6 +19,7 @@ from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import text_vectors
 from bertkit.run.task_model import require_finite
@@ -42,6 +43,7 @@ class Embedder:
     def __init__(
         self, model: BertWithHeads, tokenizer: Tokenizer, pooling: Pooling, precision: str, batch_tokens: int
     ) -> None:
+        check_pooling(pooling.mode, model.config, "pooling")
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
         self.dimension, self.precision, self.batch_tokens = model.config.hidden_size, precision, batch_tokens
 
@@ -107,6 +109,16 @@ class Embedder:
         for place, each in enumerate(ids):
             kept = each if len(each) <= longest else [*each[: longest - 1], each[-1]]
             yield Feature(place, kept, [0] * len(kept), None)
+
+
+def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
+    """Refuse the vector of a [CLS] that has seen no token but itself.
+
+    Raises:
+        InputError: it is asked for.
+    """
+    if mode == "cls" and config.attention.pattern == "causal":
+        raise InputError(f"{setting}=cls: with attention.pattern=causal [CLS] sees only itself; take mean")
 
 
 def load_embedder(

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.config import differences, dotted_keys, nearest
+from bertkit.config import differences, dotted_keys, nearest, to_mapping
 from bertkit.errors import InputError
+from bertkit.model.config import AttentionConfig, NormConfig
 
 FREE = "free"  # changes nothing of what is learned: places, logs, saves
 WARN = "warn"  # takes effect, and is said in a line
@@ -120,6 +121,9 @@ def _with_newer(identity: Mapping[str, Any]) -> dict[str, Any]:
         found["segments"] = {"next_sentence": "nsp" if segments.get("kind") == "pairs" else "none", **segments}
     if isinstance(masking := identity.get("masking"), Mapping):
         found["masking"] = {"max_ngram": 1, **masking}
+    if "model" in identity:
+        bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
+        found = {**bert, **found}
     return found
 
 

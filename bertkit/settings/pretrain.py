@@ -88,9 +88,16 @@ class PretrainSettings:
         if self.init_moments and self.model_dir is None:
             problems.append("init_moments=true has no effect without model_dir=; give the run to start from")
         problems += self._final_phase_problems()
-        problems += [
-            line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
-        ]
+        if self.model_dir is None:
+            problems += [
+                line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
+            ]
+        else:
+            problems += [
+                f"{key}: has no effect with model_dir=, whose model has its own; leave it out"
+                for key in self.given
+                if key.split(".")[0] in ("attention", "norm", "pooling")
+            ]
         # else the shape is that of the starting weights, or the length that of stored instances, checked when they are read
         if self.model_dir is None and isinstance(self.segments, SegmentsConfig):
             length, limit = self.segments.max_seq_length, self.model.max_position_embeddings

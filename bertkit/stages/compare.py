@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def run(settings: CompareSettings) -> None:
         groups = [[record] for record in records]
     names = [_name_of(group) for group in groups]
     measured = [
-        (name, _standing(group[0]), [scores_of(record) for record in group])
+        (name, _standing(min(group, key=lambda record: record.is_finished)), [scores_of(record) for record in group])
         for name, group in zip(names, groups, strict=True)
     ]
     scores = scores_table(measured)
@@ -77,14 +78,10 @@ def _named(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _name_of(group: Sequence[RunRecord]) -> str:
-    """Call a run by its name, several seeds by what their names share."""
+    """Call a run by its name, and several seeds by the first of them."""
     if len(group) == 1:
         return group[0].name
-    shared = group[0].name
-    while not all(record.name.startswith(shared) for record in group):
-        shared = shared[:-1]
-    shared = shared.rstrip("/_-. 0123456789").removesuffix("seed").rstrip("/_-. ")
-    return f"{shared or group[0].name}, {len(group)} seeds"
+    return f"{re.sub(r'[/_. -]*seed[/_. -]*[0-9]+$', '', group[0].name) or group[0].name}, {len(group)} seeds"
 
 
 def _standing(record: RunRecord) -> str:

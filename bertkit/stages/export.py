@@ -22,6 +22,7 @@ from bertkit.lines import read_json
 from bertkit.model.config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_scores, read_settings, run_of
+from bertkit.run.embedding import check_pooling
 from bertkit.settings.export import ExportSettings
 from bertkit.tasks.metrics import keys_of
 from bertkit.train.checkpoint import read_state
@@ -111,6 +112,8 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
         raise InputError(f"sentence_transformers=true needs head=encoder; this has {heads}")
     if settings.google and set(model.heads) & {"token", "choice"}:
         raise InputError(f"google=true: google-research/bert has no {heads} head; export another one")
+    if settings.google and is_decoder(model.config):
+        raise InputError("google=true: google-research/bert has no causal attention; leave it out")
     if settings.onnx and is_decoder(model.config):
         raise InputError(
             "onnx=true with attention.pattern=causal: torch does not export the cache that it gives; leave it out"
@@ -126,6 +129,7 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
         pooling = sentence_transformers.read_pooling(source) or sentence_transformers.Pooling()
         if isinstance(settings.sentence_transformers, str):
             pooling = dataclasses.replace(pooling, mode=settings.sentence_transformers)
+        check_pooling(pooling.mode, model.config, "sentence_transformers")
         config = model.config
         files |= sentence_transformers.layout_files(pooling, config.hidden_size, config.max_position_embeddings)
     return files

@@ -129,9 +129,9 @@ def head(
 def compressed(w: Weights, config: BertConfig, layer: int, number: int, which: str, x: Numbers) -> Numbers:
     """E x or F x, Wang et al. 2020, equation 7 and the three sharings of their section 4: (T, H) -> (K, H)."""
     shared = config.attention.compression_shared
-    of_layer = 0 if shared == "layers" else layer
+    where = "encoder" if shared == "layers" else f"encoder.layers.{layer}.attention.slots"
     of_both = "key" if shared in ("key_value", "layers") else which
-    matrix = w[f"encoder.layers.{of_layer}.attention.slots.compression.{of_both}.weight"]  # (K, P), or (N * K, P)
+    matrix = w[f"{where}.compression.{of_both}.weight"]  # (K, P), or (N * K, P)
     size = config.attention.compressed_size
     first = number * size if shared == "none" else 0
     return np.array([sum(matrix[first + r, t] * x[t] for t in range(len(x))) for r in range(size)])

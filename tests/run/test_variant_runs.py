@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import small_config
 from test_memory import LENGTH, SEQUENCES, WITHOUT_SLACK, config_of, kept_by_autograd
 
 import bertkit
@@ -23,9 +25,11 @@ from bertkit.cli import run
 from bertkit.fast import FastWays
 from bertkit.files import sha256_file
 from bertkit.interop.load import load_packed
+from bertkit.model.bert import init_weights
 from bertkit.model.config import AttentionConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
+from bertkit.run.depth import freeze_below, reinitialise_top
 from bertkit.run.memory import TrainingStep, plan_step
 from bertkit.train import loop
 from bertkit.train.checkpoint import all_checkpoints
@@ -264,3 +268,54 @@ def test_planned_is_what_autograd_keeps(precision: str, name: str) -> None:
     step = TrainingStep(model=model, max_seq_length=LENGTH, precision=precision)
     kept = kept_by_autograd(model, precision)
     assert plan_step(step, SEQUENCES * LENGTH).activations == pytest.approx(kept, rel=0.02)
+
+
+def test_what_layers_share_is_of_none_of_them() -> None:
+    """Drawing the top anew leaves it alone, freezing the layers below too; freezing all freezes it and the last norm."""
+    config = small_config(
+        attention=AttentionConfig(pattern="linformer", compressed_size=7), norm=NormConfig(placement="pre")
+    )
+    model = BertWithHeads(config)
+    init_weights(model, 0.02, torch.Generator().manual_seed(0))
+    encoder, name = model.bert.encoder, "bert.encoder.compression.key.weight"
+    assert sum("compression" in each for each in model.state_dict()) == 1
+    before = model.get_parameter(name).detach().clone()
+    reinitialise_top(model, 1, seed=3)
+    assert torch.equal(model.get_parameter(name), before)
+    freeze_below(model.train(), 2)
+    assert model.get_parameter(name).requires_grad
+    assert not any(each.requires_grad for each in encoder.layers[0].parameters())
+    freeze_below(model.train(), len(encoder.layers) + 1)
+    assert not any(each.requires_grad for each in model.bert.encoder.parameters())
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.get_parameter(name).zero_()
+    ids, layout = torch.arange(11), Layout.from_lengths(torch.tensor([11]))
+    here, there = (each.eval()(ids, 0 * ids, layout).last_hidden_state for each in (model, copied))
+    assert not torch.allclose(here, there)
+
+
+REFUSED = [
+    (
+        ["attention.positions=rotary", "model_dir=X"],
+        "attention.positions: has no effect with model_dir=, whose model has",
+    ),
+    (
+        ["attention.compressed_size=10000000000", "attention.pattern=linformer"],
+        "compressed_size=10000000000: expected 1 to",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "message"), REFUSED)
+def test_settings_that_cannot_be_kept_are_refused(
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pretrain", "data_dir=nowhere", f"output_dir={tmp_path / 'run'}", *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_sizes_of_variants_count_before_they_are_made() -> None:
+    attention = AttentionConfig(pattern="linformer", compressed_size=10**9)
+    assert small_config(attention=attention).num_weights > 10**10
+    assert BertWithHeads(small_config(attention=AttentionConfig(positions="relative", max_distance=5)))

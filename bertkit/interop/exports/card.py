@@ -12,7 +12,7 @@ import yaml
 from bertkit import __version__
 from bertkit.errors import in_markdown
 from bertkit.hub import is_id
-from bertkit.interop.hugging_face.config import architecture_of
+from bertkit.interop.hugging_face.config import architecture_of, is_decoder
 from bertkit.model.heads import BertWithHeads
 
 _TEXT = 'inputs = tokenizer("A text to read.", return_tensors="pt")'
@@ -113,6 +113,13 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
             "",
             'model = SentenceTransformer("DIRECTORY")',
             'print(model.encode(["A text to read.", "Another one."]).shape)',
+        ]
+    elif config.variant and not is_decoder(config):
+        lines += [
+            "import bertkit",
+            "",
+            'model, tokenizer = bertkit.load_model("DIRECTORY"), bertkit.load_tokenizer("DIRECTORY")',
+            'print(model(**tokenizer(["A text to read."], return_tensors="pt")).last_hidden_state.shape)',
         ]
     else:
         lines += [

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.config import build, differences
+from bertkit.config import build, differences, to_mapping
 from bertkit.errors import InputError
 from bertkit.files import to_json
 from bertkit.interop.hugging_face.names import CLASSIFIERS
 from bertkit.lines import read_json
-from bertkit.model.config import AttentionConfig, BertConfig, NormConfig, ProblemType
+from bertkit.model.config import MOST, AttentionConfig, BertConfig, NormConfig, ProblemType
 from bertkit.model.heads import BertWithHeads
 
 ARCHITECTURES = {
@@ -30,6 +30,7 @@ ARCHITECTURES = {
 }
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
 MOST_LABELS = 100_000
+RELATIVE_KEY = "relative_key"  # of transformers 4: Shaw's vectors for keys
 OWN_TYPE = "bertkit"  # of a model that no BERT of transformers computes
 SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
@@ -68,13 +69,13 @@ def require_bert(config: BertConfig, where: str) -> None:
         InputError: naming the settings that make it one.
     """
     if config.variant and not is_decoder(config):
-        bert = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig()), "pooling": "first"}
+        bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
         changed = [f"{key}={value}" for key, _, value in differences(bert, config.variant)]
         named = [
             each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])
         ]
         raise InputError(
-            f"{where}: no BERT of transformers computes {', '.join(named)}; bertkit.load_model, finetune, predict and embed "
+            f"{where}: no BERT of transformers 5 computes {', '.join(named)}; bertkit.load_model, finetune, predict and embed "
             "take the model as it is"
         )
 
@@ -130,20 +131,27 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     shape["pad_token_id"] = content.get("pad_token_id") or 0
     shape["classifier_dropout"] = content.get("classifier_dropout")
     shape["problem_type"] = content.get("problem_type")
-    groups = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
+    groups: dict[str, Any] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
     if content.get("model_type") == OWN_TYPE:
-        groups = {name: {**known, **_group(content.get(name), name)} for name, known in groups.items()}
+        for name, known in groups.items():
+            given = content.get(name)
+            groups[name] = {**known, **given} if isinstance(given, dict) else given
         shape["pooling"] = content.get("pooling", "first")
     else:
-        groups["attention"] |= {"pattern": "causal"} if content.get("is_decoder") else {}
+        is_causal, places = content.get("is_decoder") or False, shape["max_position_embeddings"]
         kind = content.get("position_embedding_type") or "absolute"
-        if kind == "relative_key" and isinstance(shape["max_position_embeddings"], int):  # of transformers 4
-            farthest = shape["max_position_embeddings"] - 1
-            groups["attention"] |= {"positions": "relative", "max_distance": farthest, "relative_to": ["keys"]}
-        elif kind != "absolute":
+        if kind == RELATIVE_KEY and isinstance(places, int):
+            groups["attention"] |= {"positions": "relative", "max_distance": places - 1, "relative_to": ["keys"]}
+        if is_causal is True:
+            groups["attention"]["pattern"] = "causal"
+        elif is_causal is not False:
+            problems.append(f"is_decoder={is_causal!r}: expected true or false")
+        if kind not in ("absolute", RELATIVE_KEY):
             problems.append(
                 f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only"
             )
+    if isinstance(shape["max_position_embeddings"], int) and shape["max_position_embeddings"] > MOST:
+        problems.append(f"max_position_embeddings: expected at most {MOST:,}")
     try:
         if problems:
             raise InputError(*problems)
@@ -154,12 +162,6 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     except OverflowError:
         raise InputError(f"{path}: a number in it is too large; restore the file from its source") from None
     return config, _classifier(content, tensors)
-
-
-def _group(given: Any, name: str) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise InputError(f"{name}={given!r}: expected a group of settings")
-    return given
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:

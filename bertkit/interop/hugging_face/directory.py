@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.files import building_dir, read_tensors, write_tensors
-from bertkit.interop.hugging_face.config import architecture_of, config_json, require_bert
+from bertkit.interop.hugging_face.config import RELATIVE_KEY, architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.lines import read_json
@@ -149,7 +149,11 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
         else:
             renamed[full] = tensor
-    for name in [name for name in renamed if name.endswith(_DISTANCES)]:  # by i - j, where Shaw et al. 2018 have j - i
+    config = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
+    is_relative = isinstance(config, dict) and config.get("position_embedding_type") == RELATIVE_KEY
+    for name in [
+        name for name in renamed if is_relative and name.endswith(_DISTANCES)
+    ]:  # by i - j, where Shaw et al. 2018 have j - i
         layer = name.removesuffix(_DISTANCES).rpartition(".")[2]
         renamed[f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"] = renamed.pop(name).flip(0)
         if renamed.pop(_PLACES, None) is not None:

@@ -44,7 +44,7 @@ _INVERSES = {
     }
     for meant in CLASSIFIERS
 }
-OWN = re.compile(r"\.attention\.slots\.|^bert\.encoder\.norm\.|^bert\.pooler\.score\.")
+OWN = re.compile(r"\.attention\.slots\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.")
 _ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.")
 
 

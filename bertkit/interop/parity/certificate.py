@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bertkit.config import checked
+from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError, ParityError
 from bertkit.interop.hugging_face.directory import packed
 from bertkit.interop.hugging_face.names import to_hugging_face
@@ -32,7 +32,7 @@ class _Certificate:
 
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
     """Give what makes a model in memory the one it is: its configuration, and a hash of every weight."""
-    config = {**asdict(model.config), "labels": list(model.config.labels)}
+    config = to_mapping(model.config)
     if not model.config.variant:  # as before there were variants
         config = {key: value for key, value in config.items() if key not in ("attention", "norm", "pooling")}
     return {"config": config, "tensor_sha256": {name: _hash(x) for name, x in sorted(full_tensors(model).items())}}

@@ -186,7 +186,7 @@ def test_activations_are_those_of_the_configuration() -> None:
 
 
 WRONG = {
-    "position_embedding_type": "relative_key", "hidden_act": "gelu_fast", "is_decoder": True, "pruned_heads": {"1": [0]},
+    "position_embedding_type": "relative_key_query", "hidden_act": "gelu_fast", "is_decoder": 1, "pruned_heads": {"1": [0]},
     "tie_word_embeddings": False, "model_type": "roberta", "quantization_config": {"bits": 8}, "id2label": {"1": "a"},
 }  # fmt: skip
 
