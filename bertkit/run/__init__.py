@@ -21,5 +21,6 @@ Doors:
     task_model     a model with its task; its predictions, in order, by any number of processes
     predictor      what Python predicts with
     embedding      texts to vectors
+    looking        what a model attends to, and what its prediction rests on
     memory         what a step needs, and a refusal of what is too large
 """

@@ -71,7 +71,9 @@ class TaskModel:
         )
 
 
-def open_task_model(model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any]) -> TaskModel:
+def open_task_model(
+    model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any], without_head: bool = False
+) -> TaskModel:
     """Load any model directory with the head that it holds, and find its task.
 
     Args:
@@ -79,6 +81,7 @@ def open_task_model(model_dir: str, task: TaskConfig | None, changes: Mapping[st
         task: the one that was asked for; None for that of the run that the directory is of, else the general one of the
             head's shape.
         changes: what is set of that one, by name, of groups by their names in turn.
+        without_head: take a model without a task's head too, for texts and pairs of all the tokens that it takes.
 
     Raises:
         InputError: a bare encoder, a head of another shape than the task's, or sizes that the model cannot take.
@@ -89,6 +92,10 @@ def open_task_model(model_dir: str, task: TaskConfig | None, changes: Mapping[st
     check_tokenizer(model_dir, tokenizer, model.config)
     model.eval()
     heads = [head for head in TASK_HEADS if head in model.heads]
+    if not heads and without_head and task is None:
+        texts = _changed({**_general("sequence"), "max_seq_length": model.config.max_position_embeddings}, changes)
+        _check_length(texts, model.config.max_position_embeddings)
+        return TaskModel(model, shape_of(texts), tokenizer, texts, ())
     if not heads:
         if task is not None:
             raise InputError(
@@ -159,10 +166,14 @@ def _task_for(
             f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {held}; set it to "
             f"{str(multi_label).lower()}, or choose another model"
         )
+    _check_length(task, longest)
+    return task
+
+
+def _check_length(task: TaskConfig, longest: int) -> None:
     problems = too_long("task.max_seq_length", task.max_seq_length, longest, "task.max_seq_length")
     if problems:
         raise InputError(problems[0])
-    return task
 
 
 def task_of_texts(column: str | int | None) -> TaskConfig:

@@ -15,6 +15,7 @@
     embed      an encoder and texts
     evaluate   a model and a split
     compare    several runs
+    view       a model and one input
     export     a model and a directory to make; also those of verify
     bench      a comparison
 

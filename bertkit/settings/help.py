@@ -18,6 +18,7 @@ COMMANDS = {
     "embed": "encoder and texts -> a vector for each text",
     "evaluate": "model and a task's labelled split, or a prepared dataset -> metrics",
     "compare": "several runs -> their scores, curves and settings side by side; of two, where they diverge and why",
+    "view": "any model and an input -> a page, numbers or a picture: attention, and what the prediction rests on",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
     "bench": "bertkit beside the Hugging Face way on the same work -> tokens per second, ratio, memory",

@@ -10,6 +10,7 @@ from bertkit.settings.glue import GlueSettings
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.view import ViewSettings
 
 SCHEMAS = {
     "prepare": PrepareSettings,
@@ -20,6 +21,7 @@ SCHEMAS = {
     "embed": EmbedSettings,
     "evaluate": EvaluateSettings,
     "compare": CompareSettings,
+    "view": ViewSettings,
     "export": ExportSettings,
     "verify": VerifySettings,
     "bench": BenchSettings,

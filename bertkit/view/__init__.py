@@ -8,6 +8,9 @@ A page needs no other file and no network.
     compare     compare.html of several runs
     bench_page  bench.html
     suite       glue.md
+    look        what there is to see of a model and one input; its numbers as JSON
+    attention   the page of it
+    head        pictures of it as SVG
     console     the lines of a training run
     progress    a bar with the time left
 """
