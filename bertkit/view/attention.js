@@ -1,0 +1,220 @@
+"use strict";
+// The views of attention.html. Texts go in as textContent alone, so that a token is never anything but text.
+// weights: (L, N + 1, T, T) bytes, the root of a share times `levels`; "head" N is rollout, and N + 1 the mean of the heads.
+(async () => {
+  const $ = (id) => document.getElementById(id);
+  const look = JSON.parse($("look").textContent);
+  const { tokens, segments, layers: L, heads: N, levels, marked } = look;
+  const T = tokens.length, ROLLOUT = N, MEAN = N + 1;
+  const FEWEST = 0.01, MOST_LINES = 1500, ROW = 22, TOP = 6, THUMB = 32;
+  const MARKED = new Set(marked);
+  const make = (tag, properties = {}, ...children) => {
+    const node = Object.assign(document.createElement(tag), properties);
+    node.append(...children);
+    return node;
+  };
+  const packed = Uint8Array.from(atob($("weights").textContent), (each) => each.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const weights = new Uint8Array(await new Response(stream).arrayBuffer());
+  const share = Float32Array.from({ length: 256 }, (_, step) => (step / levels) ** 2);
+  const start = (layer, head, query) => ((layer * (N + 1) + head) * T + query) * T;
+  const state = { layer: 0, head: 0, token: Math.min(1, T - 1), query: 0, key: 0 };
+
+  function row(layer, head, query) { // what a token attends to: T shares
+    const found = new Float32Array(T);
+    const heads = head === MEAN ? [...Array(N).keys()] : [head];
+    for (const each of heads) {
+      const first = start(layer, each, query);
+      for (let key = 0; key < T; key++) found[key] += share[weights[first + key]] / heads.length;
+    }
+    return found;
+  }
+  const best = (shares, count) => [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, count);
+  const said = (value) => value.toFixed(3);
+  const nameOf = (head) => head === MEAN ? "mean of the heads" : head === ROLLOUT ? "rollout" : `head ${head + 1}`;
+  const classOf = (token) => `t s${segments[token]}${MARKED.has(token) ? " marked" : ""}`;
+
+  function chip(token, value, most, title) {
+    const node = make("bdi", { className: classOf(token), textContent: tokens[token], title });
+    node.style.setProperty("--a", most > 0 ? Math.min(1, value / most) : 0);
+    return node;
+  }
+
+  // A matrix as ink of varying strength; `size` pixels across, each the greatest of what falls on it.
+  function paint(canvas, layer, head, size) {
+    const rgb = getComputedStyle(document.documentElement).getPropertyValue("--ink-of-heads").trim().split(" ").map(Number);
+    canvas.width = canvas.height = size;
+    const strength = new Uint8Array(size * size);
+    const place = Int32Array.from({ length: T }, (_, token) => Math.floor(token * size / T));
+    if (head === MEAN) {
+      for (let query = 0; query < T; query++) row(layer, head, query).forEach((value, key) => {
+        const at = place[query] * size + place[key];
+        strength[at] = Math.max(strength[at], Math.round(Math.sqrt(value) * levels));
+      });
+    } else for (let query = 0; query < T; query++) {
+      const first = start(layer, head, query), line = place[query] * size;
+      for (let key = 0; key < T; key++) {
+        const value = weights[first + key], at = line + place[key];
+        if (value > strength[at]) strength[at] = value;
+      }
+    }
+    const image = new ImageData(size, size);
+    strength.forEach((value, at) => image.data.set([...rgb, Math.round(value * 255 / levels)], at * 4));
+    canvas.getContext("2d").putImageData(image, 0, 0);
+  }
+
+  // All heads: one button is in the order of the tab key, the arrows go on from there.
+  const grid = $("heads"), thumbs = [];
+  grid.style.setProperty("--columns", N);
+  for (let layer = 0; layer < L; layer++) {
+    grid.append(make("span", { className: "soft", textContent: layer + 1 }));
+    for (let head = 0; head < N; head++) {
+      const canvas = make("canvas"), button = make("button", { type: "button", tabIndex: -1 }, canvas);
+      button.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}`);
+      button.title = button.getAttribute("aria-label");
+      button.onclick = () => choose({ layer, head });
+      thumbs.push(button);
+      grid.append(button);
+    }
+  }
+  const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
+  const kept = (value, most) => Math.min(Math.max(value, 0), most - 1);
+  grid.onkeydown = (event) => {
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    const at = thumbs.indexOf(document.activeElement), [down, right] = moves[event.key];
+    const layer = kept(Math.floor(at / N) + down, L), head = kept(at % N + right, N);
+    choose({ layer, head });
+    thumbs[layer * N + head].focus();
+  };
+
+  // One head.
+  const options = (select, names) => names.forEach((name, value) => select.append(make("option", { value, textContent: name })));
+  options($("layer"), [...Array(L).keys()].map((each) => each + 1));
+  options($("head"), [...[...Array(N).keys()].map((each) => each + 1), "rollout from the input", "mean of the heads"]);
+  options($("token"), tokens.map((each, number) => `${number + 1} ${each}`));
+  $("layer").onchange = (event) => choose({ layer: Number(event.target.value) });
+  $("head").onchange = (event) => choose({ head: Number(event.target.value) });
+  $("token").onchange = (event) => choose({ token: Number(event.target.value) });
+  const [from, to] = [$("from"), $("to")];
+  tokens.forEach((token, number) => {
+    const option = make("div", { className: classOf(number), id: `from-${number}` }, make("bdi", { textContent: token }));
+    option.setAttribute("role", "option");
+    option.onclick = () => choose({ token: number });
+    from.append(option);
+    to.append(make("div", { className: classOf(number) }, make("bdi", { textContent: token })));
+  });
+  from.onkeydown = (event) => {
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -T, End: T };
+    if (!steps[event.key]) return;
+    event.preventDefault();
+    choose({ token: kept(state.token + steps[event.key], T) });
+    from.children[state.token].scrollIntoView({ block: "nearest" });
+  };
+
+  function drawLines() {
+    const svg = $("lines"), shares = row(state.layer, state.head, state.token), lines = [];
+    for (let query = 0; query < T; query++) {
+      const values = query === state.token ? shares : row(state.layer, state.head, query);
+      values.forEach((value, key) => { if (value >= FEWEST) lines.push([value, query, key]); });
+    }
+    lines.sort((a, b) => (b[1] === state.token) - (a[1] === state.token) || b[0] - a[0]);
+    svg.setAttribute("viewBox", `0 0 100 ${T * ROW}`);
+    svg.style.height = `${T * ROW}px`;
+    svg.replaceChildren(...lines.slice(0, MOST_LINES).reverse().map(([value, query, key]) => {
+      const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+      const places = { x1: 0, x2: 100, y1: (query + 0.5) * ROW, y2: (key + 0.5) * ROW };
+      Object.entries(places).forEach(([name, place]) => line.setAttribute(name, place));
+      const isChosen = query === state.token;
+      line.setAttribute("class", isChosen ? "chosen" : "");
+      line.setAttribute("stroke-opacity", isChosen ? 0.25 + 0.75 * value : 0.5 * value);
+      line.setAttribute("stroke-width", (isChosen ? 1 : 0.5) + 3 * value);
+      return line;
+    }));
+    for (const option of from.children) option.setAttribute("aria-selected", option.id === `from-${state.token}`);
+    from.setAttribute("aria-activedescendant", `from-${state.token}`);
+    [...to.children].forEach((each, key) => each.style.setProperty("--a", shares[key]));
+  }
+
+  const matrix = $("matrix"), frame = $("frame");
+  function drawMatrix() {
+    paint(matrix, state.layer, state.head, T);
+    const border = segments.indexOf(1);
+    frame.style.setProperty("--border", border < 0 ? 1 : border / T);
+    frame.classList.toggle("pair", border >= 0);
+  }
+  function readOut() {
+    const { layer, head, query, key } = state, value = row(layer, head, query)[key];
+    $("cell").style.cssText = `left:${key / T * 100}%;top:${query / T * 100}%;width:${100 / T}%;height:${100 / T}%`;
+    $("reading").replaceChildren(make("bdi", { textContent: tokens[query] }), ` (${query + 1}) takes ${said(value)} of `,
+      make("bdi", { textContent: tokens[key] }), ` (${key + 1}); layer ${layer + 1}, ${nameOf(head)}`);
+  }
+  frame.onpointermove = (event) => {
+    const box = matrix.getBoundingClientRect();
+    state.key = kept(Math.floor((event.clientX - box.left) / box.width * T), T);
+    state.query = kept(Math.floor((event.clientY - box.top) / box.height * T), T);
+    readOut();
+  };
+  frame.onclick = () => choose({ token: state.query });
+  frame.onkeydown = (event) => {
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    const [down, right] = moves[event.key];
+    state.query = kept(state.query + down, T);
+    state.key = kept(state.key + right, T);
+    readOut();
+  };
+
+  // One token in all layers.
+  function drawLayers() {
+    const cells = (shares) => best(shares, TOP).flatMap((key) => [chip(key, Math.sqrt(shares[key]), 1, `token ${key + 1}`),
+      make("small", { textContent: ` ${said(shares[key])} ` })]);
+    $("layers").replaceChildren(...[...Array(L).keys()].map((layer) => make("tr", {},
+      make("th", { textContent: `layer ${layer + 1}` }),
+      ...[["attention", MEAN], ["rollout", ROLLOUT]].map(([name, head]) => {
+        const cell = make("td", {}, ...cells(row(layer, head, state.token)));
+        cell.dataset.name = name;
+        return cell;
+      }))));
+    $("token").value = state.token;
+  }
+
+  // From one text to the other: a mean over the tokens of the first, of the head that is chosen.
+  function drawBetween() {
+    if (!segments.includes(1)) return;
+    const source = Number($("way").value), queries = [...segments.keys()].filter((token) => segments[token] === source);
+    const mean = new Float32Array(T);
+    for (const query of queries) row(state.layer, state.head, query).forEach((value, key) => { mean[key] += value / queries.length; });
+    const keys = [...segments.keys()].filter((token) => segments[token] !== source);
+    const most = Math.max(...keys.map((key) => mean[key])), all = keys.reduce((sum, key) => sum + mean[key], 0);
+    $("crossing").textContent = `Layer ${state.layer + 1}, ${nameOf(state.head)}: ${(100 * all).toFixed(1)} % of the attention crosses.`;
+    $("crossed").replaceChildren(...keys.flatMap((key) => [chip(key, mean[key], most, `${said(mean[key])}, token ${key + 1}`), " "]));
+  }
+  if (segments.includes(1)) $("way").onchange = drawBetween;
+
+  function choose(change) {
+    const headChanges = "layer" in change || "head" in change;
+    Object.assign(state, change);
+    if ("token" in change) state.query = state.token;
+    thumbs.forEach((button, at) => {
+      const isChosen = at === state.layer * N + state.head;
+      button.setAttribute("aria-pressed", isChosen);
+      button.tabIndex = isChosen || (state.head >= N && at === state.layer * N) ? 0 : -1;
+    });
+    $("layer").value = state.layer;
+    $("head").value = state.head;
+    drawLines();
+    if (headChanges) { drawMatrix(); drawBetween(); }
+    if ("token" in change) drawLayers();
+    readOut();
+  }
+  function drawAll() {
+    thumbs.forEach((button, at) => paint(button.firstChild, Math.floor(at / N), at % N, Math.min(THUMB, T)));
+    choose(state);
+  }
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  drawAll();
+  document.documentElement.dataset.ready = Math.round(performance.now());
+})().catch((error) => {
+  document.getElementById("failed").textContent = `This page cannot be drawn here (${error}); it needs a browser from 2023 on.`;
+});
