@@ -13,7 +13,8 @@
     node.append(...children);
     return node;
   };
-  const packed = Uint8Array.from(atob($("weights").textContent), (each) => each.charCodeAt(0));
+  const text = atob($("weights").textContent), packed = new Uint8Array(text.length);
+  for (let at = 0; at < text.length; at++) packed[at] = text.charCodeAt(at);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const weights = new Uint8Array(await new Response(stream).arrayBuffer());
   const share = Float32Array.from({ length: 256 }, (_, step) => (step / levels) ** 2);
@@ -59,7 +60,12 @@
       }
     }
     const image = new ImageData(size, size);
-    strength.forEach((value, at) => image.data.set([...rgb, Math.round(value * 255 / levels)], at * 4));
+    for (let at = 0; at < strength.length; at++) {
+      image.data[at * 4] = rgb[0];
+      image.data[at * 4 + 1] = rgb[1];
+      image.data[at * 4 + 2] = rgb[2];
+      image.data[at * 4 + 3] = Math.round(strength[at] * 255 / levels);
+    }
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
@@ -167,8 +173,8 @@
 
   // One token in all layers.
   function drawLayers() {
-    const cells = (shares) => best(shares, TOP).flatMap((key) => [chip(key, Math.sqrt(shares[key]), 1, `token ${key + 1}`),
-      make("small", { textContent: ` ${said(shares[key])} ` })]);
+    const cells = (shares) => best(shares, TOP).flatMap((key) => [make("span", {},
+      chip(key, Math.sqrt(shares[key]), 1, `token ${key + 1}`), make("small", { textContent: ` ${said(shares[key])}` })), " "]);
     $("layers").replaceChildren(...[...Array(L).keys()].map((layer) => make("tr", {},
       make("th", { textContent: `layer ${layer + 1}` }),
       ...[["attention", MEAN], ["rollout", ROLLOUT]].map(([name, head]) => {

@@ -1,0 +1,412 @@
+"""`bertkit view` as its readers meet it: exact numbers, a page in a real browser, pictures, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browser import Browser, chromium
+from conftest import minilm_dir, small_model
+from interop.exports.test_client_matrix import environment
+
+from bertkit import export_model, load_model, load_tokenizer
+from bertkit.cli import run
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.interop.load import load_packed
+from bertkit.model.config import AttentionConfig
+from bertkit.run.looking import Target, attribute, rollout
+from bertkit.tasks.task import Feature
+from bertkit.view.attention import packed
+from bertkit.view.look import Look
+
+LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
+SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")
+HOSTILE = "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 10_000
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def make(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Give the directory of a small model with some heads."""
+
+    def directory(*heads: str, **changes: Any) -> Path:
+        named = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
+        pooler = bool({"sequence", "next_sentence", "choice"} & {*heads})
+        # large weights, so that heads and labels differ
+        model = small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooler, **{**named, **changes})
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(3)
+        return export_model(model, tokenizer, tmp_path_factory.mktemp("model") / "model")
+
+    return directory
+
+
+def seen(folder: Path, model: Path, *more: str) -> dict[str, Any]:
+    output = folder / "look.json"
+    assert run(["view", f"model_dir={model}", f"output={output}", "overwrite=true", "device=cpu", *more]) == 0
+    return dict(json.loads(output.read_text(encoding="utf-8")))
+
+
+def test_probabilities_are_those_of_eager_transformers(tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    found = seen(tmp_path, minilm_dir(), "text=Who wrote the notes?", "text_pair=Ada wrote them.")
+    batch = AutoTokenizer.from_pretrained(minilm_dir())("Who wrote the notes?", "Ada wrote them.", return_tensors="pt")
+    theirs = AutoModel.from_pretrained(minilm_dir(), attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = torch.cat(theirs(**batch, output_attentions=True).attentions).numpy()
+    ours = np.array(found["attentions"])
+    assert found["token_ids"] == batch["input_ids"][0].tolist()
+    assert found["segments"] == batch["token_type_ids"][0].tolist()
+    assert ours.shape == expected.shape == (6, 12, 12, 12)
+    assert np.abs(ours - expected).max() < 1e-6
+    assert np.abs(ours.sum(-1) - 1).max() < 1e-6
+    assert found["prediction"] is found["attributions"] is None
+    assert "no head" in found["notes"][0]
+    shares = np.eye(12)  # rollout, written out
+    for layer, of_layer in enumerate(expected.astype(np.float64)):
+        mean = sum(of_layer[head] for head in range(12)) / 12
+        mixed = (mean + np.eye(12)) / 2
+        mixed = mixed / mixed.sum(1)[:, None]
+        shares = np.array([[sum(mixed[i, k] * shares[k, j] for k in range(12)) for j in range(12)] for i in range(12)])
+        assert np.abs(np.array(found["rollout"][layer]) - shares).max() < 1e-6
+
+
+def test_rollout_of_one_head_by_hand() -> None:
+    attention = np.array([[[[0.5, 0.5], [0.0, 1.0]]], [[[0.0, 1.0], [1.0, 0.0]]]])
+    first, second = rollout(attention)
+    assert first.tolist() == [[0.75, 0.25], [0, 1]]
+    assert second.tolist() == [[0.375, 0.625], [0.375, 0.625]]
+
+
+def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tokenizer) -> None:
+    """Against central differences of a forward pass that takes embeddings, in the middles of many steps."""
+    model, _ = load_packed(make("sequence"))
+    model = model.eval().double().requires_grad_(False)
+    ids = tokenizer("kan lon mir")["input_ids"]
+    facts = tokenizer.facts
+    baseline = [number if number in (facts.cls, facts.sep) else facts.pad for number in ids]
+    found = attribute(
+        model, Target("", "sequence", ((None, 1),)), Feature(0, ids, [0] * len(ids), None), baseline, 32, 2048
+    )
+    table, embeddings = model.bert.embeddings.token.weight, model.bert.embeddings
+    layout = _layout(len(ids))
+
+    def score(tokens: torch.Tensor) -> float:
+        summed = tokens + embeddings.segment(torch.zeros(len(ids), dtype=torch.long)) + embeddings.position.weight[: len(ids)]
+        hidden = model.bert.encoder(embeddings.norm(summed), layout)[-1]
+        pooled = torch.tanh(model.bert.pooler.dense(hidden[0]))
+        return float(model.heads["sequence"].dense(pooled)[1])
+
+    start, end = table[baseline], table[ids]
+    expected, num_steps, width = np.zeros(len(ids)), 200, 1e-5
+    for step in range(num_steps):
+        middle = start + (step + 0.5) / num_steps * (end - start)
+        for token in range(len(ids)):  # along the way of this token alone
+            along = torch.zeros_like(end)
+            along[token] = width * (end - start)[token]
+            expected[token] += (score(middle + along) - score(middle - along)) / (2 * width) / num_steps
+    assert np.abs(found.values - expected).max() < 1e-5
+    assert np.abs(expected).max() > 0.1
+    assert found.values[0] == found.values[-1] == 0
+    assert found.score == pytest.approx(score(end), abs=1e-12)
+    assert found.baseline_score == pytest.approx(score(start), abs=1e-12)
+    assert abs(found.error) < 1e-6
+
+
+def _layout(length: int) -> Any:
+    from bertkit.model.layout import Layout
+
+    return Layout.from_lengths(torch.tensor([length]))
+
+
+CASES = [
+    ("a label", ("sequence",), ("text=kan lon mir",), r"the label (bad|good|ugly)", []),
+    ("a chosen label", ("sequence",), ("text=kan lon", "text_pair=mir", "target=ugly"), "the label ugly", []),
+    ("a tag", ("token",), ("text=kan lon mir",), r"the tag \S+ of (kan|lon|mir)", None),
+    ("the tag of a word", ("token",), ("text=kan lon mir", "target=lon"), r"the tag \S+ of lon", [2]),
+    ("an answer", ("span",), ("text=kan lon", "text_pair=" + "mir rur ten " * 20, *SPANS), "the answer|no answer", None),
+    ("a word at a mask", ("masked_lm",), ("text=kan [MASK] lon",), r"\S+ at \[MASK\]", [2]),
+    ("a chosen word", ("masked_lm",), ("text=kan [MASK] lon", "target=kan"), r"kan at \[MASK\]", [2]),
+    ("two sentences", ("masked_lm", "next_sentence"), ("text=kan", "text_pair=lon"), "that the second text (follows|does not)", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("heads", "given", "target", "marked"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+def test_every_head_is_explained(
+    make: Make, tmp_path: Path, heads: tuple[str, ...], given: tuple[str, ...], target: str, marked: list[int] | None
+) -> None:
+    model = make(*heads)
+    found = seen(tmp_path, model, *given)
+    assert re.search(target, found["target"]), found["target"]
+    if marked is not None:
+        # a word may be several pieces
+        assert found["target_tokens"][: len(marked)] == marked
+    about, prediction = found["attributions"], found["prediction"]
+    assert prediction
+    difference = about["score"] - about["baseline_score"]
+    assert sum(about["values"]) - difference == pytest.approx(about["completeness_error"], abs=1e-12)
+    assert abs(about["completeness_error"]) <= max(0.01 * abs(difference), 1e-5)
+    # the score is the model's own logit
+    batch = {"input_ids": torch.tensor([found["token_ids"]]), "token_type_ids": torch.tensor([found["segments"]])}
+    with torch.no_grad():
+        logits = load_model(model)(**batch).logits[heads[-1] if "next_sentence" in heads else heads[0]][0].numpy()
+    if heads[0] == "span":
+        at = found["target_tokens"]
+        assert about["score"] == pytest.approx(logits[at[0], 0] + logits[at[-1], 1], abs=1e-5)
+    elif heads[0] in ("token", "masked_lm") and found["target_tokens"]:
+        assert np.abs(logits[found["target_tokens"][0]] - about["score"]).min() < 1e-5
+    else:
+        assert np.abs(logits - about["score"]).min() < 1e-5
+
+
+def test_an_answer_is_where_predict_finds_it(make: Make, tmp_path: Path) -> None:
+    model, words = make("span", seed=1), "kan lon mir rur ten sod " * 12
+    given = [f"model_dir={model}", "text=kan lon", f"text_pair={words}", *SPANS, "task.spans.is_always_answered=true"]
+    found = seen(tmp_path, model, *given[1:])
+    assert run(["predict", *given, f"output={tmp_path / 'p.jsonl'}", "device=cpu"]) == 0
+    text = json.loads((tmp_path / "p.jsonl").read_text())["answer"]
+    assert text
+    assert found["target"] == f"the answer {text}"
+    pieces = [found["tokens"][place] for place in found["target_tokens"]]
+    assert "".join(pieces).replace("##", "") == text.replace(" ", "")
+    assert "windows" in found["notes"][0]
+
+
+def test_a_row_of_a_run_and_a_choice(
+    make: Make, tiny_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev = tiny_runs / "task" / "dev.tsv"
+    found = seen(tmp_path, tiny_runs / "fine", f"input={dev}", "row=4")
+    text = dev.read_text().splitlines()[4].split("\t")[0]
+    assert load_tokenizer(tiny_runs / "fine")(text)["input_ids"] == found["token_ids"]
+    assert set(found["prediction"]["probabilities"]) == {"a", "b"}
+    rows = tmp_path / "choice.jsonl"
+    rows.write_text(json.dumps({"context": "kan lon", "endings": ["mir", "rur ten", "sod"]}) + "\n")
+    task = ["task=swag", "task.columns.context=context", "task.columns.endings=[endings]", "task.max_seq_length=40"]
+    command = ["view", f"model_dir={make('choice')}", f"input={rows}", f"output={tmp_path / 'c.json'}", "device=cpu"]
+    assert run([*command, *task, "target=1"]) in (0, 2)
+    capsys.readouterr()
+
+
+def test_no_weights_between_tokens(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make("sequence", attention=AttentionConfig(pattern="linformer", linformer_size=5))
+    found = seen(tmp_path, model, "text=kan lon mir")
+    assert found["attentions"] is found["rollout"] is None
+    assert abs(found["attributions"]["completeness_error"]) < 0.01
+    page = tmp_path / "a.html"
+    assert run(["view", f"model_dir={model}", "text=kan lon mir", f"output={page}", "device=cpu"]) == 0
+    assert "compresses keys" in capsys.readouterr().out
+    assert "compresses keys" in page.read_text()
+    assert run(["view", f"model_dir={model}", "text=kan", f"output={tmp_path / 'a.svg'}", "device=cpu"]) == 2
+    assert "linformer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["output=a.html"], "set text=, or input="),
+        (["text=a", "output=a.txt"], "expected a name that ends in .html, .json, .svg, .png"),
+        (["text=a", "output=a.svg", "layer=2"], "set both"),
+        (["text=a", "output=a.svg", "layer=9", "head=1"], "layer=9: the model has 3"),
+        (["text=a", "output=a.html", "target=gut"], "target=gut: no such label"),
+        (["text=a", "output=a.html", "steps=-1"], "steps=-1: expected 0"),
+        (["input=in.txt", "row=9", "output=a.html"], "row=9: input=in.txt has fewer examples"),
+    ],
+)
+def test_refused(
+    given: list[str], message: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("in.txt").write_text("kan\n")
+    assert run(["view", f"model_dir={make('sequence')}", *given, "device=cpu"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not Path("a.html").exists()
+
+
+def test_pictures(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from xml.etree import ElementTree
+
+    given = ["view", f"model_dir={make('encoder'[:0] or 'sequence')}", "text=kan <b> & lon", "device=cpu"]
+    assert run([*given, f"output={tmp_path / 'all.svg'}"]) == 0
+    assert run([*given, f"output={tmp_path / 'one.svg'}", "layer=3", "head=2"]) == 0
+    images = [len(list(ElementTree.parse(tmp_path / f"{name}.svg").iter("{http://www.w3.org/2000/svg}image"))) for name in ("all", "one")]
+    assert images == [6, 1]
+    assert "Layer 3, head 2" in (tmp_path / "one.svg").read_text()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "resvg_py", None)
+        assert run([*given, f"output={tmp_path / 'x.png'}"]) == 2
+    assert "pip install 'bertkit[view]'" in capsys.readouterr().err
+    pytest.importorskip("resvg_py")
+    assert run([*given, f"output={tmp_path / 'x.png'}"]) == 0
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def made_up(length: int, layers: int = 12, heads: int = 12) -> Look:
+    """Attention that is as hard to pack as any: noise without zeros."""
+    rng = np.random.default_rng(length)
+    weights = rng.dirichlet(np.ones(length), size=(layers, heads, length)).astype(np.float32)
+    tokens = [f"w{number}" for number in range(length)]
+    segments = [int(2 * number >= length) for number in range(length)]
+    return Look(tokens, [0] * length, segments, layers, heads, None, None, (), None, weights, rollout(weights))
+
+
+def unpacked(look: Look) -> np.ndarray:
+    import base64
+    import zlib
+
+    text, levels = packed(look)
+    content = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
+    length = len(look.tokens)
+    return (content.reshape(look.num_layers, look.num_heads + 1, length, length) / levels) ** 2
+
+
+def test_the_page_is_small_and_near() -> None:
+    from bertkit.view.attention import attention_page
+
+    look = made_up(128)
+    assert len(attention_page(look, "m")) < 3_000_000
+    found = unpacked(look)
+    assert look.attentions is not None
+    assert np.abs(found[:, :12] - look.attentions).max() < 2e-3
+    assert np.abs(found[:, 12] - look.rollout).max() < 4e-3
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+def test_a_browser_shows_every_view(browser: Browser, make: Make, tmp_path: Path) -> None:
+    page, model = tmp_path / "a.html", make("span", seed=1)
+    given = ["text=kan lon", "text_pair=mir rur ten sod lon", *SPANS, "task.spans.is_always_answered=true"]
+    assert run(["view", f"model_dir={model}", *given, f"output={page}", "device=cpu"]) == 0
+    exact = np.array(seen(tmp_path, model, *given)["attentions"])
+    browser.open(page.as_uri())
+    assert browser.ask("document.querySelectorAll('#heads button').length") == 6
+    assert "The attributions add up to" in browser.ask("document.body.innerText")
+    # by the keyboard: to the grid, a layer down, a head on; then to a token, and to a cell of the matrix
+    browser.ask("document.querySelector('#heads button').focus()")
+    browser.press("ArrowDown")
+    browser.press("ArrowRight")
+    assert browser.ask("document.activeElement.ariaLabel") == "layer 2, head 2"
+    assert browser.ask("[document.querySelector('#layer').value, document.querySelector('#head').value]") == ["1", "1"]
+    browser.press("Tab")
+    browser.press("Tab")
+    browser.press("Tab")
+    assert browser.ask("document.activeElement.id") == "from"
+    browser.press("ArrowDown")
+    browser.press("ArrowDown")
+    assert browser.ask("document.querySelector('#from [aria-selected=true]').id") == "from-3"
+    browser.press("Tab")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        browser.press(key)
+    reading = browser.ask("document.querySelector('#reading').textContent")
+    query, key = (int(each) - 1 for each in re.findall(r"\((\d+)\)", reading))
+    assert (query, key) == (4, 2)
+    shown = float(re.findall(r"takes ([\d.]+) of", reading)[0])
+    assert shown == pytest.approx(exact[1, 1, query, key], abs=4e-3)
+    assert "layer 2, head 2" in reading
+    # by the mouse: another head, another token, and the way from one text to the other
+    browser.click("#heads button")
+    assert browser.ask("document.querySelector('#heads button').ariaPressed") == "true"
+    browser.click("#from-5")
+    rows = browser.ask("[...document.querySelectorAll('#layers tr')].map((row) => row.innerText)")
+    assert len(rows) == 3
+    assert browser.ask("document.querySelector('#token').value") == "5"
+    crossing = browser.ask("document.querySelector('#crossing').textContent")
+    segments = np.array(seen(tmp_path, model, *given)["segments"])
+    share = exact[0, 0][segments == 0][:, segments == 1].sum(-1).mean()
+    assert float(re.findall(r"([\d.]+) %", crossing)[0]) == pytest.approx(100 * share, abs=1)
+    assert browser.ask("document.querySelectorAll('#crossed bdi').length") == (segments == 1).sum()
+    assert browser.ask("document.querySelectorAll('bdi.marked').length") > 0
+    for width, is_dark in ((380, False), (1200, True)):
+        browser.open(page.as_uri(), width, is_dark=is_dark)
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+    assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
+    assert browser.faults == browser.requests == []
+
+
+def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    vocab = {**{token: number for number, token in enumerate(tokenizer.vocab)}}
+    for strange in ("<script>", "</script><img>", "\u202e", "\U0001f600", '"><b>'):
+        vocab[strange] = len(vocab)
+    strange_tokenizer = Tokenizer(vocab, lowercase=True)
+    model = small_model(len(vocab), heads=("token",), with_pooler=False, labels=("O", "<img src=x onerror=alert(1)>"))
+    folder = export_model(model, strange_tokenizer, tmp_path / "m")
+    assert run(["view", f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]) == 0
+    ids = list(vocab.values())[-5:]
+    look = made_up(5, 1, 1)
+    strange_look = Look([strange_tokenizer.vocab[number] for number in ids], ids, *(getattr(look, name) for name in list(Look.__dataclass_fields__)[2:]))
+    from bertkit.view.attention import attention_page
+
+    other = tmp_path / "b.html"
+    other.write_text(attention_page(strange_look, "<b>m</b>"), encoding="utf-8")
+    for path in (page, other):
+        browser.open(path.as_uri())
+        assert browser.ask("document.title") == "attention"
+        assert browser.ask("document.querySelectorAll('img, h1 b, bdi > *').length") == 0
+        assert browser.ask("document.querySelectorAll('script').length") == 3
+    tokens = browser.ask("[...document.querySelectorAll('#to bdi')].map((each) => each.textContent)")
+    assert tokens == ["<script>", "</script><img>", "\\u202e", "\U0001f600", '"><b>']
+    assert browser.faults == browser.requests == []
+
+
+@pytest.mark.slow
+def test_large_pages_open_quickly(browser: Browser, tmp_path: Path) -> None:
+    from bertkit.view.attention import attention_page
+
+    for length, most_bytes, most_seconds in ((128, 3_000_000, 2), (512, 20_000_000, 5)):
+        path = tmp_path / f"{length}.html"
+        path.write_text(attention_page(made_up(length), "m"), encoding="utf-8")
+        took = browser.open(path.as_uri())
+        print(f"{length} tokens: {path.stat().st_size:,} bytes, {took:.2f} s")
+        assert path.stat().st_size < most_bytes
+        assert took < most_seconds
+    assert browser.faults == browser.requests == []
+
+
+_CAPTUM = """
+import json, sys, torch
+from captum.attr import LayerIntegratedGradients
+from transformers import AutoModelForSequenceClassification
+where, ids, types, base, column, steps = json.loads(sys.argv[1])
+model = AutoModelForSequenceClassification.from_pretrained(where, attn_implementation="eager").eval()
+forward = lambda ids, types: model(input_ids=ids, token_type_ids=types).logits[:, column]
+gradients = LayerIntegratedGradients(forward, model.bert.embeddings.word_embeddings)
+shares = gradients.attribute(torch.tensor([ids]), torch.tensor([base]), additional_forward_args=(torch.tensor([types]),), n_steps=steps)
+print(json.dumps(shares.sum(-1)[0].tolist()))
+"""
+
+
+@pytest.mark.slow
+def test_attributions_are_captums(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    model, _ = load_packed(minilm_dir(), heads=("sequence",))
+    tokenizer = load_tokenizer(minilm_dir())
+    folder = export_model(model, tokenizer, tmp_path / "m")
+    found = seen(tmp_path, folder, "text=The mill stood still all summer.", "text_pair=It rained.", "steps=50")
+    ids, facts = found["token_ids"], tokenizer.facts
+    base = [number if number in (facts.cls, facts.sep) else facts.pad for number in ids]
+    column = int(found["target"][-1])
+    given = json.dumps([str(folder), ids, found["segments"], base, column, 50])
+    packages = ["captum", "matplotlib", "contourpy", "cycler", "kiwisolver", "pillow", "pyparsing", "python-dateutil", "six", "fonttools"]
+    env = environment("captum", packages, tmp_path_factory)
+    done = subprocess.run([sys.executable, "-c", _CAPTUM, given], env=env, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
+    worst = np.abs(theirs - found["attributions"]["values"]).max()
+    print(f"largest difference {worst:.1e} of attributions up to {np.abs(theirs).max():.3f}")
+    assert worst < 1e-5
