@@ -76,9 +76,7 @@ class Browser:
 
     def open(self, url: str, width: int = 1200, height: int = 900, *, is_dark: bool = False) -> float:
         """Open a page that says on its root when it is ready; give the seconds that it took."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call("Page.navigate", url=url)
@@ -126,7 +124,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
     command = [program, *options, "--no-first-run", f"--user-data-dir={folder}", "about:blank"]
     # the shell puts the pipes where the browser looks for them
-    places = f"exec 3<&{ours[0]} 4>&{theirs[1]}; exec \"$@\""
+    places = f'exec 3<&{ours[0]} 4>&{theirs[1]}; exec "$@"'
     process = subprocess.Popen(
         ["bash", "-c", places, "bash", *command], pass_fds=(ours[0], theirs[1]), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -49,7 +49,7 @@ CHAIN = (
 BELOW = (
     ("dataset", ("evaluate",), "losses of any model"),
     ("run", ("export", "verify"), "Hugging Face directory, compared"),
-    ("task model", ("predict", "embed"), "predictions, vectors"),
+    ("task model", ("predict", "embed", "view"), "predictions, vectors, attention"),
 )
 # the way of a training step: the names in each box, and the file that defines them
 STEP = (

@@ -37,7 +37,7 @@ def test_help_says_what_each_command_needs_and_gives_without_heavy_imports() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 11
+    assert done.stdout.count("Needs:") == done.stdout.count("Gives:") == len(COMMANDS) == 12
 
 
 def test_help_may_be_cut_short() -> None:
@@ -321,6 +321,7 @@ GIVEN = {
     "finetune": ["task=sequence", "model_dir=x", "output_dir=y"],
     "predict": ["model_dir=x", "input=y", "output=z"],
     "embed": ["model_dir=x", "input=y", "output=z.npy"],
+    "view": ["model_dir=x", "text=y", "output=z.html"],
     "glue": ["model_dir=x", "output_dir=y"],
     "evaluate": ["model_dir=x", "data_dir=y"],
     "export": ["checkpoint=x", "output_dir=y"],

@@ -159,9 +159,7 @@ def attribute(
     is F(x) - F(b) (proposition 1), which shows the error.
     """
     table = model.bert.embeddings.token.weight
-    start, end = (
-        table[torch.tensor(ids, device=table.device)].detach() for ids in (list(baseline), feature.input_ids)
-    )
+    start, end = (table[torch.tensor(ids, device=table.device)].detach() for ids in (list(baseline), feature.input_ids))
     with torch.no_grad():
         of_ends = _score(model, target, feature, torch.stack([start, end])).double().cpu()
     low, high = of_ends.tolist()
@@ -195,7 +193,7 @@ def _integral(
         path = (start + along.to(start)[:, None, None] * (end - start)).requires_grad_()  # (n, T, D)
         (gradient,) = torch.autograd.grad(_score(model, target, feature, path).sum(), path)
         total += (weights[:, None, None] * gradient.double().cpu()).sum(0)
-    return (total * (end - start).double().cpu()).sum(-1).numpy()  # type: ignore[no-any-return]
+    return (total * (end - start).double().cpu()).sum(-1).numpy()
 
 
 def _score(model: BertWithHeads, target: Target, feature: Feature, embeddings: Tensor) -> Tensor:
@@ -232,8 +230,7 @@ def _run(
 @contextlib.contextmanager
 def _embedded_as(model: BertWithHeads, embeddings: Tensor) -> Iterator[None]:
     """Have the embedding of tokens give these, (S, D), whatever the tokens are."""
-    hook: Callable[..., Tensor] = lambda *_: embeddings
-    handle = model.bert.embeddings.token.register_forward_hook(hook)
+    handle = model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings)
     try:
         yield
     finally:
@@ -247,7 +244,7 @@ def _column(target: str | None, names: Sequence[str], predicted: int, what: str)
     if target not in names:
         some = f"; expected one of {', '.join(names)}" if len(names) <= 50 else ""
         raise InputError(f"target={target}: no such {what}{nearest(target, names) or some}")
-    return list(names).index(target)
+    return names.index(target)
 
 
 def _sequence_aim(
@@ -257,8 +254,8 @@ def _sequence_aim(
     if not labels:
         _column(target, (), 0, "label: the model predicts a number")
         return features[0], Target("the number", "sequence", ((None, 0),))
-    best = max(prediction.probabilities, key=prediction.probabilities.get)
-    column = _column(target, labels, labels.index(best), "label")
+    best = int(np.argmax([prediction.probabilities[label] for label in labels]))
+    column = _column(target, labels, best, "label")
     return features[0], Target(f"the label {labels[column]}", "sequence", ((None, column),))
 
 
@@ -266,7 +263,7 @@ def _token_aim(
     predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
 ) -> tuple[Feature, Target | None]:
     """Explain the tag of a word, in the window with most around it, as the tag was chosen."""
-    words = list(getattr(example, "words", None) or getattr(prediction, "words", ()))
+    words: list[str] = list(example.words if hasattr(example, "words") else prediction.words)
     if not words:
         _column(target, (), 0, "word: there are none")
         return features[0], None
@@ -274,7 +271,7 @@ def _token_aim(
     word = _column(target, words, first, "word of the text")
 
     def room(feature: Feature) -> int:
-        place = feature.where.index(word)
+        place = int(feature.where.index(word))
         return min(place - 1, len(feature.input_ids) - 2 - place)
 
     feature = max((each for each in features if word in each.where), key=room)
@@ -344,4 +341,4 @@ def _shares(model: BertWithHeads, feature: Feature, head: str, *masked: int) -> 
     """Give the probabilities of a head of pretraining."""
     logits = _run(model, feature, masked=masked).logits[head][0].double()
     require_finite(bool(torch.isfinite(logits).all()))
-    return torch.softmax(logits, -1).cpu().numpy()  # type: ignore[no-any-return]
+    return torch.softmax(logits, -1).cpu().numpy()

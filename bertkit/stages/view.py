@@ -39,9 +39,7 @@ def run(settings: ViewSettings) -> None:
     _check_head(settings, opened.model.config)
     predictor = opened.predictor("fp32", shares.TOKENS_AT_ONCE[device.type], opened.model.to(device))
     predictor, example = _example(settings, predictor)
-    features = list(
-        make_features(predictor.task, [example], predictor.tokenizer, predictor.labels, predictor.shape)
-    )
+    features = list(make_features(predictor.task, [example], predictor.tokenizer, predictor.labels, predictor.shape))
     target = None if settings.target is None else str(settings.target)
     found = look(predictor, example, features, target, settings.steps)
     with opened_output(settings.output, is_binary=writer is not None) as file:

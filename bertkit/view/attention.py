@@ -188,7 +188,9 @@ def packed(look: Look) -> tuple[str, int]:
     roots = np.sqrt(shares.clip(0, 1), out=shares)
     most = max(FEW, EACH * roots.size)
     for levels in LEVELS:
-        packer = zlib.compressobj(6, strategy=zlib.Z_RLE)  # of such noise, as small as by a search, in a tenth of the time
+        packer = zlib.compressobj(
+            6, strategy=zlib.Z_RLE
+        )  # of such noise, as small as by a search, in a tenth of the time
         compressed = packer.compress(np.rint(roots * levels).astype(np.uint8).tobytes()) + packer.flush()
         if len(compressed) * 4 / 3 <= most or levels == LEVELS[-1]:
             break

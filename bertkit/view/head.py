@@ -28,7 +28,9 @@ def heads_picture(look: Look) -> str:
     """Draw every head of every layer as a square."""
     assert look.attentions is not None
     step = THUMB + SPACE
-    parts = [_text(MARGIN + 30 + (head + 0.5) * step, MARGIN, str(head + 1), "middle") for head in range(look.num_heads)]
+    parts = [
+        _text(MARGIN + 30 + (head + 0.5) * step, MARGIN, str(head + 1), "middle") for head in range(look.num_heads)
+    ]
     for layer, heads in enumerate(look.attentions):
         top = MARGIN + 10 + layer * step
         parts.append(_text(MARGIN + 22, top + THUMB / 2 + 4, str(layer + 1), "end"))

@@ -21,6 +21,7 @@ GIVEN = {
     "glue": ["data_dir=x", "model_dir=m", "output_dir=y"],
     "predict": ["model_dir=m", "input=x", "output=y"],
     "embed": ["model_dir=m", "input=x", "output=y.npy"],
+    "view": ["model_dir=m", "input=x", "output=y.html"],
     "evaluate": ["model_dir=m", "data_dir=x"],
     "compare": ["x", "y"],
     "export": ["model_dir=m", "output_dir=y"],

@@ -15,11 +15,11 @@ import pytest
 import torch
 from browser import Browser, chromium
 from conftest import minilm_dir, small_model
-from interop.exports.test_client_matrix import environment
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.model.config import AttentionConfig
 from bertkit.run.looking import Target, attribute, rollout
@@ -29,7 +29,9 @@ from bertkit.view.look import Look
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")
-HOSTILE = "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 10_000
+HOSTILE = (
+    "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 10_000
+)
 Make = Callable[..., Path]
 
 
@@ -45,7 +47,9 @@ def make(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Make
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(3)
-        return export_model(model, tokenizer, tmp_path_factory.mktemp("model") / "model")
+        folder = tmp_path_factory.mktemp("model")
+        write_model(model, tokenizer, folder)
+        return folder
 
     return directory
 
@@ -102,7 +106,11 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
     layout = _layout(len(ids))
 
     def score(tokens: torch.Tensor) -> float:
-        summed = tokens + embeddings.segment(torch.zeros(len(ids), dtype=torch.long)) + embeddings.position.weight[: len(ids)]
+        summed = (
+            tokens
+            + embeddings.segment(torch.zeros(len(ids), dtype=torch.long))
+            + embeddings.position.weight[: len(ids)]
+        )
         hidden = model.bert.encoder(embeddings.norm(summed), layout)[-1]
         pooled = torch.tanh(model.bert.pooler.dense(hidden[0]))
         return float(model.heads["sequence"].dense(pooled)[1])
@@ -141,7 +149,9 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("heads", "given", "target", "marked"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("heads", "given", "target", "marked"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
 def test_every_head_is_explained(
     make: Make, tmp_path: Path, heads: tuple[str, ...], given: tuple[str, ...], target: str, marked: list[int] | None
 ) -> None:
@@ -174,7 +184,7 @@ def test_an_answer_is_where_predict_finds_it(make: Make, tmp_path: Path) -> None
     given = [f"model_dir={model}", "text=kan lon", f"text_pair={words}", *SPANS, "task.spans.is_always_answered=true"]
     found = seen(tmp_path, model, *given[1:])
     assert run(["predict", *given, f"output={tmp_path / 'p.jsonl'}", "device=cpu"]) == 0
-    text = json.loads((tmp_path / "p.jsonl").read_text())["answer"]
+    text = json.loads((tmp_path / "p.jsonl").read_text())["text"]
     assert text
     assert found["target"] == f"the answer {text}"
     pieces = [found["tokens"][place] for place in found["target_tokens"]]
@@ -199,7 +209,7 @@ def test_a_row_of_a_run_and_a_choice(
 
 
 def test_no_weights_between_tokens(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = make("sequence", attention=AttentionConfig(pattern="linformer", linformer_size=5))
+    model = make("sequence", attention=AttentionConfig(pattern="linformer", compressed_size=5))
     found = seen(tmp_path, model, "text=kan lon mir")
     assert found["attentions"] is found["rollout"] is None
     assert abs(found["attributions"]["completeness_error"]) < 0.01
@@ -235,13 +245,18 @@ def test_refused(
     assert not Path("a.html").exists()
 
 
-def test_pictures(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from xml.etree import ElementTree
 
-    given = ["view", f"model_dir={make('encoder'[:0] or 'sequence')}", "text=kan <b> & lon", "device=cpu"]
+    given = ["view", f"model_dir={make('sequence')}", "text=kan <b> & lon", "device=cpu"]
     assert run([*given, f"output={tmp_path / 'all.svg'}"]) == 0
     assert run([*given, f"output={tmp_path / 'one.svg'}", "layer=3", "head=2"]) == 0
-    images = [len(list(ElementTree.parse(tmp_path / f"{name}.svg").iter("{http://www.w3.org/2000/svg}image"))) for name in ("all", "one")]
+    images = [
+        len(list(ElementTree.parse(tmp_path / f"{name}.svg").iter("{http://www.w3.org/2000/svg}image")))
+        for name in ("all", "one")
+    ]
     assert images == [6, 1]
     assert "Layer 3, head 2" in (tmp_path / "one.svg").read_text()
     with monkeypatch.context() as patch:
@@ -347,10 +362,19 @@ def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer
     strange_tokenizer = Tokenizer(vocab, lowercase=True)
     model = small_model(len(vocab), heads=("token",), with_pooler=False, labels=("O", "<img src=x onerror=alert(1)>"))
     folder = export_model(model, strange_tokenizer, tmp_path / "m")
-    assert run(["view", f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]) == 0
+    assert (
+        run(
+            ["view", f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]
+        )
+        == 0
+    )
     ids = list(vocab.values())[-5:]
     look = made_up(5, 1, 1)
-    strange_look = Look([strange_tokenizer.vocab[number] for number in ids], ids, *(getattr(look, name) for name in list(Look.__dataclass_fields__)[2:]))
+    strange_look = Look(
+        [strange_tokenizer.vocab[number] for number in ids],
+        ids,
+        *(getattr(look, name) for name in list(Look.__dataclass_fields__)[2:]),
+    )
     from bertkit.view.attention import attention_page
 
     other = tmp_path / "b.html"
@@ -394,6 +418,8 @@ print(json.dumps(shares.sum(-1)[0].tolist()))
 
 @pytest.mark.slow
 def test_attributions_are_captums(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    from interop.exports.test_client_matrix import CLIENTS, environment
+
     model, _ = load_packed(minilm_dir(), heads=("sequence",))
     tokenizer = load_tokenizer(minilm_dir())
     folder = export_model(model, tokenizer, tmp_path / "m")
@@ -402,8 +428,7 @@ def test_attributions_are_captums(tmp_path: Path, tmp_path_factory: pytest.TempP
     base = [number if number in (facts.cls, facts.sep) else facts.pad for number in ids]
     column = int(found["target"][-1])
     given = json.dumps([str(folder), ids, found["segments"], base, column, 50])
-    packages = ["captum", "matplotlib", "contourpy", "cycler", "kiwisolver", "pillow", "pyparsing", "python-dateutil", "six", "fonttools"]
-    env = environment("captum", packages, tmp_path_factory)
+    env = environment("captum", CLIENTS["captum"][0], tmp_path_factory)
     done = subprocess.run([sys.executable, "-c", _CAPTUM, given], env=env, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
