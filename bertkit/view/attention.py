@@ -11,18 +11,21 @@ import json
 import math
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import shown
 from bertkit.view.look import Attribution, Look
-from bertkit.view.page import Table, page
+from bertkit.view.page import Table, facts_table, page
 
 LEVELS = (255, 127, 63, 31, 15)  # steps from 0 to 1
 # characters that probabilities may take up, for few and for many: 128 tokens of 12 layers and heads in 3 MB, 512 in 20
 FEW, EACH = 2_700_000, 0.48
 NUM_LISTED = 10  # attributions that are given as numbers
+NUM_SAID = 5  # of a list in a prediction
+GIVEN = ("id", "words", "question", "context")  # what a prediction has from its input, which is shown as tokens
 STYLE = """
 :root { --ink-of-heads: 31 111 235 } @media (prefers-color-scheme: dark) { :root { --ink-of-heads: 88 166 255 } }
 .soft { color: var(--soft) } #failed { color: var(--bad) }
@@ -90,8 +93,8 @@ def attention_page(look: Look, model_name: str) -> str:
     """Write the page of a model and one input."""
     parts = [f"<style>{STYLE}</style>"]
     if look.prediction is not None:
-        said = json.dumps(look.prediction, ensure_ascii=False)
-        parts.append(f'<h2>What the model says</h2><p class="tokens"><bdi>{html.escape(shown(_short(said)))}</bdi></p>')
+        said = {name: _in_words(value) for name, value in look.prediction.items() if name not in GIVEN}
+        parts.append(f"<h2>What the model says</h2>{facts_table(said)}")
     parts += [f'<p class="soft">{html.escape(note)}</p>' for note in look.notes()]
     if look.attribution is not None:
         parts.append(_attributions(look, look.attribution))
@@ -102,6 +105,15 @@ def attention_page(look: Look, model_name: str) -> str:
         parts.append(_weights_views(look))
     headline = f"{model_name}: {len(look.tokens)} tokens, {look.num_layers} layers, {look.num_heads} heads"
     return page("attention", shown(headline), "\n".join(parts))
+
+
+def _in_words(value: Any) -> str:
+    """Write what `predict` says of an example in a line; of many things the first."""
+    if isinstance(value, dict):
+        return _short(", ".join(f"{name} {_in_words(each)}" for name, each in value.items()))
+    if isinstance(value, (list, tuple)):
+        return _short("; ".join(map(_in_words, value[:NUM_SAID])) + ("; ..." if len(value) > NUM_SAID else ""))
+    return _short(shown(f"{value:.4f}" if isinstance(value, float) else value))
 
 
 def _short(text: str, most: int = 600) -> str:
