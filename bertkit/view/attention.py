@@ -24,6 +24,7 @@ LEVELS = (255, 127, 63, 31, 15)  # steps from 0 to 1
 # characters that probabilities may take up, for few and for many: 128 tokens of 12 layers and heads in 3 MB, 512 in 20
 FEW, EACH = 2_700_000, 0.48
 NUM_LISTED = 10  # attributions that are given as numbers
+FAINT = 0.05  # of the largest attribution: what takes less from the score is not marked
 NUM_SAID = 5  # of a list in a prediction
 GIVEN = ("id", "words", "question", "context")  # what a prediction has from its input, which is shown as tokens
 STYLE = """
@@ -32,7 +33,7 @@ STYLE = """
 bdi.t { display: inline-block; padding: 0 .25em; margin: 1px 0; border-radius: 3px; border-bottom: 2px solid transparent;
   max-width: 100%; overflow-wrap: anywhere; background: color-mix(in srgb, var(--hue, var(--c0)) calc(var(--a, 0) * 60%), transparent) }
 .tokens { line-height: 1.9 } .minus { --hue: var(--c1); text-decoration: underline dashed; text-underline-offset: 3px }
-.s1 { border-bottom-color: var(--c3) !important } .marked { outline: 2px solid var(--c2); outline-offset: -1px; border-radius: 3px }
+bdi.s1 { border-bottom-color: var(--c3) } .marked { outline: 2px solid var(--c2); outline-offset: -1px; border-radius: 3px }
 .key span { margin-right: 1.2em; white-space: nowrap }
 #heads { display: grid; grid-template-columns: 1.6em repeat(var(--columns), minmax(0, 56px)); gap: 3px; align-items: center }
 #heads button { padding: 0; border: 1px solid var(--rule); background: var(--panel); border-radius: 3px; aspect-ratio: 1; cursor: pointer }
@@ -44,8 +45,8 @@ label { margin-right: 1em; display: inline-block }
 @media (max-width: 760px) { .one { grid-template-columns: minmax(0, 1fr) } }
 .links { display: grid; grid-template-columns: minmax(0, 2fr) minmax(40px, 2fr) minmax(0, 2fr); max-height: 560px; overflow: auto;
   border: 1px solid var(--rule); border-radius: 4px }
-.links .t { height: 22px; line-height: 20px; padding: 0 6px; overflow: hidden; white-space: nowrap; text-overflow: ellipsis;
-  border-bottom: 2px solid transparent }
+.links .t { height: 22px; line-height: 22px; padding: 0 6px; overflow: hidden; white-space: nowrap; text-overflow: ellipsis }
+#from .s1 { border-left: 3px solid var(--c3) } #to .s1 { border-right: 3px solid var(--c3) }
 #from .t { text-align: right; cursor: pointer } #from .t[aria-selected=true] { background: var(--c1); color: var(--paper) }
 #to .t { background: color-mix(in srgb, var(--c1) calc(var(--a, 0) * 80%), transparent) }
 #lines { width: 100% } #lines line { stroke: var(--c0); vector-effect: non-scaling-stroke } #lines line.chosen { stroke: var(--c1) }
@@ -140,7 +141,7 @@ def _chips(look: Look, values: NDArray[np.float64]) -> str:
     most = float(np.abs(values).max(initial=0)) or 1.0
     chips = []
     for place, (token, segment, value) in enumerate(zip(look.tokens, look.segments, values.tolist(), strict=True)):
-        classes = f"t s{segment}{' marked' if place in look.marked else ''}{' minus' if value < 0 else ''}"
+        classes = f"t s{segment}{' marked' if place in look.marked else ''}{' minus' if value < -FAINT * most else ''}"
         chips.append(
             f'<bdi class="{classes}" style="--a:{abs(value) / most:.3f}" title="{value:+.4f}, token {place + 1}">'
             f"{html.escape(shown(token))}</bdi>"

@@ -192,20 +192,21 @@ def test_an_answer_is_where_predict_finds_it(make: Make, tmp_path: Path) -> None
     assert "windows" in found["notes"][0]
 
 
-def test_a_row_of_a_run_and_a_choice(
-    make: Make, tiny_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_of_a_run_and_a_choice(make: Make, tiny_runs: Path, tmp_path: Path) -> None:
     dev = tiny_runs / "task" / "dev.tsv"
     found = seen(tmp_path, tiny_runs / "fine", f"input={dev}", "row=4")
     text = dev.read_text().splitlines()[4].split("\t")[0]
     assert load_tokenizer(tiny_runs / "fine")(text)["input_ids"] == found["token_ids"]
     assert set(found["prediction"]["probabilities"]) == {"a", "b"}
     rows = tmp_path / "choice.jsonl"
-    rows.write_text(json.dumps({"context": "kan lon", "endings": ["mir", "rur ten", "sod"]}) + "\n")
-    task = ["task=swag", "task.columns.context=context", "task.columns.endings=[endings]", "task.max_seq_length=40"]
-    command = ["view", f"model_dir={make('choice')}", f"input={rows}", f"output={tmp_path / 'c.json'}", "device=cpu"]
-    assert run([*command, *task, "target=1"]) in (0, 2)
-    capsys.readouterr()
+    rows.write_text(json.dumps({"context": "kan lon", "A": "mir", "B": "rur ten", "C": "sod"}) + "\n")
+    columns = ["task.columns.context=context", "task.columns.endings=[A,B,C]"]
+    found = seen(
+        tmp_path, make("choice"), f"input={rows}", "task=choice", *columns, "task.max_seq_length=40", "target=1"
+    )
+    assert found["target"] == "ending 1"
+    assert load_tokenizer(tiny_runs / "fine")("kan lon", "rur ten")["input_ids"] == found["token_ids"]
+    assert len(found["prediction"]["probabilities"]) == 3
 
 
 def test_no_weights_between_tokens(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
