@@ -200,12 +200,11 @@ def test_a_row_of_a_run_and_a_choice(make: Make, tiny_runs: Path, tmp_path: Path
     assert set(found["prediction"]["probabilities"]) == {"a", "b"}
     rows = tmp_path / "choice.jsonl"
     rows.write_text(json.dumps({"context": "kan lon", "A": "mir", "B": "rur ten", "C": "sod"}) + "\n")
+    choice = make("choice")
     columns = ["task.columns.context=context", "task.columns.endings=[A,B,C]"]
-    found = seen(
-        tmp_path, make("choice"), f"input={rows}", "task=choice", *columns, "task.max_seq_length=40", "target=1"
-    )
+    found = seen(tmp_path, choice, f"input={rows}", "task=choice", *columns, "task.max_seq_length=40", "target=1")
     assert found["target"] == "ending 1"
-    assert load_tokenizer(tiny_runs / "fine")("kan lon", "rur ten")["input_ids"] == found["token_ids"]
+    assert load_tokenizer(choice)("kan lon", "rur ten")["input_ids"] == found["token_ids"]
     assert len(found["prediction"]["probabilities"]) == 3
 
 
