@@ -143,7 +143,8 @@ def png_writer() -> Callable[..., Any]:
         raise InputError(
             "output=: .png needs resvg-py, which is not installed: pip install 'bertkit[view]', or take .svg"
         ) from None
-    return svg_to_bytes  # type: ignore[no-any-return]
+    writer: Callable[..., Any] = svg_to_bytes
+    return writer
 
 
 def as_png(svg_to_bytes: Callable[..., Any], picture: str) -> bytes:
