@@ -50,8 +50,12 @@ def run(settings: BenchSettings) -> None:
     """
     if settings.output is not None:
         check_output(settings.output, settings.overwrite)
-    others = {"startup": compare_startup, "memory": compare_memory, "scaling": compare_scaling}
-    others["attention"] = compare_attention
+    others = {
+        "startup": compare_startup,
+        "memory": compare_memory,
+        "scaling": compare_scaling,
+        "attention": compare_attention,
+    }
     found = others.get(settings.what, compare)(settings)
     for number, table in enumerate(found.tables):
         say(*[""] * bool(number), *([table.title, ""] if table.title else []), *table.markdown().split("\n"))
