@@ -23,6 +23,7 @@ from bertkit.fast import PLAIN
 from bertkit.files import sha256_file
 from bertkit.model import varlen
 from bertkit.model.attention import attend
+from bertkit.model.config import AttentionConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layout import Layout
 from bertkit.run.compiled import compile_layers
@@ -37,6 +38,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 DEVICE = "cuda"
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96, "max_position_embeddings": 128}
+VARIANTS: list[dict[str, Any]] = [
+    *({"score": score} for score in ("dot", "general", "additive", "location")),
+    *({"positions": positions} for positions in ("sinusoidal", "relative", "rotary", "alibi", "none")),
+    {"pattern": "causal"}, {"pattern": "window", "window": 4}, {"pattern": "linformer", "compressed_size": 7},
+    {"pattern": "bigbird", "block_size": 8, "random_blocks": 1},
+]  # fmt: skip
 MIXED, EQUAL, ONE = [5, 17, 17, 128, 64, 3], [31, 31, 31], [67]
 PRETRAINING = [
     f"device={DEVICE}", "model=tiny", "model.max_position_embeddings=48", "segments.max_seq_length=40",
@@ -101,6 +108,20 @@ def test_a_step_is_that_of_the_cpu(precision: str, tolerance: float) -> None:
     np.testing.assert_allclose(norms[1], norms[0], rtol=5 * tolerance)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("option", VARIANTS, ids=lambda option: "-".join(map(str, option.values())))
+def test_other_attentions_are_those_of_the_cpu(option: dict[str, Any], precision: str) -> None:
+    found, pooling = [], "mean" if option.get("pattern") == "causal" else "first"
+    for device, its_precision in (("cpu", "fp32"), (DEVICE, precision)):
+        forget_device()
+        model = small_model(attention=AttentionConfig(**option), pooling=pooling, **SIZES)
+        trained = Trained(device, its_precision, model=model)
+        reports = [trained.step(step, batch_of(step)) for step in range(3)]
+        found.append([[*report.losses.values(), report.grad_norm] for report in reports])
+    tolerance = 1e-4 if precision == "fp32" else 2e-2
+    np.testing.assert_allclose(found[1], found[0], rtol=5 * tolerance)
+
+
 def packed(lengths: list[int], dtype: torch.dtype, device: str) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(len(lengths))
     made = [torch.randn(sum(lengths), 3, 32, generator=generator) for _ in range(3)]
@@ -156,10 +177,12 @@ def test_attention_drops_with_its_probability(dtype: torch.dtype, prob: float) -
 
 
 def test_the_plain_way_drops_with_its_probability() -> None:
+    """Of sequences of two tokens, the second with a value of 0, the context is 0 where the weight of the first is dropped."""
     torch.manual_seed(0)
     ones = torch.ones(60_000, 12, 8, dtype=torch.bfloat16, device=DEVICE)
-    layout = Layout.from_lengths(torch.tensor([1] * 60_000), torch.device(DEVICE))
-    contexts = (attend(ones, ones, ones, layout, 0.1, PLAIN) for _ in range(14))
+    value = torch.stack([ones[:30_000], torch.zeros_like(ones[:30_000])], 1).flatten(0, 1)
+    layout = Layout.from_lengths(torch.tensor([2] * 30_000), torch.device(DEVICE))
+    contexts = (attend(ones, ones, value, layout, 0.1, PLAIN) for _ in range(14))
     shares = [(context[..., 0] == 0).double().mean() for context in contexts]
     assert abs(float(torch.stack(shares).mean()) - 0.1) < 1e-3
 

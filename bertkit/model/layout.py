@@ -6,6 +6,8 @@ H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,35 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Group:
+    """Neighbouring sequences of a packed batch that are computed together, padded to the longest where they differ."""
+
+    count: int  # B, of them
+    length: int  # T, of the longest
+    slots: Tensor | None  # each token's place in the padded batch, flattened; None where all are equally long
+    is_token: Tensor | None  # (B, T), the same
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all sequences, without padding."""
+        return self.count * self.length if self.slots is None else len(self.slots)
+
+    def padded(self, packed: Tensor) -> Tensor:
+        """Its tokens (S, N, H) -> (B, N, T, H)."""
+        apart = (
+            packed.view(self.count, self.length, *packed.shape[1:])
+            if self.slots is None
+            else pad(packed, self.slots, self.count, self.length)
+        )
+        return apart.transpose(1, 2)
+
+    def packed(self, padded: Tensor) -> Tensor:
+        """The way back: (B, N, T, H) -> (S, N, H)."""
+        flat = padded.transpose(1, 2).flatten(0, 1)
+        return flat if self.slots is None else flat.index_select(0, self.slots)
+
+
+@dataclass(eq=False)  # frozen, torch.compile would look into every field, and compile for each number of runs
 class Layout:
     """The shape of a packed batch."""
 
@@ -31,6 +62,19 @@ class Layout:
     def longest(self) -> int:
         """T, tokens of the longest sequence."""
         return max(length for _, _, length in self.runs)
+
+    def groups(self, key: Callable[[int], Any] | None) -> list[Group]:
+        """Cut the batch into sequences that are computed together: runs, or all neighbours whose lengths have the same key."""
+        if key is None:
+            return [Group(count, length, None, None) for _, count, length in self.runs]
+        found = []
+        for _, runs in itertools.groupby(self.runs, lambda run: key(run[2])):
+            lengths = torch.tensor([length for _, count, length in runs for _ in range(count)])
+            is_token = torch.arange(int(lengths.max())) < lengths[:, None]
+            slots = is_token.flatten().nonzero()[:, 0]
+            on = None if is_token.all() else [on_device(each, self.bounds.device) for each in (slots, is_token)]
+            found.append(Group(*is_token.shape, *(on or (None, None))))
+        return found
 
     @classmethod
     def from_lengths(

@@ -5,7 +5,7 @@ Axes: as in attention.py; K compressed_size, P max_position_embeddings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +40,7 @@ def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
         return distances <= 0
     if config.pattern == "window":
         return distances.abs() <= config.window
-    if config.pattern == "bigbird" and -(-length // config.block_size) > 5 + 2 * config.random_blocks:
+    if config.pattern == "bigbird" and -(-length // config.block_size) > most_in_full(config):
         size = config.block_size
         blocks = bigbird_blocks(-(-length // size), config.random_blocks, config.random_seed, layer)
         return blocks[places // size][:, places // size]
@@ -83,7 +83,7 @@ class Blocks:
     size: int  # b
     first: int  # the first block of queries
     keys: Tensor  # numbers of blocks, (n, m)
-    allowed: Tensor  # (n, b, C), C = m * b
+    allowed: Tensor  # (n, b, C), C = m * b; of a padded batch (B, 1, n, b, C)
 
     @property
     def places(self) -> Tensor:
@@ -105,6 +105,11 @@ class Blocks:
         chosen = _in_blocks(packed, self.size).index_select(2, self.keys.flatten())
         return chosen.view(*packed.shape[:2], len(self.keys), -1, packed.shape[-1])
 
+    def without_padding(self, is_token: Tensor) -> Blocks:
+        """The same for a padded batch, whose tokens `is_token` (B, T) tells from padding, which nobody sees."""
+        is_seen = self.of_keys(is_token[:, None, :, None])[:, :, :, None, :, 0]  # (B, 1, n, 1, C)
+        return replace(self, allowed=self.allowed & is_seen)
+
 
 def _places(blocks: Tensor, size: int) -> Tensor:
     return (blocks[..., None] * size + torch.arange(size, device=blocks.device)).flatten(1)
@@ -115,6 +120,11 @@ def _in_blocks(packed: Tensor, size: int) -> Tensor:
     return padded.view(*padded.shape[:2], -1, size, padded.shape[-1])
 
 
+def most_in_full(config: AttentionConfig) -> int:
+    """The most blocks of a sequence of which none would be left out."""
+    return 3 if config.pattern == "window" else 5 + 2 * config.random_blocks
+
+
 def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Blocks]:
     """Cut the queries of a sequence of T tokens into blocks, so that little is computed that is not allowed.
 
@@ -123,8 +133,7 @@ def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Blocks]:
     """
     size = config.window if config.pattern == "window" else config.block_size
     num_blocks = -(-length // size)
-    most_in_full = {"window": 3, "bigbird": 5 + 2 * config.random_blocks}
-    if num_blocks <= most_in_full.get(config.pattern, num_blocks):
+    if config.pattern not in ("window", "bigbird") or num_blocks <= most_in_full(config):
         none = torch.zeros(1, 1, dtype=torch.int64)
         return [Blocks(length, 0, none, allowed(config, length, layer)[None])]
     if config.pattern == "window":

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from bertkit.fast import ANYWHERE
 from bertkit.model.config import BertConfig
-from bertkit.model.layout import Layout, pad
+from bertkit.model.layout import Group, Layout, pad
 from bertkit.model.linear import dropout
-from bertkit.model.patterns import Blocks, Compression, allowed, plan
+from bertkit.model.patterns import Blocks, Compression, allowed, most_in_full, plan
 from bertkit.model.positions import Relative, alibi, rotate
 from bertkit.model.scores import Score
 
@@ -68,20 +68,21 @@ class Slots(nn.Module):
         Returns:
             The context, (S, N, H).
         """
-        sizes = [count * length for _, count, length in layout.runs]
-        runs = zip(layout.runs, *(torch.split(packed, sizes) for packed in (query, key, value)), strict=True)
+        groups = self._groups(layout, query.is_cuda)
+        sizes = [group.num_tokens for group, _ in groups]
+        of_groups = zip(groups, *(torch.split(packed, sizes) for packed in (query, key, value)), strict=True)
         contexts = []
-        for (_, count, length), *of_run in runs:
-            q, k, v = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in of_run)  # (B, N, T, H)
+        for (group, cuts), *packed in of_groups:
+            q, k, v = map(group.padded, packed)  # (B, N, T, H)
             parts = []
-            for blocks in self._plan(layout, length):
+            for blocks in cuts:
                 if self.compress is None:
                     of_blocks = blocks.of_queries(q), blocks.of_keys(k), blocks.of_keys(v)
                 else:
                     of_blocks = q[:, :, None], *(each[:, :, None] for each in self.compress(k, v))
                 context, _ = self._mix(*of_blocks, blocks, dropout_prob)  # (B, N, n, b, H)
                 parts.append(context.flatten(2, 3))
-            contexts.append(torch.cat(parts, 2)[:, :, :length].transpose(1, 2).flatten(0, 1))  # (B * T, N, H)
+            contexts.append(group.packed(torch.cat(parts, 2)[:, :, : group.length]))
         return torch.cat(contexts)
 
     def attend_keeping(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, kept: list[Tensor]) -> Tensor:
@@ -106,14 +107,30 @@ class Slots(nn.Module):
         kept.append((weights * is_token[:, None, None, :, None])[:, :, 0])
         return context[:, :, 0].transpose(1, 2).flatten(0, 1).index_select(0, layout.slots)
 
-    def _plan(self, layout: Layout, length: int) -> list[Blocks]:
-        """Give the blocks of a sequence, made once for a batch."""
-        key = self.config, length, self.layer if self.config.pattern == "bigbird" else 0
+    def _groups(self, layout: Layout, is_cuda: bool) -> list[tuple[Group, list[Blocks]]]:
+        """Give what is computed together, with its blocks, made once for a batch.
+
+        A CPU computes each run by itself; on CUDA, where starting a kernel costs more than padding does, all sequences that
+        are cut alike are one group.
+        """
+        key = self.config, self.layer if self.config.pattern == "bigbird" else 0
         if key not in layout.plans:
+            groups = layout.groups(self._cut if is_cuda else None)
             with layout.bounds.device:
-                layout.plans[key] = plan(self.config, length, self.layer)
-        found: list[Blocks] = layout.plans[key]
+                layout.plans[key] = [(group, self._plan(group)) for group in groups]
+        found: list[tuple[Group, list[Blocks]]] = layout.plans[key]
         return found
+
+    def _cut(self, length: int) -> int:
+        """Tell apart lengths whose blocks see one another differently."""
+        num_blocks = -(-length // self.config.block_size)
+        return num_blocks if self.config.pattern == "bigbird" and num_blocks > most_in_full(self.config) else 0
+
+    def _plan(self, group: Group) -> list[Blocks]:
+        plans = plan(self.config, group.length, self.layer)
+        if group.is_token is None or self.compress is not None:  # zeros that are compressed add nothing
+            return plans
+        return [blocks.without_padding(group.is_token) for blocks in plans]
 
     def _mix(
         self, query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, dropout_prob: float
@@ -124,7 +141,7 @@ class Slots(nn.Module):
             scores = scores + self.relative.of_scores(query, blocks.distances)
         if self.config.positions == "alibi":
             scores = scores + alibi(blocks.distances, self.num_heads, scores)
-        weights = torch.softmax(scores.masked_fill(~blocks.allowed, -torch.inf), -1)
+        weights = torch.softmax(scores.masked_fill(~blocks.allowed, torch.finfo(scores.dtype).min), -1)
         dropped = dropout(weights, dropout_prob, self.fast) if dropout_prob > 0 else weights
         context = dropped @ value
         if self.relative is not None:

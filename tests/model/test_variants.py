@@ -25,7 +25,7 @@ from bertkit.model.layout import Layout
 from bertkit.model.patterns import allowed, bigbird_blocks, plan
 from bertkit.model.positions import rotate, sinusoidal
 
-LENGTHS = (5, 13, 13, 41, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
+LENGTHS = (5, 13, 13, 41, 40, 1, 2)  # two run together; the longest has as many as there are positions, and many blocks
 OPTIONS = {slot: get_args(get_type_hints(AttentionConfig)[slot]) for slot in ("score", "positions", "pattern")}
 SMALL = {"window": 4, "block_size": 3, "random_blocks": 1, "compressed_size": 7, "max_distance": 3, "additive_size": 11}
 GRADIENT_STEP = 1e-30
@@ -134,11 +134,13 @@ def test_there_is_a_case_of_every_option() -> None:
     assert len({(case.norm.placement, case.norm.kind) for case in CASES.values()}) == 4
 
 
-def beside_the_loops(config: BertConfig, only: str | None = None) -> None:
+def beside_the_loops(config: BertConfig, only: str | None = None, padded: bool = False) -> None:
     """Compare outputs, and their derivative in a random direction of all weights, or of one of them."""
     model, rng = model_of(config), np.random.default_rng(2)
     parameters = dict(model.named_parameters())
     ids, types, layout = batch()
+    for layer in model.encoder.layers if padded else ():
+        layer.attention.slots._groups(layout, is_cuda=True)  # which the layout keeps
     hidden, pooled = model(ids, types, layout)
     assert pooled is not None
     of_hidden, of_pooled = rng.normal(size=hidden[-1].shape), rng.normal(size=pooled.shape)
@@ -166,6 +168,11 @@ def beside_the_loops(config: BertConfig, only: str | None = None) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_gradients_are_those_of_loops(name: str) -> None:
     beside_the_loops(CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_so_are_those_of_groups_with_padding_as_on_cuda(name: str) -> None:
+    beside_the_loops(CASES[name], padded=True)
 
 
 @pytest.mark.slow
@@ -416,7 +423,9 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     other = ids.clone()
     other[5:18] = (ids[5:18] + 1) % 19  # the first of the two with 13 tokens
     first, second = (model(each, types, layout)[0][-1].split(LENGTHS) for each in (ids, other))
-    assert [torch.equal(*pair) for pair in zip(first, second, strict=True)] == [True, False, True, True, True, True]
+    assert [torch.equal(*pair) for pair in zip(first, second, strict=True)] == [
+        place != 1 for place in range(len(LENGTHS))
+    ]
 
 
 @pytest.mark.parametrize(
