@@ -108,14 +108,18 @@ def test_a_step_is_that_of_the_cpu(precision: str, tolerance: float) -> None:
     np.testing.assert_allclose(norms[1], norms[0], rtol=5 * tolerance)
 
 
+def variant(option: dict[str, Any], dropout: float = 0.0) -> BertWithHeads:
+    pooling = "mean" if option.get("pattern") == "causal" else "first"
+    return small_model(dropout=dropout, attention=AttentionConfig(**option), pooling=pooling, **SIZES)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("option", VARIANTS, ids=lambda option: "-".join(map(str, option.values())))
 def test_other_attentions_are_those_of_the_cpu(option: dict[str, Any], precision: str) -> None:
-    found, pooling = [], "mean" if option.get("pattern") == "causal" else "first"
+    found = []
     for device, its_precision in (("cpu", "fp32"), (DEVICE, precision)):
         forget_device()
-        model = small_model(attention=AttentionConfig(**option), pooling=pooling, **SIZES)
-        trained = Trained(device, its_precision, model=model)
+        trained = Trained(device, its_precision, model=variant(option))
         reports = [trained.step(step, batch_of(step)) for step in range(3)]
         found.append([[*report.losses.values(), report.grad_norm] for report in reports])
     tolerance = 1e-4 if precision == "fp32" else 2e-2
@@ -246,6 +250,19 @@ def test_a_step_does_not_wait_for_the_device(head: str, precision: str, is_compi
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [report.fault for report in reports] == [None] * 3
+
+
+@pytest.mark.parametrize("option", VARIANTS, ids=lambda option: "-".join(map(str, option.values())))
+def test_a_step_of_other_attentions_does_not_wait_either(option: dict[str, Any]) -> None:
+    trained = Trained(DEVICE, model=variant(option, dropout=0.1))
+    trained.step(0, batch_of(0))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(1, 4):
+            trained.step(step, batch_of(step))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.model.config import AttentionConfig, BertConfig
+from bertkit.model.layout import on_device
 
 
 def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
@@ -104,6 +105,10 @@ class Blocks:
         """(B, N, T, H) -> (B, N, n, m * b, H)."""
         chosen = _in_blocks(packed, self.size).index_select(2, self.keys.flatten())
         return chosen.view(*packed.shape[:2], len(self.keys), -1, packed.shape[-1])
+
+    def on(self, device: torch.device) -> Blocks:
+        """The same on a device, which is not waited for."""
+        return replace(self, keys=on_device(self.keys, device), allowed=on_device(self.allowed, device))
 
     def without_padding(self, is_token: Tensor) -> Blocks:
         """The same for a padded batch, whose tokens `is_token` (B, T) tells from padding, which nobody sees."""

@@ -116,8 +116,7 @@ class Slots(nn.Module):
         key = self.config, self.layer if self.config.pattern == "bigbird" else 0
         if key not in layout.plans:
             groups = layout.groups(self._cut if is_cuda else None)
-            with layout.bounds.device:
-                layout.plans[key] = [(group, self._plan(group)) for group in groups]
+            layout.plans[key] = [(group, self._plan(group, layout.bounds.device)) for group in groups]
         found: list[tuple[Group, list[Blocks]]] = layout.plans[key]
         return found
 
@@ -126,8 +125,8 @@ class Slots(nn.Module):
         num_blocks = -(-length // self.config.block_size)
         return num_blocks if self.config.pattern == "bigbird" and num_blocks > most_in_full(self.config) else 0
 
-    def _plan(self, group: Group) -> list[Blocks]:
-        plans = plan(self.config, group.length, self.layer)
+    def _plan(self, group: Group, device: torch.device) -> list[Blocks]:
+        plans = [blocks.on(device) for blocks in plan(self.config, group.length, self.layer)]
         if group.is_token is None or self.compress is not None:  # zeros that are compressed add nothing
             return plans
         return [blocks.without_padding(group.is_token) for blocks in plans]
