@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.model.config import BertConfig
+from bertkit.model.layout import on_device
 
 LONGEST_WAVE = 10_000  # of sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
@@ -66,7 +67,7 @@ def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
     slopes += [2 ** (-4 * head / power) for head in range(1, 2 * power, 2)]
-    slope = torch.tensor(slopes[:num_heads], dtype=like.dtype, device=like.device)
+    slope = on_device(torch.tensor(slopes[:num_heads], dtype=like.dtype), like.device)
     return -slope[:, None, None, None] * distances.abs()
 
 
