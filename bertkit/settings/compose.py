@@ -229,7 +229,9 @@ def _check_overrides(
             override = parser.parse_override(text)
         except HydraException:
             given, has_value, rest = text.partition("=")
-            hint = f"quote the value twice: \"{given}='{rest}'\"" if has_value else "such as output_dir=runs/mine"
+            each = ",".join(f"'{one}'" for one in rest[1:-1].split(","))
+            quoted = f"[{each}]" if rest.startswith("[") and rest.endswith("]") else f"'{rest}'"
+            hint = f'quote the value twice: "{given}={quoted}"' if has_value else "such as output_dir=runs/mine"
             errors.append(f"'{text}': expected key=value or group=option, {hint}")
             continue
         key = override.key_or_group

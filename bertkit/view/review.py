@@ -81,7 +81,7 @@ def number(value: float) -> str:
     """Write a score: a whole number as it is, others with four digits."""
     if isinstance(value, int) or value == 0:
         return f"{int(value):,}"
-    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.4f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.4f}"
 
 
 def named(metric: str) -> str:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every attention and norm in the same BERT: install, prepare, pretrain each with several seeds, compare them on a page.
-# CORPUS= your text, SEEDS= such as "0 1 2", STEPS= of each run, RUN_DIR= where the results go; paths are seen from the root
-# of the repository, further settings go to every pretrain. Run again, it resumes.
+# CORPUS= your text, DATA_DIR= a GLUE folder to fine-tune each on SST-2 too, SEEDS= such as "0 1 2", STEPS= of each run, RUN_DIR= where
+# the results go; paths are seen from the root of the repository, further settings go to every pretrain. Run again, it resumes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
@@ -19,9 +19,9 @@ bertkit=.venv/bin/bertkit
 echo "== prepare: text -> tokenizer and token shards"
 $bertkit prepare corpus.path="$CORPUS" tokenizer.vocab_size="${VOCAB_SIZE:-1000}" output_dir="$run/data"
 for seed in ${SEEDS:-0 1 2}; do for option in "${options[@]}"; do
-  name=${option%% *} && echo "== pretrain: $option, seed $seed"
-  $bertkit pretrain experiment=attention_zoo steps="${STEPS:-4000}" data_dir="$run/data" $option seed="$seed" \
-    output_dir="$run/${name//=/-}/seed_$seed" "$@"
+  name=${option%% *} && place="$run/${name//=/-}/seed_$seed" && echo "== pretrain: $option, seed $seed"
+  $bertkit pretrain experiment=attention_zoo steps="${STEPS:-1500}" data_dir="$run/data" $option seed="$seed" output_dir="$place" "$@"
+  [ -z "${DATA_DIR:-}" ] || $bertkit finetune task=sst2 data_dir="$DATA_DIR" num_epochs=0.3 model_dir="$place" seed="$seed" output_dir="${place}_sst2"
 done; done
 echo "== compare: a table and a page"
-$bertkit compare "$run"/*-*/seed_* output="$run/zoo.html" overwrite=true
+$bertkit compare "$run"/*-*/seed_? output="$run/zoo.html" overwrite=true
