@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.fast import ALL, ANYWHERE, NAMES, ON_CPU, ON_CUDA, PLAIN, FastWays, choose
+from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, ON_CPU, ON_CUDA, PLAIN, FastWays, choose
 
 
 def test_names() -> None:

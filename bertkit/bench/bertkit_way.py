@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertkit import fast
 from bertkit.bench.workload import Batches, Ready, System, Workload, embedding
-from bertkit.fast import FastWays
 from bertkit.interop.load import load_packed
+from bertkit.kernels import fast
+from bertkit.kernels.fast import FastWays
 from bertkit.launch.world import own_command
 from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads

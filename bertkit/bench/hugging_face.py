@@ -18,8 +18,8 @@ from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.bench.workload import Batches, Ready, System, Workload, embedding, unmasked
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
-from bertkit.fast import allow_compiler_cache
 from bertkit.interop.exports.sentence_transformers import read_pooling
+from bertkit.kernels.fast import allow_compiler_cache
 
 WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
 Inputs = dict[str, Tensor]

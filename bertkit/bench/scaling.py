@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bertkit import fast
 from bertkit.bench.rounds import held, measure, one_round, started
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, Workload, make_workload, texts_of_length, write_text
 from bertkit.errors import InputError
+from bertkit.kernels import fast
 from bertkit.memory import memory_here
 from bertkit.model.config import PRETRAINING_HEADS
 from bertkit.model.heads import BertWithHeads

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from bertkit.kernels.layout import Layout, pad
 from bertkit.model.config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertOutput, BertWithHeads
-from bertkit.model.layout import Layout, pad
 
 
 class PaddedBert(nn.Module):

@@ -7,8 +7,6 @@ Doors:
     config       the hyper-parameters, and the names of the heads
     heads        the model that a run trains
     bert         the encoder, and the initial weights of everything
-    layout       where the sequences of a packed batch lie
-    linear       linear maps and dropout, whose rate is measured
     attention    the equation
     slots        attention by any score, positions and pattern
 """

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.fast import ANYWHERE, FastWays
-from bertkit.model import varlen
+from bertkit.kernels import varlen
+from bertkit.kernels.fast import ANYWHERE, FastWays
+from bertkit.kernels.layout import Layout
+from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.config import BertConfig
-from bertkit.model.layout import Layout
-from bertkit.model.linear import Linear, dropout, is_on_cpu
 from bertkit.model.patterns import Compression
 from bertkit.model.slots import Slots
 

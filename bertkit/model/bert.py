@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from bertkit.kernels.layout import Layout
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.config import BertConfig
-from bertkit.model.layout import Layout
-from bertkit.model.linear import ACTIVATIONS, Dropout, Linear
 from bertkit.model.patterns import Compression
 from bertkit.model.positions import sinusoidal
 

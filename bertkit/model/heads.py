@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import InputError
-from bertkit.fast import ANYWHERE, FastWays, keep_freed_memory
+from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
+from bertkit.kernels.layout import Layout
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, linear
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
-from bertkit.model.layout import Layout
-from bertkit.model.linear import ACTIVATIONS, Dropout, Linear, linear
 
 
 class MaskedLMHead(nn.Module):

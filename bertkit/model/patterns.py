@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.kernels.layout import on_device
 from bertkit.model.config import AttentionConfig, BertConfig
-from bertkit.model.layout import on_device
 
 
 def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:

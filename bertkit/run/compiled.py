@@ -17,7 +17,7 @@ import shutil
 
 import torch
 
-from bertkit.fast import allow_compiler_cache
+from bertkit.kernels.fast import allow_compiler_cache
 from bertkit.model.attention import attend
 from bertkit.model.bert import Encoder, EncoderLayer
 

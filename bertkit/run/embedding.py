@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import fast
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.kernels import fast
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import text_vectors

@@ -19,8 +19,8 @@ from torch import Tensor
 from bertkit import signs
 from bertkit.config import nearest
 from bertkit.errors import InputError
+from bertkit.kernels.layout import Layout
 from bertkit.model.heads import BertOutput, BertWithHeads
-from bertkit.model.layout import Layout
 from bertkit.run.task_model import Predictor, answer_here, require_finite
 from bertkit.tasks.task import Feature
 from bertkit.view.look import Attribution, Look

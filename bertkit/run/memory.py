@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bertkit.kernels.layout import Layout
 from bertkit.memory import gigabytes, memory_here, require_memory
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout
 from bertkit.run.depth import freeze_below
 from bertkit.train.losses import cross_entropy
 

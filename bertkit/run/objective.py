@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertkit import signs
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
-from bertkit.fast import FastWays
-from bertkit.model.layout import Layout, on_device
+from bertkit.kernels.fast import FastWays
+from bertkit.kernels.layout import Layout, on_device
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
 
 

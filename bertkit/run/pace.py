@@ -17,7 +17,7 @@ from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import open_instances
 from bertkit.data.prepared import PreparedDataset
 from bertkit.data.sampling import Sampler
-from bertkit.fast import FastWays
+from bertkit.kernels.fast import FastWays
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.length_phases import LengthPhases, segments_of
 from bertkit.run.objective import pretraining_losses

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from bertkit import fast
 from bertkit.config import build
 from bertkit.errors import InputError
+from bertkit.kernels import fast
 from bertkit.run.task_model import Predictor, answer_here, check_labels, logits_here, open_task_model
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.config import TaskConfig

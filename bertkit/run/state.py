@@ -19,9 +19,9 @@ from torch import Tensor
 from bertkit import signs
 from bertkit.config import checked, of_fields
 from bertkit.errors import InputError, StorageError
-from bertkit.fast import NAMES, FastWays
 from bertkit.files import read_tensors, remove_leftovers
 from bertkit.interop.hugging_face import directory as hugging_face
+from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.run.compiled import compile_layers
 from bertkit.run.depth import freeze_below
 from bertkit.run.platform import Platform, add_in_one_order, go_on_as, platform_here, still_compiles

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import fast, signs
+from bertkit import signs
 from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer, VocabFacts
 from bertkit.errors import InputError
+from bertkit.kernels import fast
 from bertkit.run.platform import compiles
 from bertkit.run.state import Choices, depends_on
 from bertkit.settings.finetune import FinetuneSettings

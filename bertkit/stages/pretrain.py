@@ -15,7 +15,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bertkit import fast
 from bertkit.config import to_mapping
 from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
@@ -24,6 +23,7 @@ from bertkit.data.prepared import PreparedDataset
 from bertkit.errors import InputError, NumericsError, say
 from bertkit.files import sha256_file
 from bertkit.interop.exports.card import pretraining_facts
+from bertkit.kernels import fast
 from bertkit.launch.world import world_from_environment
 from bertkit.run.both_ends import opened, plan, publish, reported, say_what_happens
 from bertkit.run.directory import identity_there, is_finished

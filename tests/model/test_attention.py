@@ -9,11 +9,11 @@ import pytest
 import torch
 from conftest import small_model
 
-from bertkit.fast import ALL, PLAIN, FastWays
+from bertkit.kernels.fast import ALL, PLAIN, FastWays
+from bertkit.kernels.layout import Layout
 from bertkit.model.attention import MultiHeadAttention, attend
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout
 from bertkit.model.slots import Slots
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]

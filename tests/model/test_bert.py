@@ -10,10 +10,10 @@ from conftest import HIDDEN, LAYERS, POSITIONS, small_config, small_model
 from torch import nn
 
 from bertkit.errors import InputError
+from bertkit.kernels.layout import Layout
 from bertkit.model.bert import init_weights
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout
 
 LENGTHS = torch.tensor([5, 7, 3])
 # the standard deviation of a normal cut at two of its own

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertkit.interop.padded import unpad
-from bertkit.model.layout import Layout, pad
+from bertkit.kernels.layout import Layout, pad
 
 RUNS = [
     ([5], ((0, 1, 5),)),

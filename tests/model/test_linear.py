@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertkit.fast import ALL, PLAIN, FastWays
-from bertkit.model.linear import dropout, linear
+from bertkit.kernels.fast import ALL, PLAIN, FastWays
+from bertkit.kernels.linear import dropout, linear
 
 
 @pytest.mark.parametrize(

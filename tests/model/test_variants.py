@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import bertkit.model
 from bertkit.cli import run
 from bertkit.errors import InputError
+from bertkit.kernels.layout import Layout
 from bertkit.model.bert import Bert
 from bertkit.model.config import AttentionConfig, BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout
 from bertkit.model.patterns import allowed, bigbird_blocks, plan
 from bertkit.model.positions import rotate, sinusoidal
 

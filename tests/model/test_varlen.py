@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.attention.varlen import varlen_attn
 
+from bertkit.kernels.layout import Layout
+from bertkit.kernels.varlen import attend_padded
 from bertkit.model.attention import attend
-from bertkit.model.layout import Layout
-from bertkit.model.varlen import attend_padded
 
 
 def leaves(lengths: list[int], dtype: torch.dtype = torch.float64, device: str = "cpu") -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ import torch
 from bertkit import memory
 from bertkit.batch import PretrainBatch
 from bertkit.cli import run
-from bertkit.fast import NAMES, FastWays
+from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run import memory as plan

@@ -13,7 +13,7 @@ from conftest import small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
-from bertkit.fast import ALL, ANYWHERE, PLAIN
+from bertkit.kernels.fast import ALL, ANYWHERE, PLAIN
 from bertkit.run.objective import _Entrance, best_tokens, pretraining_losses, task_logits, task_losses
 from bertkit.train import loop, processes
 from bertkit.train.config import OptimizerConfig

@@ -22,13 +22,13 @@ from test_memory import LENGTH, SEQUENCES, WITHOUT_SLACK, config_of, kept_by_aut
 
 import bertkit
 from bertkit.cli import run
-from bertkit.fast import FastWays
 from bertkit.files import sha256_file
 from bertkit.interop.load import load_packed
+from bertkit.kernels.fast import FastWays
+from bertkit.kernels.layout import Layout
 from bertkit.model.bert import init_weights
 from bertkit.model.config import AttentionConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout
 from bertkit.run.depth import freeze_below, reinitialise_top
 from bertkit.run.memory import TrainingStep, plan_step
 from bertkit.train import loop

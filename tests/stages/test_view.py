@@ -132,7 +132,7 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
 
 
 def _layout(length: int) -> Any:
-    from bertkit.model.layout import Layout
+    from bertkit.kernels.layout import Layout
 
     return Layout.from_lengths(torch.tensor([length]))
 

@@ -21,8 +21,8 @@ from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.config import ARCHITECTURES, architecture_of, config_json
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
+from bertkit.kernels.linear import ACTIVATIONS
 from bertkit.model.config import HEADS, POOLED_HEADS
-from bertkit.model.linear import ACTIVATIONS
 
 KINDS = {"_".join(heads) or "encoder": (heads, name) for heads, name in ARCHITECTURES.items()}
 

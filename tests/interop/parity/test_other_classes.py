@@ -19,11 +19,11 @@ from torch import Tensor
 from bertkit.errors import InputError
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_directory
+from bertkit.kernels.layout import Layout
 from bertkit.model import patterns
 from bertkit.model.bert import init_weights
 from bertkit.model.config import AttentionConfig, BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout
 
 TOLERANCE = 1e-10
 VOCAB, LENGTH = 131, 44

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bertkit.model.layout import Layout, pad
+from bertkit.kernels.layout import Layout, pad
 
 EXACT_DROPOUT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # of torch's on CUDA; they compare floats
 

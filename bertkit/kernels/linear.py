@@ -1,4 +1,4 @@
-"""Linear maps and dropout, with their fast ways on a CPU (`bertkit.fast`).
+"""Linear maps and dropout, with their fast ways on a CPU (`bertkit.kernels.fast`).
 
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.fast import ANYWHERE, FastWays
+from bertkit.kernels.fast import ANYWHERE, FastWays
 
 COLUMNS_AT_ONCE = 4096  # of a gradient; only a vocabulary has more
 
