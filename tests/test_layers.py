@@ -188,12 +188,16 @@ def test_the_model_imports_only_torch() -> None:
         "__future__",
         "collections",
         "contextlib",
+        "ctypes",
         "dataclasses",
         "functools",
         "inspect",
+        "itertools",
         "math",
         "os",
+        "pathlib",
         "shutil",
+        "tempfile",
     }
     assert outside <= {"bertkit", "torch", "typing", *standard}
 
