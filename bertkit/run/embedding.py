@@ -121,6 +121,15 @@ def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
         raise InputError(f"{setting}=cls: with attention.pattern=causal [CLS] sees only itself; take mean")
 
 
+def pooling_of(directory: Path) -> Pooling:
+    """Give what a directory of sentence-transformers says of its pooling, else the mean at length 1.
+
+    Raises:
+        InputError: it pools in a way that there is not here.
+    """
+    return read_pooling(directory) or Pooling(normalize=True, max_length=max_length_of(directory))
+
+
 def load_embedder(
     model_dir: str | Path,
     pooling: Literal["mean", "cls", "max"] | None = None,
@@ -163,7 +172,7 @@ def load_embedder(
         if value is not None and value < least:
             raise InputError(f"{name}={value}: expected at least {least}")
     chosen, directory = processes.choose_device(device), resolve_model_dir(model_dir)
-    said = read_pooling(directory) or Pooling(normalize=True, max_length=max_length_of(directory))
+    said = pooling_of(directory)
     changes = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
     said = dataclasses.replace(said, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
     model, _ = load_packed(directory, heads=(), with_pooler=False)

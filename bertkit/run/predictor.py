@@ -20,7 +20,7 @@ from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.readers import open_inputs
 from bertkit.tasks.files.rows import as_json_lines
 from bertkit.tasks.shapes import make_features
-from bertkit.tasks.task import Shape
+from bertkit.tasks.task import Feature, Shape
 from bertkit.train import processes, shares
 
 
@@ -89,7 +89,7 @@ class LoadedPredictor:
             return self([inputs])[0]
         return [
             predictor.shape.row(example, prediction)
-            for predictor, examples, features in self._read(inputs)
+            for predictor, examples, features in read_inputs(self._predictor, inputs)
             for example, prediction in zip(examples, answer_here(predictor, examples, features), strict=True)
         ]
 
@@ -110,7 +110,7 @@ class LoadedPredictor:
             raise InputError("logits: a masked LM gives tokens at [MASK]; call load_model for its logits")
         inputs = [inputs] if isinstance(inputs, (str, tuple, Mapping)) else inputs
         found: list[Any] = []
-        for predictor, examples, features in self._read(inputs):
+        for predictor, examples, features in read_inputs(self._predictor, inputs):
             rows = logits_here(predictor, examples, features)
             num_choices = predictor.shape.num_choices(examples)
             found += (
@@ -122,17 +122,21 @@ class LoadedPredictor:
             return found
         return np.stack(found).astype(np.float32) if found else np.zeros((0, len(self.labels)), np.float32)
 
-    def _read(self, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Any]]]:
-        """Read inputs as examples, some at a time, with their features and what predicts them."""
-        predictor = self._predictor
-        rows, task = _as_rows(inputs, predictor.shape, predictor.task)
-        lines = "".join(f"{line}\n" for line in as_json_lines(rows, "inputs"))
-        stream = cast(io.BufferedReader, io.BufferedReader(io.BytesIO(lines.encode())))
-        labels = tuple(predictor.labels)
-        found = open_inputs(predictor.shape, task, stream, Path("inputs"), "jsonl", labels)
-        predictor = dataclasses.replace(predictor, shape=found.shape)  # a tagger reads running text by another one
-        for examples in found.chunks:
-            yield predictor, examples, list(make_features(task, examples, predictor.tokenizer, labels, found.shape))
+
+def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Feature]]]:
+    """Read inputs as a `LoadedPredictor` takes them: examples, some at a time, their features, and what predicts them.
+
+    Raises:
+        InputError: an input lacks what the task needs.
+    """
+    rows, task = _as_rows(inputs, predictor.shape, predictor.task)
+    lines = "".join(f"{line}\n" for line in as_json_lines(rows, "inputs"))
+    stream = cast(io.BufferedReader, io.BufferedReader(io.BytesIO(lines.encode())))
+    labels = tuple(predictor.labels)
+    found = open_inputs(predictor.shape, task, stream, Path("inputs"), "jsonl", labels)
+    predictor = dataclasses.replace(predictor, shape=found.shape)  # a tagger reads running text by another one
+    for examples in found.chunks:
+        yield predictor, examples, list(make_features(task, examples, predictor.tokenizer, labels, found.shape))
 
 
 def _as_rows(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConfig]:

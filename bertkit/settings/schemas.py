@@ -10,6 +10,7 @@ from bertkit.settings.glue import GlueSettings
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.settings.serve import ServeSettings
 from bertkit.settings.view import ViewSettings
 
 SCHEMAS = {
@@ -22,6 +23,7 @@ SCHEMAS = {
     "evaluate": EvaluateSettings,
     "compare": CompareSettings,
     "view": ViewSettings,
+    "serve": ServeSettings,
     "export": ExportSettings,
     "verify": VerifySettings,
     "bench": BenchSettings,

@@ -22,6 +22,7 @@ GIVEN = {
     "predict": ["model_dir=m", "input=x", "output=y"],
     "embed": ["model_dir=m", "input=x", "output=y.npy"],
     "view": ["model_dir=m", "input=x", "output=y.html"],
+    "serve": ["model_dir=m"],
     "evaluate": ["model_dir=m", "data_dir=x"],
     "compare": ["x", "y"],
     "export": ["model_dir=m", "output_dir=y"],

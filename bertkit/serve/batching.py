@@ -1,0 +1,187 @@
+"""Requests that wait, and the thread that answers them: whatever waits is taken together, in the order in which it came."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.errors import BertkitError, InputError, say
+
+SWEEP_SECONDS = 0.25  # between two looks for requests that have waited too long
+
+
+class RefusedError(Exception):
+    """Why a request gets no answer.
+
+    Attributes:
+        status: of HTTP.
+        code: a word for programs.
+        message: a line for people.
+        headers: that go with it.
+    """
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.headers = status, code, message, headers or {}
+
+
+@dataclass
+class Counts:
+    """How much a batch was."""
+
+    num_sequences: int = 0
+    num_tokens: int = 0
+
+    def add(self, num_sequences: int, num_tokens: int) -> None:
+        """Count more."""
+        self.num_sequences, self.num_tokens = self.num_sequences + num_sequences, self.num_tokens + num_tokens
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A request that waits for its answer.
+
+    Attributes:
+        kind: what is answered together, such as the path and the model.
+        given: what is asked.
+        size: about how many tokens.
+        waits_until: on the clock of `time.monotonic`.
+        future: of the answer; of the event loop.
+        answer: or the exception that is the reason why there is none.
+    """
+
+    kind: Any
+    given: Any
+    size: int
+    waits_until: float
+    future: asyncio.Future[Any]
+    answer: Any = None
+
+
+class Line:
+    """Requests in line for one thread.
+
+    Args:
+        answer: of the jobs of one kind, in their order: sets their answers.
+        most_waiting: one more is refused.
+        batch_size: jobs are taken together up to this size; a larger one is taken by itself.
+        most_seconds: that a job may wait.
+    """
+
+    def __init__(
+        self, answer: Callable[[Sequence[Job]], None], most_waiting: int, batch_size: int, most_seconds: float
+    ) -> None:
+        self._answer, self.most_waiting, self.batch_size = answer, most_waiting, batch_size
+        self.most_seconds = most_seconds
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._seconds_each = 0.05  # of a job, a moving mean
+        self.num_open = 0  # jobs that have no answer yet
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+        self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    async def ask(self, kind: Any, given: Any, size: int) -> Any:
+        """Wait in line, and give the answer.
+
+        Raises:
+            RefusedError: the line is full, or it took too long.
+            InputError: what is asked is wrong.
+        """
+        if len(self._waiting) >= self.most_waiting:
+            seconds = max(1, math.ceil(len(self._waiting) * self._seconds_each))
+            message = f"{len(self._waiting)} requests wait already; try again in {seconds} s"
+            raise RefusedError(429, "queue_full", message, {"retry-after": str(seconds)})
+        job = Job(kind, given, size, time.monotonic() + self.most_seconds, self._loop.create_future())
+        self.num_open += 1
+        with self._changed:
+            self._waiting.append(job)
+            self._changed.notify()
+        try:
+            return await job.future
+        finally:
+            self.num_open -= 1
+
+    async def close(self) -> None:
+        """End the thread, after all that waits."""
+        self._sweeping.cancel()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        while jobs := self._take():
+            started_at = time.monotonic()
+            for kind in dict.fromkeys(job.kind for job in jobs):
+                alike = [job for job in jobs if job.kind == kind]
+                try:
+                    self._answer(alike)
+                except Exception as error:
+                    _set_all(alike, error)
+                self._loop.call_soon_threadsafe(_deliver, alike)
+            each = (time.monotonic() - started_at) / len(jobs)
+            self._seconds_each += 0.2 * (each - self._seconds_each)
+
+    def _take(self) -> list[Job]:
+        """Wait for jobs, and take the first ones; none at the end."""
+        taken: list[Job] = []
+        size = 0
+        with self._changed:
+            while True:
+                while self._waiting and (not taken or size + self._waiting[0].size <= self.batch_size):
+                    job = self._waiting.popleft()
+                    if not job.future.done():  # else its client is gone, or it waited too long
+                        taken.append(job)
+                        size += job.size
+                if taken or (self._is_closed and not self._waiting):
+                    return taken
+                self._changed.wait()
+
+    def _sweep(self) -> None:
+        """Refuse those that have waited too long."""
+        self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        now = time.monotonic()
+        with self._changed:
+            while self._waiting and self._waiting[0].waits_until < now:
+                job = self._waiting.popleft()
+                if not job.future.done():
+                    message = f"the request waited for more than {self.most_seconds:g} s; try again later"
+                    job.future.set_exception(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
+
+
+def _set_all(jobs: Sequence[Job], error: Exception) -> None:
+    """Give the same reason to all; what is not the user's fault is said here."""
+    if not isinstance(error, (InputError, RefusedError)):
+        if not isinstance(error, BertkitError):
+            traceback.print_exception(error)
+        say(f"error: a batch of {len(jobs)} requests failed: {type(error).__name__}: {error}", file=sys.stderr)
+        error = RefusedError(
+            500, "failed", f"the model failed: {error}" if isinstance(error, BertkitError) else "a fault here"
+        )
+    for job in jobs:
+        job.answer = error
+
+
+def _deliver(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue
+        if isinstance(job.answer, Exception):
+            job.future.set_exception(job.answer)
+        else:
+            job.future.set_result(job.answer)

@@ -1,0 +1,330 @@
+"""The models that are served: what each one takes, and what it says of many requests at once."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from bertkit import fast
+from bertkit.errors import InputError
+from bertkit.interop.load import resolve_model_dir
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.embedding import Embedder, pooling_of
+from bertkit.run.looking import FOLLOWS, look
+from bertkit.run.predictor import read_inputs
+from bertkit.run.task_model import Predictor, TaskModel, answer_here, check_labels, open_task_model
+from bertkit.serve.batching import Counts, RefusedError
+from bertkit.settings.serve import ServeSettings
+from bertkit.tasks import sequence
+from bertkit.tasks.files.tables import names_of
+from bertkit.tasks.task import Feature
+from bertkit.train import processes, shares
+from bertkit.view.attention import attention_page
+
+Member = tuple[int, int, Any]  # the number of a request, the place among its inputs, the input
+# an input of each kind, as a page offers them
+EXAMPLES: dict[str, list[Any]] = {
+    "sequence": ["A warm and funny film that I would gladly see again.", "It was too long, and nothing in it was new."],
+    "pair": [["The company sold the ship in May.", "In May the ship was sold by the company."]],
+    "tagging": ["Johanson lives in Ulaanbaatar and works for the United Nations."],
+    "spans": [["Where was the bridge built?", "The bridge was built in Prague in 1357. It has sixteen arches."]],
+    "choice": [{"context": "She opens the oven.", "endings": ["She takes the bread out.", "She swims away."]}],
+    "fill_mask": ["Paris is the [MASK] of France.", "It [MASK] all day, so we stayed at [MASK]."],
+    "embedding": ["A cat sits on the mat.", "There is a cat on the carpet."],
+    "next_sentence": [["It rained all day.", "So we stayed at home."]],
+}
+
+
+class Served:
+    """A model by its name: what it says of inputs, their vectors, and a look into it.
+
+    Attributes:
+        name: that requests call it by.
+        kind: of its head: sequence, tagging, spans, choice, fill_mask, next_sentence, or embedding where it has none.
+        predictor: of the inputs; of a model without a head it only reads them.
+        load_seconds: that it took to load.
+    """
+
+    def __init__(self, name: str, kind: str, predictor: Predictor, embedder: Embedder | InputError) -> None:
+        self.name, self.kind, self.predictor, self.load_seconds = name, kind, predictor, 0.0
+        self._embedder = embedder
+        self._shown: Predictor | None = None
+
+    @property
+    def can_predict(self) -> bool:
+        """Whether it has a head."""
+        return self.kind != "embedding"
+
+    def described(self) -> dict[str, Any]:
+        """Say what it is, for `/models` and for the page."""
+        columns, task = self.predictor.task.columns, self.predictor.task
+        names = {
+            "spans": (columns.question, columns.context),
+            "choice": (columns.context, columns.ending_start, columns.endings),
+            "sequence": (columns.text, columns.text_pair),
+            "next_sentence": ("text", "text_pair"),
+        }.get(self.kind, ("text",))
+        needs_pair = self.kind in ("spans", "next_sentence") or (self.kind == "sequence" and task.needs_pair)
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "labels": list(self.predictor.labels),
+            "columns": [_first(column) for column in names if column is not None],
+            "needs_pair": needs_pair,
+            "examples": self._examples(needs_pair),
+        }
+
+    def _examples(self, needs_pair: bool) -> list[Any]:
+        if self.kind != "choice":
+            return EXAMPLES["pair" if needs_pair and self.kind == "sequence" else self.kind]
+        columns, (example,) = self.predictor.task.columns, EXAMPLES["choice"]
+        endings = columns.endings
+        row = {_first(columns.context): example["context"]}
+        if columns.ending_start is not None:
+            row[_first(columns.ending_start)] = "She"
+        if isinstance(endings, tuple):
+            named: dict[str, Any] = {_first(name): example["endings"][n % 2] for n, name in enumerate(endings)}
+        else:
+            named = {_first(endings): example["endings"]}
+        return [row | named]
+
+    def predict(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> tuple[list[Any], Counts]:
+        """Predict the inputs of many requests at once.
+
+        Returns:
+            For each request its rows, as `predict` writes them, or why it is refused; and how much was computed.
+
+        Raises:
+            NumericsError: what the model computes is not finite.
+        """
+        answers: list[Any] = [[None] * len(inputs) for inputs in requests]
+        counts = Counts()
+        parts = list(self._read(requests, answers))
+        self._refuse_long(parts, answers, max_tokens)
+        for part in _joined(parts, answers):
+            said = answer_here(part.predictor, part.examples, part.features)
+            counts.add(len(part.features), sum(len(feature.input_ids) for feature in part.features))
+            for example, prediction, (request, place, given) in zip(part.examples, said, part.members, strict=True):
+                row = part.predictor.shape.row(example, prediction)
+                if not self._has_id(given):
+                    row["id"] = str(place)
+                answers[request][place] = row
+        return answers, counts
+
+    def embed(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> tuple[list[Any], Counts]:
+        """Give the vectors of the texts of many requests, or why one is refused; and how much was computed."""
+        if isinstance(self._embedder, InputError):
+            return [self._embedder] * len(requests), Counts()
+        answers: list[Any] = []
+        for texts in requests:
+            wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
+            fault = None if wrong is None else InputError(f"inputs[{wrong}]: {_kind_of(texts[wrong])}, expected a text")
+            answers.append(fault)
+        fine = [number for number, fault in enumerate(answers) if fault is None]
+        texts = [_whole(text) for number in fine for text in requests[number]]
+        vectors, _ = self._embedder.embed(texts)
+        ends = np.cumsum([len(requests[number]) for number in fine])
+        for number, own in zip(fine, np.split(vectors, ends[:-1]) if fine else [], strict=True):
+            answers[number] = own
+        return answers, Counts(len(texts), 0)
+
+    def view(self, given: Any, max_tokens: int) -> str:
+        """Write the page of a look into the model at one input.
+
+        Raises:
+            InputError: the input is not what the model takes.
+            RefusedError: it is too long.
+        """
+        if self._shown is None:
+            # gradients and hooks on it disturb nobody, and it has the same weights
+            model: Any = twin(self.predictor.model)
+            model.use(fast.PLAIN)
+            self._shown = dataclasses.replace(self.predictor, model=model, precision="fp32")
+        ((predictor, examples, features),) = read_inputs(self._shown, [_for_reading(given, predictor=self._shown)])
+        longest = max(len(feature.input_ids) for feature in features) if features else 0
+        if longest > max_tokens:
+            raise RefusedError(413, "too_large", f"input: {longest} tokens; expected at most {max_tokens} to look into")
+        return attention_page(look(predictor, examples[0], features), self.name)
+
+    def _read(self, requests: Sequence[Sequence[Any]], answers: list[Any]) -> Iterator[_Part]:
+        """Read inputs of one kind together; where that fails, those of ever fewer requests, until it is known whose is wrong."""
+        kinds: dict[Any, list[Member]] = {}
+        for request, inputs in enumerate(requests):
+            for place, given in enumerate(inputs):
+                given = _for_reading(given, self.predictor)
+                kinds.setdefault(_kind(given), []).append((request, place, given))
+        waiting = list(kinds.values())[::-1]
+        while waiting:
+            members = waiting.pop()
+            try:
+                yield from self._read_alike(members)
+            except InputError as error:
+                first, last = members[0][0], members[-1][0]
+                if first == last:
+                    answers[first] = InputError(_in_request(str(error), members))
+                    continue
+                middle = (first + last) // 2 + 1
+                waiting += [[m for m in members if m[0] >= middle], [m for m in members if m[0] < middle]]
+
+    def _read_alike(self, members: list[Member]) -> list[_Part]:
+        found, start = [], 0
+        for predictor, examples, features in read_inputs(self.predictor, [given for _, _, given in members]):
+            found.append(_Part(predictor, examples, features, members[start : start + len(examples)]))
+            start += len(examples)
+        return found
+
+    def _refuse_long(self, parts: Sequence[_Part], answers: list[Any], max_tokens: int) -> None:
+        num_tokens: dict[int, int] = {}
+        for part in parts:
+            for feature in part.features:
+                request = part.members[feature.example][0]
+                num_tokens[request] = num_tokens.get(request, 0) + len(feature.input_ids)
+        for request, count in num_tokens.items():
+            if count > max_tokens:
+                message = f"inputs: {count:,} tokens; expected at most {max_tokens:,}; send them in several requests"
+                answers[request] = RefusedError(413, "too_large", message)
+
+    def _has_id(self, given: Any) -> bool:
+        names = names_of(self.predictor.task.columns.id)
+        return isinstance(given, dict) and any(given.get(name) not in (None, "") for name in names)
+
+
+@dataclasses.dataclass
+class _Part:
+    """Inputs that were read together."""
+
+    predictor: Predictor  # of their shape
+    examples: list[Any]
+    features: list[Feature]
+    members: list[Member]  # whose example each is
+
+
+def _joined(parts: Sequence[_Part], answers: Sequence[Any]) -> Iterator[_Part]:
+    """Put parts of one shape together, without those of requests that are refused; choices go by their number of endings."""
+    by_shape: dict[Any, _Part] = {}
+    for number, part in enumerate(parts):
+        refused = [isinstance(answers[request], Exception) for request, _, _ in part.members]
+        key = number if part.predictor.shape.has_choices else id(part.predictor.shape)
+        if key not in by_shape and not any(refused):
+            by_shape[key] = part
+            continue
+        whole = by_shape.setdefault(key, _Part(part.predictor, [], [], []))
+        if whole.features is not part.features and any(whole is each for each in parts):
+            whole = by_shape[key] = _Part(whole.predictor, whole.examples[:], whole.features[:], whole.members[:])
+        places: dict[int, int] = {}
+        for place, example in enumerate(part.examples):
+            if not refused[place]:
+                places[place] = len(whole.examples)
+                whole.examples.append(example)
+                whole.members.append(part.members[place])
+        whole.features += [
+            dataclasses.replace(feature, example=places[feature.example])
+            for feature in part.features
+            if feature.example in places
+        ]
+    yield from (part for part in by_shape.values() if part.examples)
+
+
+def open_models(settings: ServeSettings) -> dict[str, Served]:
+    """Load all models; the default one comes first.
+
+    Raises:
+        InputError: one cannot be loaded.
+    """
+    found: dict[str, Served] = {}
+    for name, directory in settings.names.items():
+        started_at = time.perf_counter()
+        for served in _open(name, directory, settings):
+            served.load_seconds = time.perf_counter() - started_at
+            found[served.name] = served
+    return found
+
+
+def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served]:
+    device = processes.choose_device(settings.device)
+    opened = open_task_model(directory, None, {}, without_head=True)
+    if opened.task.labels != "auto" and opened.labels:
+        check_labels(directory, opened)
+    model = opened.model.to(device)
+    model.use(fast.choose(settings.kernels))
+    model.requires_grad_(False)
+    num_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
+    predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
+    heads: Any = model.heads
+    has_head = opened.shape.head in heads
+    kind = "embedding" if not has_head else "fill_mask" if opened.shape.head == "masked_lm" else opened.shape.kind
+    embedder: Embedder | InputError
+    try:
+        pooling = pooling_of(resolve_model_dir(directory))
+        embedder = Embedder(twin(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
+    except InputError as error:  # of sentence-transformers, with a way of pooling that there is not here
+        embedder = error
+    yield Served(name, kind, predictor, embedder)
+    if "next_sentence" in heads:
+        follows = _next_sentence(opened, twin(model, ("next_sentence",)), predictor)
+        yield Served(f"{name}/next_sentence", "next_sentence", follows, embedder)
+
+
+def _next_sentence(opened: TaskModel, model: nn.Module, predictor: Predictor) -> Predictor:
+    """Give what predicts whether a second text follows, as labels of a pair."""
+    shape = dataclasses.replace(sequence.SHAPE, head="next_sentence")
+    columns = dataclasses.replace(opened.task.columns, text="text", text_pair="text_pair")
+    task = dataclasses.replace(opened.task, columns=columns, needs_pair=True)
+    return dataclasses.replace(predictor, model=model, shape=shape, task=task, labels=FOLLOWS)
+
+
+def twin(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
+    """Give another model of the same weights, which are there once; with some of the heads, or all of them."""
+    weights = itertools.chain(model.parameters(), model.buffers())
+    other: Any = copy.deepcopy(model, {id(each): each for each in weights})
+    for head in list(other.heads):
+        if heads is not None and head not in heads:
+            del other.heads[head]
+    return other  # type: ignore[no-any-return]
+
+
+def _for_reading(given: Any, predictor: Predictor) -> Any:
+    """JSON has no pairs: a list of two texts is one, except where a list is of words."""
+    is_pair = isinstance(given, list) and len(given) == 2 and all(isinstance(each, str) for each in given)
+    return tuple(given) if is_pair and not predictor.shape.is_of_words else given
+
+
+def _kind(given: Any) -> Any:
+    """What inputs have in common that are read together: columns, or being a text, a pair, or a list."""
+    return tuple(given) if isinstance(given, dict) else type(given)
+
+
+def _kind_of(value: Any) -> str:
+    """Name a type as JSON does."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true or false"
+    return {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}[type(value)]
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _in_request(message: str, members: Sequence[Member]) -> str:
+    """Say it of the request's inputs, numbered from 0, and without what only a command line can set."""
+    place = re.match(r"inputs:(\d+)", message)
+    if place is not None and 0 < int(place[1]) <= len(members):
+        message = f"inputs[{members[int(place[1]) - 1][1]}]{message[place.end() :]}"
+    return re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", message)
+
+
+def _first(column: Any) -> str:
+    names = names_of(column)
+    return names[0] if names else str(column)
+
+
+Vectors = NDArray[np.float32]

@@ -1,0 +1,111 @@
+"""What `bertkit serve` accepts."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bertkit import hub
+from bertkit.errors import InputError
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """`bertkit serve`.
+
+    Attributes:
+        workers: processes, each with all the models.
+        queue_requests: that wait; one more is refused.
+        max_body_bytes: of a request.
+        max_inputs: of a request.
+        max_tokens: of a request.
+        batch_tokens: that are computed together; None for what suits the device.
+        request_seconds: that a request may wait.
+        client_seconds: that a client may take to send a request, or to take an answer.
+        idle_seconds: that a connection may stay open without a request.
+        max_connections: of a worker.
+        max_header_bytes: of a request, with its first line.
+        max_headers: of a request.
+        max_view_tokens: of an input that is looked into.
+        top_k: tokens that are given for a mask.
+    """
+
+    model_dir: str | tuple[str, ...]
+    index: str | None
+    host: str
+    port: int
+    workers: int
+    queue_requests: int
+    max_body_bytes: int
+    max_inputs: int
+    max_tokens: int
+    batch_tokens: int | None
+    request_seconds: float
+    client_seconds: float
+    idle_seconds: float
+    max_connections: int
+    max_header_bytes: int
+    max_headers: int
+    max_view_tokens: int
+    top_k: int
+    log_inputs: bool
+    kernels: Literal["auto", "plain"]
+    precision: Literal["fp32", "bf16"]
+    device: Literal["auto", "cpu", "cuda"]
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in (
+            "workers", "queue_requests", "max_body_bytes", "max_inputs", "max_connections", "max_headers", "top_k",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                problems.append(f"{name}={getattr(self, name)}: expected at least 1")
+        for name, least in (("max_tokens", 8), ("max_view_tokens", 8), ("max_header_bytes", 256)):
+            if getattr(self, name) < least:
+                problems.append(f"{name}={getattr(self, name)}: expected at least {least}")
+        if self.batch_tokens is not None and self.batch_tokens < 1:
+            problems.append(f"batch_tokens={self.batch_tokens}: expected at least 1")
+        for name in ("request_seconds", "client_seconds", "idle_seconds"):
+            if not 0 < getattr(self, name) < 1e6:
+                problems.append(f"{name}={getattr(self, name)}: expected more than 0, and less than 1,000,000")
+        if not 0 <= self.port < 65536:
+            problems.append(f"port={self.port}: expected 1 to 65535, or 0 for one that is free")
+        if not self.host:
+            problems.append("host=: expected a name or an address, such as 127.0.0.1")
+        if not self.directories:
+            problems.append("model_dir=[]: expected one model or more")
+        if len(set(self.directories)) < len(self.directories):
+            problems.append(f"model_dir={list(self.directories)}: a model is there twice; leave one of them out")
+        if problems:
+            raise InputError(*problems)
+        for directory in self.directories:
+            hub.check_model(directory, "model_dir")
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Those of the models."""
+        return (self.model_dir,) if isinstance(self.model_dir, str) else self.model_dir
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What each model is called, and its directory: the name of its run, or the directory where two have the same."""
+        short = [_short(directory) for directory in self.directories]
+        return {
+            (name if short.count(name) == 1 else directory): directory
+            for name, directory in zip(short, self.directories, strict=True)
+        }
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody but this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def _short(directory: str) -> str:
+    path = Path(directory)
+    return next((part for part in reversed(path.parts) if part not in ("model", "checkpoints", "/")), directory)
