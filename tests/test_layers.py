@@ -52,7 +52,8 @@ THIRD_PARTY = {
     "scipy": ("tasks",),
     "seqeval": ("tasks",),
     "starlette": ("serve",),
-    "uvicorn": ("serve",),
+    "uvicorn": ("serve", "bench"),
+    "fastapi": ("bench",),
     "httptools": ("serve",),
     "uvloop": ("serve",),
 }

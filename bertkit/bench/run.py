@@ -25,6 +25,7 @@ from bertkit.bench.attention import compare_attention
 from bertkit.bench.bertkit_way import fast_ways
 from bertkit.bench.rounds import measure
 from bertkit.bench.scaling import compare_memory, compare_scaling
+from bertkit.bench.serving import compare_serving
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, make_workload
 from bertkit.config import to_mapping
 from bertkit.errors import ParityError, say
@@ -55,6 +56,7 @@ def run(settings: BenchSettings) -> None:
         "memory": compare_memory,
         "scaling": compare_scaling,
         "attention": compare_attention,
+        "serve": compare_serving,
     }
     found = others.get(settings.what, compare)(settings)
     for number, table in enumerate(found.tables):

@@ -24,6 +24,7 @@ from bertkit.files import require_space
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import own_command
+from bertkit.lines import is_blank, read_lines
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -52,7 +53,7 @@ class System:
 class Workload:
     """What all systems do."""
 
-    what: str  # "pretrain", "finetune", "predict", "embed", "prepare" or "batches"
+    what: str  # "pretrain", "finetune", "predict", "embed", "serve", "prepare" or "batches"
     data_dir: Path
     model_dir: Path  # where all models start
     config: BertConfig  # of that model
@@ -145,7 +146,9 @@ def make_workload(settings: BenchSettings, what: str, scratch: Path, longest: in
     texts: tuple[str, ...] = ()
     if what == "predict":
         texts = _sentences(dataset, settings.num_texts)
-    elif what == "embed":
+    elif what == "serve" and settings.text is not None:
+        texts = _lines(settings.text, settings.num_texts)
+    elif what in ("embed", "serve"):
         texts = _of_mixed_lengths(dataset, settings.num_texts, settings.max_seq_length)
     return Workload(
         what=what, data_dir=data_dir, model_dir=model_dir, config=config, device=choose_device(settings.device).type,
@@ -159,7 +162,9 @@ def _new_model(
     settings: BenchSettings, what: str, dataset: PreparedDataset, longest: int, model_dir: Path
 ) -> BertConfig:
     """Write a new model for some work, with the tokenizer of the text."""
-    heads = {"finetune": ("sequence",), "predict": ("sequence",), "embed": ()}.get(what, PRETRAINING_HEADS)
+    heads = {"finetune": ("sequence",), "predict": ("sequence",), "serve": ("sequence",), "embed": ()}.get(
+        what, PRETRAINING_HEADS
+    )
     shape: dict[str, Any] = asdict(settings.model)
     shape["max_position_embeddings"] = max(shape["max_position_embeddings"], settings.max_seq_length, longest)
     shape |= {"labels": ("follows", "random")} if "sequence" in heads else {}
@@ -204,6 +209,14 @@ def _sentences(dataset: PreparedDataset, count: int) -> tuple[str, ...]:
     places = torch.linspace(0, len(starts) - 2, min(count, len(starts) - 1)).long().tolist()
     tokens = [split.tokens(int(starts[place]), int(starts[place + 1] - starts[place])) for place in places]
     return tuple(dataset.tokenizer.decode(each.tolist()) for each in tokens)
+
+
+def _lines(name: str, count: int) -> tuple[str, ...]:
+    """So many lines of a file, from the whole of it."""
+    lines = [line for _, line in read_lines(Path(name)) if not is_blank(line)]
+    if not lines:
+        raise InputError(f"text={name}: no lines; expected a text a line")
+    return tuple(lines[place] for place in np.linspace(0, len(lines) - 1, min(count, len(lines))).astype(int))
 
 
 def _of_mixed_lengths(dataset: PreparedDataset, count: int, longest: int) -> tuple[str, ...]:

@@ -14,7 +14,17 @@ class BenchSettings:
     """`bertkit bench`."""
 
     what: Literal[
-        "pretrain", "finetune", "predict", "embed", "prepare", "batches", "startup", "memory", "scaling", "attention"
+        "pretrain",
+        "finetune",
+        "predict",
+        "embed",
+        "prepare",
+        "batches",
+        "startup",
+        "memory",
+        "scaling",
+        "attention",
+        "serve",
     ]
     model: BertShape
     data_dir: str | None
@@ -30,6 +40,8 @@ class BenchSettings:
     rounds: int
     steps_per_round: int
     num_threads: int
+    num_clients: int
+    round_seconds: float
     tricks: bool
     batch_sizes: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -43,7 +55,7 @@ class BenchSettings:
         sizes = ("vocab_size", "max_seq_length", "batch_sequences", "num_texts", "text_megabytes", "rounds")
         problems = [
             f"{name}={getattr(self, name)}: expected 1 or more"
-            for name in (*sizes, "steps_per_round", "num_threads")
+            for name in (*sizes, "steps_per_round", "num_threads", "num_clients")
             if getattr(self, name) < 1
         ]
         for name in ("batch_sizes", "lengths", "corpus_megabytes"):
@@ -54,6 +66,8 @@ class BenchSettings:
             problems.append(f"lengths={list(self.lengths)}: expected 4 tokens or more, for [CLS] and [SEP] and text")
         if self.memory_gigabytes is not None and not self.memory_gigabytes > 0:
             problems.append(f"memory_gigabytes={self.memory_gigabytes}: expected a positive number")
+        if not 0 < self.round_seconds < 1e6:
+            problems.append(f"round_seconds={self.round_seconds}: expected more than 0, and less than 1,000,000")
         if not self.options or len(set(self.options)) != len(self.options):
             problems.append(f"options={list(self.options)}: expected one or more, each once")
         if self.tricks and self.what not in ("pretrain", "finetune", "predict", "embed"):
@@ -62,8 +76,8 @@ class BenchSettings:
         for name, has_effect, default in (
             ("precision", not has_no_model, "fp32"),
             ("num_threads", self.what != "startup", 1),
-            ("model_dir", self.what == "embed", None),
-            ("text", self.what in ("prepare", "scaling"), None),
+            ("model_dir", self.what in ("embed", "serve"), None),
+            ("text", self.what in ("prepare", "scaling", "serve"), None),
         ):
             if getattr(self, name) != default and not has_effect:
                 problems.append(f"{name}={getattr(self, name)}: has no effect with what={self.what}; leave it out")
