@@ -24,7 +24,7 @@ from bertkit.run.predictor import read_inputs
 from bertkit.run.task_model import Predictor, TaskModel, answer_here, check_labels, open_task_model
 from bertkit.serve.batching import Counts, RefusedError
 from bertkit.settings.serve import ServeSettings
-from bertkit.tasks import sequence
+from bertkit.tasks import fill_mask, sequence
 from bertkit.tasks.files.tables import names_of
 from bertkit.tasks.task import Feature
 from bertkit.train import processes, shares
@@ -51,11 +51,15 @@ class Served:
         name: that requests call it by.
         kind: of its head: sequence, tagging, spans, choice, fill_mask, next_sentence, or embedding where it has none.
         predictor: of the inputs; of a model without a head it only reads them.
+        looked_into: reads the inputs for a look; the same one, but of a pretrained model, which is shown pairs too.
         load_seconds: that it took to load.
     """
 
-    def __init__(self, name: str, kind: str, predictor: Predictor, embedder: Embedder | InputError) -> None:
+    def __init__(
+        self, name: str, kind: str, predictor: Predictor, embedder: Embedder | InputError, looked_into: Predictor
+    ) -> None:
         self.name, self.kind, self.predictor, self.load_seconds = name, kind, predictor, 0.0
+        self.looked_into = looked_into
         self._embedder = embedder
         self._shown: Predictor | None = None
 
@@ -146,9 +150,9 @@ class Served:
         """
         if self._shown is None:
             # gradients and hooks on it disturb nobody, and it has the same weights
-            model: Any = twin(self.predictor.model)
+            model: Any = twin(self.looked_into.model)
             model.use(fast.PLAIN)
-            self._shown = dataclasses.replace(self.predictor, model=model, precision="fp32")
+            self._shown = dataclasses.replace(self.looked_into, model=model, precision="fp32")
         ((predictor, examples, features),) = read_inputs(self._shown, [_for_reading(given, predictor=self._shown)])
         longest = max(len(feature.input_ids) for feature in features) if features else 0
         if longest > max_tokens:
@@ -258,20 +262,23 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
     num_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
-    predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
+    texts = predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
     heads: Any = model.heads
-    has_head = opened.shape.head in heads
-    kind = "embedding" if not has_head else "fill_mask" if opened.shape.head == "masked_lm" else opened.shape.kind
+    kind = opened.shape.kind if opened.shape.head in heads else "embedding"
+    if kind == "embedding" and "masked_lm" in heads:
+        columns = dataclasses.replace(texts.task.columns, text_pair=None)
+        task = dataclasses.replace(texts.task, columns=columns)
+        kind, predictor = "fill_mask", dataclasses.replace(texts, shape=fill_mask.SHAPE, task=task)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
         embedder = Embedder(twin(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
     except InputError as error:  # of sentence-transformers, with a way of pooling that there is not here
         embedder = error
-    yield Served(name, kind, predictor, embedder)
+    yield Served(name, kind, predictor, embedder, texts)
     if "next_sentence" in heads:
         follows = _next_sentence(opened, twin(model, ("next_sentence",)), predictor)
-        yield Served(f"{name}/next_sentence", "next_sentence", follows, embedder)
+        yield Served(f"{name}/next_sentence", "next_sentence", follows, embedder, texts)
 
 
 def _next_sentence(opened: TaskModel, model: nn.Module, predictor: Predictor) -> Predictor:
