@@ -226,8 +226,9 @@ def built(command: str, mapping: dict[str, Any]) -> Any:
     from bertkit.settings.schemas import SCHEMAS
 
     settings: Any = build(SCHEMAS[command], mapping)
-    if isinstance(getattr(settings, "model_dir", None), str):
-        hub.check_model(settings.model_dir, "model_dir")
+    given = getattr(settings, "model_dir", None) or ()
+    for model_dir in (given,) if isinstance(given, str) else given:
+        hub.check_model(model_dir, "model_dir")
     return settings
 
 

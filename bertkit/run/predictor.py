@@ -148,6 +148,8 @@ def _as_rows(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConf
         names: tuple[str, ...] = ("text",) if isinstance(first, str) else ("words",)
     else:
         names = ("question", "context") if shape.head == "span" else ("text", "text_pair")
+    if isinstance(first, tuple) and shape.pack is not None:
+        raise InputError(f"inputs: pairs, but a masked LM reads single texts; give {_wanted(shape, names[:1])}")
     columns = dataclasses.replace(task.columns, id=None, **{name: name for name in names})
     if not isinstance(first, tuple):
         if shape.head == "span" or shape.has_choices or task.needs_pair:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from bertkit.errors import BertkitError, InputError, say
 
 SWEEP_SECONDS = 0.25  # between two looks for requests that have waited too long
@@ -74,13 +76,19 @@ class Line:
         most_waiting: one more is refused.
         batch_size: jobs are taken together up to this size; a larger one is taken by itself.
         most_seconds: that a job may wait.
+        num_threads: of torch, in this thread.
     """
 
     def __init__(
-        self, answer: Callable[[Sequence[Job]], None], most_waiting: int, batch_size: int, most_seconds: float
+        self,
+        answer: Callable[[Sequence[Job]], None],
+        most_waiting: int,
+        batch_size: int,
+        most_seconds: float,
+        num_threads: int,
     ) -> None:
         self._answer, self.most_waiting, self.batch_size = answer, most_waiting, batch_size
-        self.most_seconds = most_seconds
+        self.most_seconds, self.num_threads = most_seconds, num_threads
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -125,6 +133,7 @@ class Line:
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
+        torch.set_num_threads(self.num_threads)
         while jobs := self._take():
             started_at = time.monotonic()
             for kind in dict.fromkeys(job.kind for job in jobs):
@@ -168,8 +177,10 @@ def _set_all(jobs: Sequence[Job], error: Exception) -> None:
     """Give the same reason to all; what is not the user's fault is said here."""
     if not isinstance(error, (InputError, RefusedError)):
         if not isinstance(error, BertkitError):
-            traceback.print_exception(error)
-        say(f"error: a batch of {len(jobs)} requests failed: {type(error).__name__}: {error}", file=sys.stderr)
+            # not what the error says, which may be of what was asked
+            say(*"".join(traceback.format_tb(error.__traceback__)).splitlines(), file=sys.stderr)
+        what = str(error) if isinstance(error, BertkitError) else type(error).__name__
+        say(f"error: {len(jobs)} requests failed together: {what}", file=sys.stderr)
         error = RefusedError(
             500, "failed", f"the model failed: {error}" if isinstance(error, BertkitError) else "a fault here"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from bertkit.settings.serve import ServeSettings
 
 LINGER_SECONDS = 2.0  # that what a refused client still sends is read away, so that it gets to read why
 LINGER_BYTES = 1 << 24
+# Some clients offer HTTP/2 in their first request, and go on without; httptools would not read its body.
+_OFFER = re.compile(rb"\nupgrade:", re.IGNORECASE)
 WIRE = 8  # times its size that a body may take, in chunks of a few bytes each
 
 
@@ -68,12 +71,11 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._unset_keepalive_if_required()
         was_in_headers = self._in_headers
         self._num_bytes += len(data)
+        if b"pgrade" in data or b"PGRADE" in data:
+            data = _OFFER.sub(b"\nx-offer:", data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "bad_request", "an upgrade of the protocol is not possible here; send plain HTTP/1.1")
-            return
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             fault = self._fault or (
                 400,
                 "bad_request",

@@ -141,7 +141,7 @@ class Served:
             answers[number] = own
         return answers, Counts(len(texts), 0)
 
-    def view(self, given: Any, max_tokens: int) -> str:
+    def view(self, given: Any, max_tokens: int, steps: int) -> str:
         """Write the page of a look into the model at one input.
 
         Raises:
@@ -157,7 +157,7 @@ class Served:
         longest = max(len(feature.input_ids) for feature in features) if features else 0
         if longest > max_tokens:
             raise RefusedError(413, "too_large", f"input: {longest} tokens; expected at most {max_tokens} to look into")
-        return attention_page(look(predictor, examples[0], features), self.name)
+        return attention_page(look(predictor, examples[0], features, steps=steps), self.name)
 
     def _read(self, requests: Sequence[Sequence[Any]], answers: list[Any]) -> Iterator[_Part]:
         """Read inputs of one kind together; where that fails, those of ever fewer requests, until it is known whose is wrong."""

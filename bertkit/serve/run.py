@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import math
 import multiprocessing
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -26,6 +28,7 @@ NEEDED = ("starlette", "uvicorn", "httptools", "uvloop")
 BACKLOG = 1024  # connections that the kernel keeps until they are taken
 PARTING_SECONDS = 0.5  # after the last answer: clients learn, each by its next request, that the server stops
 STOPS = (signal.SIGTERM, signal.SIGINT)
+HANDLED = (*STOPS, signal.SIGHUP)
 STEADY_SECONDS = 30.0  # a worker that lived so long is started again at once
 LONGEST_PAUSE = 30.0  # before another one is
 
@@ -110,6 +113,7 @@ async def _serve(settings: ServeSettings, listener: socket.socket, number: int, 
     config = uvicorn.Config(
         make_app(service), http=door, ws="none", lifespan="off", log_config=None, log_level="critical", access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=settings.idle_seconds, backlog=BACKLOG,
+        timeout_graceful_shutdown=math.ceil(settings.client_seconds),
     )  # fmt: skip
     server = Server(config)
     for each in STOPS:
@@ -139,11 +143,23 @@ async def _serve(settings: ServeSettings, listener: socket.socket, number: int, 
 def _worker(settings: ServeSettings, listener: socket.socket, number: int, said: Connection) -> None:
     """Be one of several workers; say when it is ready, or why it cannot be."""
     watch.end_with_parent()
+    for each in HANDLED:
+        signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)  # until it serves
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     try:
-        work(settings, listener, number, lambda: said.send(None))
+        work(settings, listener, number, lambda: _tell(said, None))
     except BertkitError as error:
-        with contextlib.suppress(OSError):
-            said.send(str(error))
+        _tell(said, str(error))
+        sys.exit(error.exit_code)
+
+
+def _tell(said: Connection, fault: str | None) -> None:
+    """Tell the parent, which listens to the first worker of each number alone."""
+    try:
+        said.send(fault)
+    except OSError:
+        if fault is not None:
+            say(*(f"error: {line}" for line in fault.split("\n")), file=sys.stderr)
 
 
 class _Workers:
@@ -158,13 +174,17 @@ class _Workers:
 
     def start(self, number: int) -> Connection:
         """Start one; give what it says when it is ready."""
-        context = multiprocessing.get_context("spawn")
+        # a fork has imported everything already; this process has no threads, and has computed nothing
+        context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         heard, said = context.Pipe(duplex=False)
         process = context.Process(target=_worker, args=(self.settings, self.listener, number, said), daemon=True)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until it handles them itself
         process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         said.close()
         self.running[number], self.started_at[number] = process, time.monotonic()
-        return heard
+        listens: Connection = heard
+        return listens
 
     def signal(self, number: int) -> None:
         """Hand a signal on."""
@@ -199,6 +219,7 @@ class _Workers:
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket) -> None:
+    importlib.import_module("bertkit.serve.app")  # once for all
     workers = _Workers(settings, listener)
     for each in STOPS:
         signal.signal(each, workers.stop)

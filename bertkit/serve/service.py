@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertkit.config import nearest
 from bertkit.errors import BertkitError, InputError, say
 from bertkit.serve.batching import Job, Line, RefusedError
@@ -39,8 +41,9 @@ class Service:
         device = processes.choose_device(settings.device)
         self._batch_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
         seconds = settings.request_seconds
-        self._line = Line(self._answer, settings.queue_requests, self._batch_tokens, seconds)
-        self._views = Line(self._answer_views, MOST_VIEWS, 1, seconds)
+        threads = torch.get_num_threads()
+        self._line = Line(self._answer, settings.queue_requests, self._batch_tokens, seconds, threads)
+        self._views = Line(self._answer_views, MOST_VIEWS, 1, seconds, max(1, threads // 2))
         self.metrics = Metrics(worker, settings.workers, lambda: len(self._line) + len(self._views))
 
     @property
@@ -167,7 +170,7 @@ class Service:
 
     def _answer_views(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            job.answer = job.kind[1].view(job.given, self.settings.max_view_tokens)
+            job.answer = job.kind[1].view(job.given, self.settings.max_view_tokens, self.settings.view_steps)
 
 
 def _open_searcher(index: str, models: dict[str, Served]) -> Any:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertkit import hub
 from bertkit.errors import InputError
 
 
@@ -29,6 +28,7 @@ class ServeSettings:
         max_header_bytes: of a request, with its first line.
         max_headers: of a request.
         max_view_tokens: of an input that is looked into.
+        view_steps: of integrated gradients.
         top_k: tokens that are given for a mask.
     """
 
@@ -49,6 +49,7 @@ class ServeSettings:
     max_header_bytes: int
     max_headers: int
     max_view_tokens: int
+    view_steps: int
     top_k: int
     log_inputs: bool
     kernels: Literal["auto", "plain"]
@@ -58,7 +59,7 @@ class ServeSettings:
     def __post_init__(self) -> None:
         problems = []
         for name in (
-            "workers", "queue_requests", "max_body_bytes", "max_inputs", "max_connections", "max_headers", "top_k",
+            "workers", "queue_requests", "max_body_bytes", "max_inputs", "max_connections", "max_headers", "top_k", "view_steps",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 problems.append(f"{name}={getattr(self, name)}: expected at least 1")
@@ -80,8 +81,6 @@ class ServeSettings:
             problems.append(f"model_dir={list(self.directories)}: a model is there twice; leave one of them out")
         if problems:
             raise InputError(*problems)
-        for directory in self.directories:
-            hub.check_model(directory, "model_dir")
 
     @property
     def directories(self) -> tuple[str, ...]:
@@ -107,5 +106,5 @@ class ServeSettings:
 
 
 def _short(directory: str) -> str:
-    path = Path(directory)
-    return next((part for part in reversed(path.parts) if part not in ("model", "checkpoints", "/")), directory)
+    parts = Path(directory).expanduser().absolute().parts
+    return next((part for part in reversed(parts[1:]) if part not in ("model", "checkpoints")), directory)

@@ -1,0 +1,454 @@
+"""What the server answers: what predict, embed and view give, over real sockets; and a clear no to everything else."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import small_model
+from serving import Connection, Server, ask, chunked, request, serving
+
+from bertkit import export_model, load_embedder, load_predictor
+from bertkit.cli import run
+from bertkit.config import build
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.serve.batching import Counts
+from bertkit.serve.models import open_models
+from bertkit.settings.compose import compose
+from bertkit.settings.serve import ServeSettings
+
+LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
+HEADS = {"stars": ("sequence",), "names": ("token",), "reader": ("span",), "endings": ("choice",),
+         "words": ("masked_lm", "next_sentence"), "bare": ()}  # fmt: skip
+LIMITS = ["max_body_bytes=20000", "max_inputs=20", "max_tokens=400", "client_seconds=0.5", "idle_seconds=0.7",
+          "max_header_bytes=2000", "max_headers=20", "max_connections=30", "max_view_tokens=20"]  # fmt: skip
+CHOICE = {"context": "kan lon", "endings": ["min", "rur ten", "kar"]}
+# of each model, inputs of every form that it takes
+INPUTS: dict[str, list[Any]] = {
+    "stars": ["kan lon", "", "min " * 140, ["kan", "lon min"], {"text": "kar"}, {"text": "rur", "id": "x"},
+              {"text": "a", "text_pair": "b"}, "\ud83d\ude00 \u202emin <script>"],
+    "names": ["kan lon, min", ["kan", "lon"], {"words": ["min"]}, {"text": "kar rur"}, ["kan", "lon", "min"]],
+    "reader": [["kan lon", "min rur kan ten"], {"question": "kan", "context": "lon " * 50, "id": "q"}, ["min", "kar"]],
+    "endings": [CHOICE, {"context": "min", "endings": ["a", "b"]}, CHOICE],
+    "words": ["kan [MASK] min", "no mask", "[MASK] [MASK]", {"text": "[MASK]"}],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name, heads in HEADS.items():
+        labels = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
+        model = small_model(
+            tokenizer.vocab_size,
+            heads=heads,
+            with_pooler=name not in ("names", "reader"),
+            max_position_embeddings=97,
+            **labels,
+        )
+        export_model(model, tokenizer, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("empty")
+    listed = ",".join(str(models / name) for name in HEADS)
+    with serving(python, f"model_dir=[{listed}]", *LIMITS, folder=folder) as found:
+        yield found
+        assert list(folder.iterdir()) == []  # nothing is written
+        assert found.stop() == 0
+    assert len(found.said) == 1, found.said  # and nothing said of all that was asked
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Equal, numbers to what rounding makes of them in other batches."""
+    if isinstance(theirs, float):
+        return bool(np.isclose(ours, theirs, rtol=0, atol=2e-6))
+    if isinstance(theirs, dict):
+        return set(ours) == set(theirs) and all(same(ours[key], theirs[key]) for key in theirs)
+    if isinstance(theirs, (list, tuple)):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return bool(ours == theirs)
+
+
+def predicted(models: Path, name: str, inputs: list[Any]) -> list[Any]:
+    """What `predict` says of each input by itself, numbered as those of a request are."""
+    predictor, rows = load_predictor(models / name, device="cpu"), []
+    for place, given in enumerate(inputs):
+        is_pair = name in ("stars", "reader") and isinstance(given, list)
+        (row,) = predictor([tuple(given) if is_pair else given])
+        rows.append(row if isinstance(given, dict) and "id" in given else {**row, "id": str(place)})
+    return rows
+
+
+def test_answers_are_those_of_predict_whoever_else_asks(server: Server, models: Path) -> None:
+    expected = {name: predicted(models, name, inputs) for name, inputs in INPUTS.items()}
+    wrong: list[Any] = []
+    num_answers = [0]
+
+    def client(number: int) -> None:
+        rng = np.random.default_rng(number)
+        with Connection(server.port) as connection:
+            for _ in range(12):
+                name = str(rng.choice(list(INPUTS)))
+                chosen = rng.integers(len(INPUTS[name]), size=rng.integers(1, 5)).tolist()
+                if name == "reader":
+                    chosen = sorted(set(chosen))  # an id comes once
+                elif name == "endings":
+                    chosen = chosen[:1] * len(chosen)  # of as many endings each
+                found = connection.ask(
+                    request("/predict", {"model": name, "inputs": [INPUTS[name][place] for place in chosen]})
+                )
+                rows = [dict(expected[name][place]) for place in chosen]
+                for n, (place, row) in enumerate(zip(chosen, rows, strict=True)):
+                    if not (isinstance(INPUTS[name][place], dict) and "id" in INPUTS[name][place]):
+                        row["id"] = str(n)
+                if found.status != 200 or not same(found.json, {"predictions": rows}):
+                    wrong.append((name, chosen, found.body, rows))
+                num_answers[0] += 1
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(12)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    assert wrong[:1] == []
+    assert num_answers == [144]
+
+
+def test_a_wrong_request_fails_alone(models: Path) -> None:
+    """In the same batch as others, of which each gets its own answer."""
+    served = open_models(build(ServeSettings, compose("serve", [f"model_dir={models / 'stars'}", "device=cpu"])))[
+        "stars"
+    ]
+    requests: list[list[Any]] = [
+        ["kan"],
+        [{"txt": "lon"}],
+        ["min", 5],
+        ["lon"],
+        ["kan " * 300],
+        [["a", "b", "c"]],
+        ["kar", {"text": "x"}],
+    ]
+    answers, counts = served.predict(requests, max_tokens=90)
+    alone = [served.predict([each], max_tokens=90)[0][0] for each in requests]
+    assert [isinstance(each, Exception) for each in answers] == [False, True, True, False, True, True, False]
+    for ours, theirs in zip(answers, alone, strict=True):
+        assert str(ours) == str(theirs) if isinstance(ours, Exception) else same(ours, theirs)
+    assert "inputs[0]: no column 'text'" in str(answers[1])
+    assert "task.columns" not in str(answers[1])
+    assert str(answers[2]).startswith("inputs[1]: int: expected")
+    assert "expected at most 90; send them in several requests" in str(answers[4])
+    assert counts == Counts(
+        4, sum(len(served.predictor.tokenizer(text)["input_ids"]) for text in ("kan", "lon", "kar", "x"))
+    )
+
+
+def test_vectors_are_those_of_embed(server: Server, models: Path) -> None:
+    texts = ["kan lon", "", "min " * 140, "half a pair \ud83d"]
+    for name in ("stars", "bare"):
+        found = ask(server.port, "/embed", {"inputs": texts, "model": name}).json
+        own = load_embedder(models / name, device="cpu")([*texts[:3], "half a pair \ufffd"])
+        assert found["model"] == name
+        assert np.allclose(found["vectors"], own, atol=1e-6)
+    assert (
+        ask(server.port, "/embed", {"inputs": ["a", 3]}).json["error"]["message"]
+        == "inputs[1]: a number, expected a text"
+    )
+
+
+def test_next_sentence_and_models(server: Server) -> None:
+    described = {each["name"]: each for each in ask(server.port, "/models").json["models"]}
+    kinds = {"stars": "sequence", "names": "tagging", "reader": "spans", "endings": "choice", "words": "fill_mask",
+             "words/next_sentence": "next_sentence", "bare": "embedding"}  # fmt: skip
+    assert {name: each["kind"] for name, each in described.items()} == kinds
+    assert described["stars"]["labels"] == ["bad", "good", "ugly"]
+    assert [name for name, each in described.items() if each["needs_pair"]] == ["reader", "words/next_sentence"]
+    for name, each in described.items():  # the examples are ones
+        if name != "bare":
+            found = ask(server.port, "/predict", {"model": name, "inputs": each["examples"]})
+            assert len(found.json["predictions"]) == len(each["examples"])
+    (row,) = ask(server.port, "/predict", {"model": "words/next_sentence", "inputs": [["kan lon.", "min."]]}).json[
+        "predictions"
+    ]
+    assert sum(row["probabilities"].values()) == pytest.approx(1)
+    assert set(row["probabilities"]) == {"follows", "does not follow"}
+
+
+def test_a_look_into_a_model(server: Server) -> None:
+    for name, given in (("stars", "kan lon"), ("reader", ["kan", "min kan"]), ("words", "kan [MASK]"), ("bare", "kan")):
+        found = ask(server.port, "/view", {"model": name, "input": given})
+        assert (found.status, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert b"</html>" in found.body
+    assert ask(server.port, "/view", {"input": "kan lon min rur " * 9}).code == "too_large"
+
+
+def test_what_the_server_says_of_itself(server: Server) -> None:
+    described = ask(server.port, "/openapi.json").json
+    assert described["openapi"] == "3.1.0"
+    assert set(described["paths"]) == {
+        "/",
+        "/predict",
+        "/embed",
+        "/view",
+        "/search",
+        "/models",
+        "/healthz",
+        "/metrics",
+        "/openapi.json",
+    }
+    examples = described["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    assert {"stars", "words/next_sentence"} <= set(examples)
+    for example in examples.values():
+        assert ask(server.port, "/predict", example["value"]).status == 200
+    before = figures(server)
+    ask(server.port, "/predict", {"inputs": ["kan lon", "min"]})
+    after = figures(server)
+    assert (
+        after['bertkit_requests_total{path="/predict",status="200"}']
+        == before['bertkit_requests_total{path="/predict",status="200"}'] + 1
+    )
+    assert after["bertkit_batch_sequences_sum"] == before["bertkit_batch_sequences_sum"] + 2
+    assert after["bertkit_batch_tokens_sum"] > before["bertkit_batch_tokens_sum"] + 6
+    assert after["bertkit_queue_requests"] == 0
+    assert (
+        after['bertkit_request_seconds_bucket{path="/predict",le="+Inf"}']
+        == after['bertkit_request_seconds_count{path="/predict"}']
+    )
+    assert ask(server.port, "/healthz").json == {"status": "ready"}
+
+
+def figures(server: Server) -> dict[str, float]:
+    found = ask(server.port, "/metrics")
+    assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line for line in found.body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def post(body: Any, path: str = "/predict", **headers: str | None) -> bytes:
+    return request(path, body, **headers)
+
+
+def raw(*lines: str, body: bytes = b"") -> bytes:
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+JSON = ("host: x", "content-type: application/json")
+CHUNKED = (*JSON, "transfer-encoding: chunked")
+GOOD = b'{"inputs": ["kan"]}'
+# what is sent -> the statuses that may answer it (0: the connection is closed), and the code of the error
+BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
+    # what is asked
+    "no JSON": (post(b"kan lon"), (400,), "bad_json"),
+    "half of JSON": (post(b'{"inputs": ["kan"'), (400,), "bad_json"),
+    "an empty body": (post(b""), (400,), "bad_json"),
+    "a list": (post(["kan"]), (400,), "bad_input"),
+    "null": (post(b"null"), (400,), "bad_input"),
+    "no inputs": (post({}), (400,), "bad_input"),
+    "none at all": (post({"inputs": []}), (400,), "bad_input"),
+    "a text for a list": (post({"inputs": "kan"}), (400,), "bad_input"),
+    "a number for a text": (post({"inputs": [3]}), (400,), "bad_input"),
+    "null for a text": (post({"inputs": [None]}), (400,), "bad_input"),
+    "an unknown column": (post({"inputs": [{"txt": "kan"}]}), (400,), "bad_input"),
+    "a number in a column": (post({"inputs": [{"text": 3}]}), (400,), "bad_input"),
+    "three texts": (post({"inputs": [["a", "b", "c"]]}), (400,), "bad_input"),
+    "an unknown field": (post({"inputs": ["kan"], "modle": "stars"}), (400,), "bad_input"),
+    "an unknown model": (post({"inputs": ["kan"], "model": "star"}), (404,), "no_model"),
+    "a number for a model": (post({"inputs": ["kan"], "model": 7}), (404,), "no_model"),
+    "a model without a head": (post({"inputs": ["kan"], "model": "bare"}), (400,), "no_head"),
+    "a pair for single texts": (post({"inputs": [["a", "b"]], "model": "words"}), (400,), "bad_input"),
+    "a text for a reader": (post({"inputs": ["kan"], "model": "reader"}), (400,), "bad_input"),
+    "an id twice": (post({"inputs": 2 * [{"id": "a", "question": "a", "context": "b"}], "model": "reader"}), (400,), "bad_input"),
+    "one ending": (post({"inputs": [{"context": "a", "endings": ["b"]}], "model": "endings"}), (400,), "bad_input"),
+    "a thousand brackets": (post(b"[" * 1000 + b"]" * 1000), (400,), "bad_json"),
+    "brackets without end": (post(b'{"inputs": ' + b"[" * 15000), (400,), "bad_json"),
+    "a number too long": (post(b'{"inputs": [' + b"9" * 10000 + b"]}"), (400,), "bad_json"),
+    "no input to look into": (post({}, "/view"), (400,), "bad_input"),
+    "nothing to search": (post({"question": "who?"}, "/search"), (404,), "no_search"),
+    "an unknown order": (post({"question": "who?", "order": "best"}, "/search"), (400,), "bad_input"),
+    # how large it is
+    "too many inputs": (post({"inputs": ["kan"] * 21}), (413,), "too_large"),
+    "too many tokens": (post({"inputs": ["kan lon min rur ten kar " * 20] * 18}), (413,), "too_large"),
+    "a large body": (post({"inputs": ["kan " * 6000]}), (413,), "too_large"),
+    "a much larger body": (post({"inputs": ["kan " * 900_000]}), (413, 0), "too_large"),
+    "a body of terabytes, it says": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 9999999999999", body=GOOD), (413,), "too_large"),
+    "a large body in chunks": (raw("POST /predict HTTP/1.1", *CHUNKED, body=chunked(*[b"x" * 5000] * 5)), (413,), "too_large"),
+    "bytes of chunks": (raw("POST /predict HTTP/1.1", *CHUNKED, body=chunked(*[b" "] * 40_000)), (413,), "too_large"),
+    # how it is written
+    "Latin-1": (post('{"inputs": ["é"]}'.encode("latin-1")), (400,), "bad_json"),
+    "UTF-16": (post('{"inputs": ["kan"]}'.encode("utf-16")), (400,), "bad_json"),
+    "a byte order mark": (post(b"\xef\xbb\xbf" + GOOD), (400,), "bad_json"),
+    "zero bytes": (post(b"\0" * 100), (400,), "bad_json"),
+    "another type": (post(GOOD, content_type="text/plain"), (415,), "wrong_type"),
+    "a form, as a page of another host may send": (post(GOOD, content_type="application/x-www-form-urlencoded"), (415,), "wrong_type"),
+    "no type": (post(GOOD, content_type=None), (415,), "wrong_type"),
+    "another encoding": (post(GOOD, content_type="application/json; charset=utf-16"), (415,), "wrong_type"),
+    "compressed": (post(GOOD, content_encoding="gzip"), (415,), "wrong_type"),
+    # where and how
+    "an unknown path": (request("/predcit"), (404,), "not_found"),
+    "a path of a file": (request("/../../etc/passwd"), (404,), "not_found"),
+    "a path with a slash more": (request("/predict/"), (404,), "not_found"),
+    "GET of what takes POST": (request("/predict"), (405,), "wrong_method"),
+    "DELETE": (request("/models", method="DELETE"), (405,), "wrong_method"),
+    "a method that there is not": (request("/models", method="KAN"), (400,), "bad_request"),
+    "CONNECT": (raw("CONNECT example.org:443 HTTP/1.1", "host: x"), (400, 404, 405), None),
+    # HTTP
+    "no HTTP": (b"kan lon min\r\n\r\n", (400,), "bad_request"),
+    "a greeting of TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), (400,), "bad_request"),
+    "HTTP/2 at once": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 404, 405), None),
+    "a space in a header's name": (raw("GET /healthz HTTP/1.1", "ho st: x"), (400,), "bad_request"),
+    "two lengths": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", "content-length: 20", body=GOOD), (400,), "bad_request"),
+    "a length and chunks": (raw("POST /predict HTTP/1.1", *CHUNKED, "content-length: 19", body=chunked(GOOD)), (400,), "bad_request"),
+    "a length below nothing": (raw("POST /predict HTTP/1.1", *JSON, "content-length: -1", body=GOOD), (400,), "bad_request"),
+    "a chunk of no length": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"zz\r\nkan\r\n0\r\n\r\n"), (400,), "bad_request"),
+    "a chunk without its end": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"3\r\nkanlon\r\n0\r\n\r\n"), (400,), "bad_request"),
+    "a path without end": (raw(f"GET /{'a' * 5000} HTTP/1.1", "host: x"), (431,), "headers_too_large"),
+    "a header without end": (b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 1_000_000, (431,), "headers_too_large"),
+    "a flood of headers": (raw("GET /healthz HTTP/1.1", *(f"x-{n}: y" for n in range(10_000))), (431,), "headers_too_large"),
+    "a flood of trailers": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"0\r\n" + b"x: y\r\n" * 10_000 + b"\r\n"), (400, 431), None),
+    # how it comes
+    "nothing": (b"", (0,), None),
+    "empty lines": (b"\r\n" * 100, (0,), None),
+    "half of a header": (b"GET /healthz HTTP/1.1\r\nhost: l", (408,), "too_slow"),
+    "half of a body": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", body=GOOD[:9]), (408,), "too_slow"),
+    "half of a chunk": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"13\r\n" + GOOD[:9]), (408,), "too_slow"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_gets_a_clear_answer_and_harms_nobody(name: str, server: Server) -> None:
+    sent, statuses, code = BAD[name]
+    with Connection(server.port) as connection:
+        found = connection.ask(sent)
+        assert found.status in statuses, found
+        if found.status and code is not None:
+            assert found.code == code
+        if found.headers.get("connection") == "close" or not found.status:
+            assert connection.is_closed()
+    assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
+
+
+def test_there_are_forty_bad_requests_and_more() -> None:
+    assert len(BAD) >= 40
+
+
+def test_clients_that_send_a_byte_at_a_time_stop_nobody(server: Server) -> None:
+    over = threading.Event()
+
+    def drip(data: bytes) -> None:
+        with Connection(server.port) as connection:
+            for number in range(len(data)):
+                if over.is_set():
+                    return
+                connection.send(data[number : number + 1])
+                time.sleep(0.02)
+
+    slow = [threading.Thread(target=drip, args=(post(b" " * 5000 + GOOD),)) for _ in range(10)]
+    for each in slow:
+        each.start()
+    for _ in range(20):
+        started_at = time.monotonic()
+        assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
+        assert time.monotonic() - started_at < 1
+    over.set()
+    for each in slow:
+        each.join()
+
+
+def test_clients_that_leave_or_send_no_more(server: Server) -> None:
+    with Connection(server.port) as connection:  # half-closed: it has sent all, and listens
+        connection.send(post(GOOD))
+        connection.socket.shutdown(socket.SHUT_WR)
+        assert connection.answer().status == 200
+        assert connection.is_closed()
+    with Connection(server.port) as connection:  # half-closed, with half of a request
+        connection.send(post(GOOD)[:-3])
+        connection.socket.shutdown(socket.SHUT_WR)
+        assert connection.is_closed()
+    for sent in (post(GOOD), post(GOOD)[:-3], b"GET"):
+        with Connection(server.port) as connection:
+            connection.send(sent)
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # resets
+    assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
+
+
+def test_requests_one_after_another_on_a_connection(server: Server) -> None:
+    """Answered in their order, also where they are sent at once, or the one before was refused; idle ones are closed."""
+    with Connection(server.port) as connection:
+        connection.send(post({"inputs": ["kan"]}) + request("/nowhere") + post(b"no JSON") + request("/healthz"))
+        assert [connection.answer().status for _ in range(4)] == [200, 404, 400, 200]
+        # as curl --http2 and Java begin
+        offer = {
+            "connection": "Upgrade, HTTP2-Settings",
+            "upgrade": "h2c",
+            "http2_settings": "AAMAAABkAARAAAAAAAIAAAAA",
+        }
+        assert connection.ask(request("/healthz", **offer)).status == 200
+        assert connection.ask(post(GOOD, **offer)).status == 200
+        found = connection.ask(raw("POST /predict HTTP/1.1", *CHUNKED, body=chunked(GOOD[:5], GOOD[5:])))
+        assert found.status == 200
+        connection.send(post(GOOD, expect="100-continue"))
+        assert connection.file.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert connection.file.readline() == b"\r\n"
+        assert connection.answer().status == 200
+        assert connection.is_closed()
+
+
+def test_more_connections_than_there_may_be(server: Server) -> None:
+    many = [Connection(server.port) for _ in range(30)]
+    assert many[-1].ask(request("/healthz")).status == 200  # all are open
+    with Connection(server.port) as connection:
+        found = connection.answer()
+        assert (found.status, found.code) == (503, "too_many_connections")
+        assert connection.is_closed()
+    for each in many:
+        each.__exit__()
+    wait_until(lambda: ask(server.port, "/healthz").status == 200)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_what_cannot_be_served_is_refused(
+    models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["serve", f"model_dir={models / 'stars'}", f"port={port}"]) == 2
+        assert f"host=127.0.0.1 port={port}: " in capsys.readouterr().err
+    assert run(["serve", f"model_dir={models / 'none'}", "port=0"]) == 2
+    assert "none" in capsys.readouterr().err
+    for change, line in (("workers=0", "workers=0: expected at least 1"), ("port=70000", "port=70000: expected"),
+                         ("model_dir=[]", "model_dir=[]: expected one model"), ("request_seconds=0", "request_seconds=0")):  # fmt: skip
+        assert run(["serve", *([] if "model_dir" in change else ["model_dir=x"]), change]) == 2
+        assert line in capsys.readouterr().err
+    monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
+    assert run(["serve", f"model_dir={models / 'stars'}", "port=0"]) == 2
+    assert capsys.readouterr().err == "error: serve needs uvloop: pip install 'bertkit[serve]'\n"
+
+
+def test_names_of_models() -> None:
+    def names(*directories: str) -> list[str]:
+        given = [f"model_dir=[{','.join(directories)}]"]
+        return list(build(ServeSettings, compose("serve", given)).names)
+
+    assert names("runs/mrpc", "runs/stars/model", "org/name") == ["mrpc", "stars", "name"]
+    assert names("a/model", "b/a") == ["a/model", "b/a"]
+
+
+def test_json_of_errors_is_one_line(server: Server) -> None:
+    found = ask(server.port, "/predict", {"inputs": [{"a\nb\u202e": 1}]})
+    assert found.code == "bad_input"
+    assert "\\n" in json.loads(found.body)["error"]["message"]
