@@ -154,7 +154,9 @@ class Line:
             while True:
                 while self._waiting and (not taken or size + self._waiting[0].size <= self.batch_size):
                     job = self._waiting.popleft()
-                    if not job.future.done():  # else its client is gone, or it waited too long
+                    if job.waits_until < time.monotonic():
+                        self._loop.call_soon_threadsafe(self._refuse, job)
+                    elif not job.future.done():  # else its client is gone
                         taken.append(job)
                         size += job.size
                 if taken or (self._is_closed and not self._waiting):
@@ -167,10 +169,12 @@ class Line:
         now = time.monotonic()
         with self._changed:
             while self._waiting and self._waiting[0].waits_until < now:
-                job = self._waiting.popleft()
-                if not job.future.done():
-                    message = f"the request waited for more than {self.most_seconds:g} s; try again later"
-                    job.future.set_exception(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
+                self._refuse(self._waiting.popleft())
+
+    def _refuse(self, job: Job) -> None:
+        if not job.future.done():
+            message = f"the request waited for more than {self.most_seconds:g} s; try again later"
+            job.future.set_exception(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
 
 
 def _set_all(jobs: Sequence[Job], error: Exception) -> None:

@@ -1,0 +1,214 @@
+"""Many clients at once, while the queue is full, the server stops, a worker dies, a model changes: no answer is wrong or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import small_model
+from serving import Answer, Connection, Server, ask, request, serving
+
+from bertkit import export_model, load_predictor
+from bertkit.data.tokenizer import Tokenizer
+
+TEXTS = ["kan lon", "min", "rur ten kar lon min", "kan " * 30, "lor, mish", "ten"]
+Right = list[dict[str, float]]  # the probabilities of each text
+
+
+def make_model(tokenizer: Tokenizer, target: Path, seed: int = 0) -> Right:
+    model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("bad", "good"), seed=seed)
+    export_model(model, tokenizer, target)
+    return [row["probabilities"] for row in load_predictor(target, device="cpu")(TEXTS)]
+
+
+def is_right(answer: Answer, place: int, right: Right) -> bool:
+    (row,) = answer.json["predictions"]
+    return all(abs(row["probabilities"][label] - share) < 2e-6 for label, share in right[place].items())
+
+
+class Clients:
+    """Clients in threads that ask again and again, over connections that stay open, until they are told to stop.
+
+    Attributes:
+        statuses: how often each was answered; "lost": a connection that had answered closed without an answer.
+        wrong: answers that are none of the right ones.
+    """
+
+    def __init__(self, server: Server, number: int, rights: list[Right]) -> None:
+        self.server, self.rights = server, rights
+        self.statuses: Counter[Any] = Counter()
+        self.wrong: list[Any] = []
+        self.codes: set[str] = set()
+        self.over = threading.Event()
+        self.threads = [threading.Thread(target=self.work, args=(each,)) for each in range(number)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, number: int) -> None:
+        place = number
+        while not self.over.is_set():
+            try:
+                with Connection(self.server.port) as connection:
+                    has_answered = False
+                    while not self.over.is_set():
+                        place = (place + 1) % len(TEXTS)
+                        answer = connection.ask(request("/predict", {"inputs": [TEXTS[place]]}))
+                        if not answer.status:
+                            self.statuses["lost" if has_answered else "closed"] += 1
+                            break
+                        self.take(answer, place)
+                        has_answered = True
+                        if answer.headers.get("connection") == "close":
+                            break
+            except OSError:  # nobody listens
+                self.statuses["refused"] += 1
+                time.sleep(0.02)
+
+    def take(self, answer: Answer, place: int) -> None:
+        self.statuses[answer.status] += 1
+        if answer.status != 200:
+            self.codes.add(answer.code)
+            assert int(answer.headers["retry-after"]) >= 1
+        elif not any(is_right(answer, place, right) for right in self.rights):
+            self.wrong.append((place, answer.body))
+
+    def stop(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        assert self.wrong == []
+
+
+def test_more_clients_than_the_queue_holds(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    right = make_model(tokenizer, tmp_path / "model")
+    limits = ["queue_requests=3", "batch_tokens=1", "request_seconds=0.01"]
+    with serving(python, f"model_dir={tmp_path / 'model'}", *limits) as server:
+        clients = Clients(server, 30, [right])
+        until = time.monotonic() + 20
+        while clients.codes != {"queue_full", "waited_too_long"} or clients.statuses[200] < 100:
+            assert time.monotonic() < until, clients.statuses
+            time.sleep(0.02)
+        clients.stop()
+        assert set(clients.statuses) == {200, 429, 503}
+        assert ask(server.port, "/predict", {"inputs": [TEXTS[0]]}).status == 200
+
+
+def test_who_was_taken_gets_an_answer_when_the_server_stops(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    right = make_model(tokenizer, tmp_path / "model")
+    with serving(python, f"model_dir={tmp_path / 'model'}", "batch_tokens=8") as server:
+        clients = Clients(server, 20, [right])
+        wait_until(lambda: clients.statuses[200] > 100)
+        assert server.stop() == 0
+        clients.stop()
+        assert clients.statuses["lost"] == 0, clients.statuses
+        assert clients.codes == {"stopping"}
+        assert clients.statuses["refused"] > 0
+    assert len(server.said) == 1
+
+
+def test_a_new_model_takes_the_place_of_the_old_one(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    old, new = make_model(tokenizer, tmp_path / "model"), make_model(tokenizer, tmp_path / "new", seed=1)
+    with serving(python, f"model_dir={tmp_path / 'model'}") as server:
+        clients = Clients(server, 8, [old, new])
+        wait_until(lambda: clients.statuses[200] > 50)
+        (tmp_path / "model").rename(tmp_path / "old")
+        (tmp_path / "new").rename(tmp_path / "model")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for(r"^models loaded anew in \S+ s$")
+        clients.rights = [new]
+        wait_until(lambda: clients.statuses[200] > 150)  # an old one may have been on its way
+        clients.wrong.clear()
+        weights = tmp_path / "model" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
+        server.process.send_signal(signal.SIGHUP)
+        assert "model.safetensors" in server.wait_for(r"^error: (.*); the models that were there stay$")[1]
+        asked = clients.statuses[200]
+        wait_until(lambda: clients.statuses[200] > asked + 50)
+        clients.stop()
+        assert set(clients.statuses) == {200}
+        assert b'bertkit_loads_total{result="failed"} 1' in ask(server.port, "/metrics").body
+        assert server.stop(signal.SIGINT) == 0
+
+
+def test_a_worker_dies_and_others_go_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    right = make_model(tokenizer, tmp_path / "model")
+    with serving(Path(sys.executable), f"model_dir={tmp_path / 'model'}", "workers=2") as server:
+        parent = server.process.pid
+        children = children_of(parent)
+        assert len(children) == 2
+        assert b" of 2 alone." in ask(server.port, "/metrics").body
+        clients = Clients(server, 8, [right])
+        wait_until(lambda: clients.statuses[200] > 50)
+        os.kill(children[0], signal.SIGKILL)
+        server.wait_for(r"^warning: worker \d ended with -9; it is started again$")
+        asked = clients.statuses[200]
+        wait_until(lambda: clients.statuses[200] > asked + 50)
+        wait_until(lambda: len(children_of(parent)) == 2 and children_of(parent) != children)
+        assert set(clients.statuses) <= {200, "lost", "closed"}
+        assert clients.statuses["lost"] + clients.statuses["closed"] <= 8  # those of the one that died
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for(r"^worker \d: models loaded anew")
+        lost = clients.statuses["lost"]
+        children = children_of(parent)
+        assert server.stop() == 0
+        clients.stop()
+        assert clients.statuses["lost"] == lost
+        assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import subprocess
+
+    command = [python, "-m", "bertkit", "serve", f"model_dir={tmp_path}", "port=0", "workers=2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("error: ") == done.stderr.count("\n") == 1
+
+
+def children_of(pid: int) -> list[int]:
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_100_000_requests(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    from bertkit.bench.serving import answer_of, request_of
+
+    make_model(tokenizer, tmp_path / "model")
+    requests = [request_of(text) for text in TEXTS]
+
+    async def drive(port: int, number: int) -> None:
+        async def client(own: int) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for n in range(own):
+                writer.write(requests[n % len(requests)])
+                status, _ = await answer_of(reader)
+                assert status == 200
+            writer.close()
+
+        await asyncio.gather(*(client(number // 50) for _ in range(50)))
+
+    with serving(Path(sys.executable), f"model_dir={tmp_path / 'model'}") as server:
+        megabytes = []
+        for number in (10_000, 10_000, 40_000, 40_000):
+            asyncio.run(drive(server.port, number))
+            status = Path(f"/proc/{server.process.pid}/status").read_text()
+            megabytes.append(int(status.split("VmRSS:")[1].split()[0]) / 1000)
+        print(megabytes)
+        assert megabytes[-1] < megabytes[0] + 10, megabytes
