@@ -90,7 +90,7 @@ class Clients:
 
 def test_more_clients_than_the_queue_holds(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     right = make_model(tokenizer, tmp_path / "model")
-    limits = ["queue_requests=3", "batch_tokens=1", "request_seconds=0.01"]
+    limits = ["queue_requests=3", "batch_tokens=40", "request_seconds=0.01"]
     with serving(python, f"model_dir={tmp_path / 'model'}", *limits) as server:
         clients = Clients(server, 30, [right])
         until = time.monotonic() + 20
@@ -104,7 +104,7 @@ def test_more_clients_than_the_queue_holds(python: Path, tokenizer: Tokenizer, t
 
 def test_who_was_taken_gets_an_answer_when_the_server_stops(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     right = make_model(tokenizer, tmp_path / "model")
-    with serving(python, f"model_dir={tmp_path / 'model'}", "batch_tokens=8") as server:
+    with serving(python, f"model_dir={tmp_path / 'model'}", "batch_tokens=40") as server:
         clients = Clients(server, 20, [right])
         wait_until(lambda: clients.statuses[200] > 100)
         assert server.stop() == 0
