@@ -322,6 +322,7 @@ GIVEN = {
     "predict": ["model_dir=x", "input=y", "output=z"],
     "embed": ["model_dir=x", "input=y", "output=z.npy"],
     "view": ["model_dir=x", "text=y", "output=z.html"],
+    "serve": ["model_dir=x"],
     "glue": ["model_dir=x", "output_dir=y"],
     "evaluate": ["model_dir=x", "data_dir=y"],
     "export": ["checkpoint=x", "output_dir=y"],

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
-from bertkit import fast
 from bertkit.errors import InputError
 from bertkit.interop.load import resolve_model_dir
+from bertkit.kernels import fast
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.embedding import Embedder, pooling_of
 from bertkit.run.looking import FOLLOWS, look
@@ -25,7 +24,6 @@ from bertkit.run.task_model import Predictor, TaskModel, answer_here, check_labe
 from bertkit.serve.batching import Counts, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import fill_mask, sequence
-from bertkit.tasks.files.tables import names_of
 from bertkit.tasks.task import Feature
 from bertkit.train import processes, shares
 from bertkit.view.attention import attention_page
@@ -198,8 +196,9 @@ class Served:
                 answers[request] = RefusedError(413, "too_large", message)
 
     def _has_id(self, given: Any) -> bool:
-        names = names_of(self.predictor.task.columns.id)
-        return isinstance(given, dict) and any(given.get(name) not in (None, "") for name in names)
+        column = self.predictor.task.columns.id
+        names = column if isinstance(column, tuple) else (column,)
+        return isinstance(given, dict) and any(given.get(str(name)) not in (None, "") for name in names)
 
 
 @dataclasses.dataclass
@@ -330,8 +329,4 @@ def _in_request(message: str, members: Sequence[Member]) -> str:
 
 
 def _first(column: Any) -> str:
-    names = names_of(column)
-    return names[0] if names else str(column)
-
-
-Vectors = NDArray[np.float32]
+    return str(column[0] if isinstance(column, tuple) else column)

@@ -16,6 +16,7 @@
     evaluate   a model and a split
     compare    several runs
     view       a model and one input
+    serve      models and an address
     export     a model and a directory to make; also those of verify
     bench      a comparison
 
