@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13, "End": 35}
+KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13, "End": 35, " ": 32}
+CONTROL = 2  # held down beside a key
 
 
 class Browser:
@@ -93,11 +94,24 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, modifiers: int = 0) -> None:
         """Press a key, as the keyboard does, wherever the focus is."""
-        about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
-        self.call("Input.dispatchKeyEvent", type="rawKeyDown", **about)
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": modifiers}
+        written = {"Enter": "\r", " ": " "}.get(key)
+        down = {"type": "keyDown", "text": written} if written else {"type": "rawKeyDown"}
+        self.call("Input.dispatchKeyEvent", **down, **about)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def type(self, text: str) -> None:
+        """Put text in wherever the focus is, as a keyboard of any language does."""
+        self.call("Input.insertText", text=text)
+
+    def wait(self, expression: str, seconds: float = 20) -> None:
+        """Wait until something holds."""
+        started = time.monotonic()
+        while not self.ask(expression):
+            assert time.monotonic() - started < seconds, f"{expression} does not come true"
+            time.sleep(0.01)
 
     def click(self, selector: str) -> None:
         """Click in the middle of an element, as the mouse does."""

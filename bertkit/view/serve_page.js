@@ -8,7 +8,7 @@
   const KINDS = {
     sequence: "Labels", tagging: "Entities", spans: "Answer", choice: "Choose an ending", fill_mask: "Fill in words", next_sentence: "Next sentence",
   };
-  const state = { model: models[0] || null, tool: null, typed: {}, fields: [], waiting: null };
+  const state = { model: models[0] || null, tool: null, wanted: null, typed: {}, fields: [], waiting: null };
 
   function make(tag, properties = {}, ...children) {
     const { data, role, label, style, ...rest } = properties, node = Object.assign(document.createElement(tag), rest);
@@ -187,7 +187,7 @@
     const found = [];
     if (has_search) found.push({ key: "search", name: "Search", verb: "Search", fields: [field("Question", { rows: 1 })], path: "search",
       body: ([question]) => ({ question, order: chosen("order"), top_k: Number($("top").value) }), show: showPassages });
-    if (model && model.kind in SHOWN) found.push({ key: model.kind, name: KINDS[model.kind], verb: model.kind === "choice" ? "Choose" : model.kind === "fill_mask" ? "Fill in" : "Predict",
+    if (model && model.kind in SHOWN) found.push({ key: "predict", kind: model.kind, name: KINDS[model.kind], verb: model.kind === "choice" ? "Choose" : model.kind === "fill_mask" ? "Fill in" : "Predict",
       fields: fieldsOf(model), path: "predict", body: (values) => withModel({ inputs: [inputOf(model, values)] }),
       show: (reply, values) => SHOWN[model.kind](reply.predictions[0], model, values), view: (values) => inputOf(model, values), examples: model.examples || [] });
     if (model) found.push({ key: "similarity", name: "Similarity", verb: "Compare", fields: [field("First text"), field("Second text")], path: "embed",
@@ -301,12 +301,17 @@
     drawCode();
     submit();
   }
-  const keep = (each, at) => { state.typed[`${state.tool.key} ${at}`] = each.value; };
-  function useTool(key) {
-    const tools = toolsOf(state.model), tool = state.tool = tools.find((each) => each.key === key) || tools[0];
-    options($("tools"), "tool", tools.map((each) => [each.key, each.name]), tool.key, (event) => { useTool(event.target.value); });
+  const placeOf = (tool, at) => `${tool.kind || tool.key} ${at}`; // of what is typed, which waits there for when the tool is used again
+  const keep = (each, at) => { state.typed[placeOf(state.tool, at)] = each.value; };
+  function draw() {
+    const tools = toolsOf(state.model), tool = state.tool = tools.find((each) => each.key === state.wanted) || tools[0];
+    options($("tools"), "tool", tools.map((each) => [each.key, each.name]), tool.key, (event) => {
+      state.wanted = event.target.value;
+      draw();
+      document.querySelector("#tools input:checked").focus();
+    });
     $("tools").hidden = tools.length < 2;
-    const typed = (number) => state.typed[`${tool.key} ${number}`] || "";
+    const typed = (number) => state.typed[placeOf(tool, number)] || "";
     state.fields = tool.fields.map(({ rows }, number) => make(rows > 1 ? "textarea" : "input", {
       id: `field-${number}`, value: typed(number), dir: "auto", style: { "--rows": rows }, autocomplete: "off", spellcheck: false, ...(rows > 1 ? { rows } : { type: "text" }),
       oninput: (event) => { keep(event.target, number); drawCode(); },
@@ -318,11 +323,11 @@
       return make("button", { type: "button", className: "chip", onclick: () => fill(example) }, own(cut(text)));
     });
     $("examples").replaceChildren(...(examples.length ? ["Try: ", ...examples] : []));
-    $("mask").hidden = tool.key !== "fill_mask";
+    $("mask").hidden = tool.kind !== "fill_mask";
     $("go").textContent = tool.verb;
     $("look").hidden = !tool.view;
     const { name, kind, labels = [] } = state.model || {}, types = kind === "tagging" ? typesOf(labels) : labels;
-    const about = [models.length === 1 && tool.key !== "search" ? `Model ${name}` : "", tool.key === kind && types.length ? `${types.length} labels: ${cut(types.join(", "))}` : ""];
+    const about = [models.length === 1 && tool.key !== "search" ? `Model ${name}` : "", tool.kind === kind && types.length ? `${types.length} labels: ${cut(types.join(", "))}` : ""];
     $("about").replaceChildren(own(about.filter(Boolean).join(". ")));
     if (state.waiting) state.waiting.abort();
     for (const id of ["status", "failed"]) $(id).textContent = "";
@@ -332,7 +337,7 @@
   }
   $("models").append(...models.map(({ name }, value) => make("option", { value, textContent: name })));
   $("choose").hidden = models.length < 2;
-  $("models").onchange = (event) => { state.model = models[Number(event.target.value)]; useTool(state.tool.key); };
+  $("models").onchange = (event) => { state.model = models[Number(event.target.value)]; draw(); };
   options($("orders"), "order", ORDERS.map((each) => [each, ORDER_NAMES[each]]), "both", () => { drawCode(); if (state.fields[0].value.trim()) submit(); });
   $("top").onchange = () => drawCode();
   $("ask").onsubmit = (event) => { event.preventDefault(); submit(); };
@@ -346,6 +351,6 @@
   };
   document.querySelectorAll("button[data-of]").forEach((button) => { button.onclick = () => copy(button); });
   if (!models.length && !has_search) throw Error("the server has no model");
-  useTool(null);
+  draw();
   document.documentElement.dataset.ready = Math.round(performance.now());
 })();

@@ -1,0 +1,463 @@
+"""The page of `bertkit serve` as people meet it: in a real browser, on a real server, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import unicodedata
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browser import CONTROL, Browser, chromium
+from conftest import small_model
+
+from bertkit import load_embedder, load_predictor
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.directory import write_model
+from bertkit.view import serve_page
+
+LABELS = {"sequence": ("bad", "good", "<b>ugly</b>"), "token": ("O", "B-X", "I-X", "B-Y", "I-Y")}
+HEADS: dict[str, tuple[str, ...]] = {
+    "stars": ("sequence",), "several": ("sequence",), "number": ("sequence",), "names": ("token",), "reader": ("span",),
+    "endings": ("choice",), "tiny": ("masked_lm", "next_sentence"), "encoder": (),
+}  # fmt: skip
+HOSTILE = "<script>document.title='x'</script> \u202eevil <img src=x onerror=alert(1)> \U0001f600 e\u0301 kan'\"\\\n lon \u202c"
+LONG = HOSTILE + "\U0001f600kan mir " * 1500
+
+
+@pytest.fixture(scope="module")
+def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Small models of every kind, by their names; their weights are large, so that they are of an opinion."""
+    found, root = {}, tmp_path_factory.mktemp("models")
+    for name, heads in HEADS.items():
+        changes: dict[str, Any] = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
+        if name == "several":
+            changes["problem_type"] = "multi_label_classification"
+        if name == "number":
+            changes |= {"labels": ("LABEL_0",), "problem_type": "regression"}
+        has_pooler = bool({"sequence", "next_sentence", "choice"} & {*heads})
+        seed = {"reader": 1}.get(name, 0)
+        model = small_model(
+            tokenizer.vocab_size, heads=heads, with_pooler=has_pooler, seed=seed, max_position_embeddings=101, **changes
+        )
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(3)
+        (root / name).mkdir()
+        write_model(model, tokenizer, root / name)
+        found[name] = root / name
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
+    """The address of `bertkit serve` with all models."""
+    pytest.importorskip("uvicorn", reason="no server: pip install 'bertkit[serve]'")
+    command = [python, "-m", "bertkit", "serve", f"model_dir=[{','.join(map(str, folders.values()))}]", "port=0", "device=cpu", "max_view_tokens=61"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                break
+        else:
+            pytest.fail("".join(lines))
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        yield f"{found[0]}/"
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+PASSAGE = "\U0001f600 e\u0301 Ada wrote the notes."
+HITS = [
+    {"passage": "word " * 900 + PASSAGE, "title": "<b>Notes</b>", "source": "https://example.org/a?b=<c>", "place": "line 7",
+     "score_search": 12.5, "score_bert": 0.75, "score": 0.5, "answer": "Ada", "start": 4505, "end": 4508},
+    {"passage": HOSTILE, "title": None, "source": "javascript:alert(1)", "place": None,
+     "score_search": 5.0, "score_bert": 0.25, "score": 0.125, "answer": "", "start": None, "end": None},
+]  # fmt: skip
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """A server that says of some questions what a real one seldom says."""
+
+    def do_GET(self) -> None:
+        """Give the page."""
+        model = {"name": "only", "kind": "sequence", "labels": ["a", "b"], "columns": ["text"], "needs_pair": False, "examples": []}
+        self._send(200, serve_page.page([model], True), "text/html; charset=utf-8")
+
+    def do_POST(self) -> None:
+        """Answer a question by its word."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        word = asked.get("question")
+        if word == "gone":
+            self.close_connection = True
+        elif word == "proxy":
+            self._send(502, "<h1>Bad Gateway</h1>", "text/html")
+        elif word == "busy":
+            self._send(429, json.dumps({"error": {"code": "queue_full", "message": "256 requests wait already"}}))
+        else:
+            self._send(200, json.dumps({"answers": HITS[: asked["top_k"]], "order": asked["order"], "seconds": 0.1}))
+
+    def _send(self, status: int, text: str, kind: str = "application/json") -> None:
+        content = text.encode()
+        self.send_response(status)
+        for name, value in (("Content-Type", kind), ("Content-Length", str(len(content)))):
+            self.send_header(name, value)
+        self.send_header("Content-Security-Policy", serve_page.policy())
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}/"
+        found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Iterator[Browser]:
+    """The console complains of nothing, and nobody but the server of the page is asked for anything."""
+    one_browser.faults.clear()
+    one_browser.requests.clear()
+    yield one_browser
+    host = one_browser.ask("location.origin")
+    assert [url for url in one_browser.requests if not url.startswith((host, "data:", "blob:"))] == []
+    assert one_browser.faults == []
+
+
+def use(browser: Browser, model: str, tool: str | None = None) -> None:
+    """Choose a model, and what to do with it."""
+    browser.ask(
+        f"(() => {{ const s = document.querySelector('#models'); s.value = [...s.options].find((o) => o.text === {model!r}).value;"
+        " s.dispatchEvent(new Event('change')); })()"
+    )
+    if tool is not None:
+        browser.click(f"#tools input[value={tool}] + span")
+
+
+def write(browser: Browser, *texts: str) -> None:
+    """Click on each field, and type in place of what is there."""
+    for number, text in enumerate(texts):
+        browser.click(f"#field-{number}")
+        browser.ask(f"document.querySelector('#field-{number}').select()")
+        browser.type(text)
+
+
+def answered(browser: Browser, button: str = "#go") -> str:
+    """Click on a button, and give what is said when the answer is there."""
+    browser.click(button)
+    browser.wait("!document.querySelector('#found').hasAttribute('aria-busy')")
+    return str(browser.ask("document.querySelector('#status').textContent + document.querySelector('#failed').textContent"))
+
+
+def bars(browser: Browser) -> list[list[Any]]:
+    """The rows of bars: a name, and a number."""
+    rows = browser.ask(
+        "[...document.querySelectorAll('#found .bars tr')].map((row) => [row.cells[0].textContent, row.cells[2].textContent])"
+    )
+    return [[name, float(number)] for name, number in rows]
+
+
+def text_of(browser: Browser, selector: str) -> Any:
+    return browser.ask(f"[...document.querySelectorAll({selector!r})].map((each) => each.textContent)")
+
+
+def near(rows: list[list[Any]]) -> Any:
+    return [[name, pytest.approx(value, abs=6e-4)] for name, value in rows]
+
+
+def sorted_shares(probabilities: dict[str, float]) -> Any:
+    return near(sorted(([*each] for each in probabilities.items()), key=lambda each: -each[1]))
+
+
+def test_labels_and_numbers(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+    browser.open(server)
+    text = "kan lon mir rur"
+    for name in ("stars", "several"):
+        use(browser, name)
+        write(browser, text)
+        expected = load_predictor(folders[name], device="cpu")(text)
+        said = [expected["label"]] if isinstance(expected["label"], str) else list(expected["label"])
+        assert (", ".join(said) or "none of the labels") in answered(browser)
+        assert bars(browser) == sorted_shares(expected["probabilities"])
+        assert text_of(browser, "#found .best") == [row[0] for row in bars(browser) if row[0] in said]
+    write(browser, text, "ten sod")  # a second text is part of the input as soon as it is there
+    answered(browser)
+    assert bars(browser) == sorted_shares(load_predictor(folders["several"], device="cpu")((text, "ten sod"))["probabilities"])
+    use(browser, "number")
+    write(browser, text)
+    answered(browser)
+    expected = load_predictor(folders["number"], device="cpu")(text)["label"]
+    assert float(text_of(browser, "#found .large")[0]) == pytest.approx(expected, abs=6e-4)
+
+
+def test_entities_are_marked_where_they_are(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+    text = "\U0001f600 kan e\u0301 lon \U0001f468\u200d\U0001f469 mir. rur ten! sod kash losh? misht rud tem lor"
+    expected = load_predictor(folders["names"], device="cpu")(text)["entities"]
+    assert 1 < len(expected) < 20
+    browser.open(server)
+    use(browser, "names")
+    write(browser, text)
+    answered(browser)
+    marks = browser.ask(
+        "[...document.querySelectorAll('#found mark')].map((m) => [m.firstChild.textContent, m.querySelector('small').textContent])"
+    )
+    assert marks == [[each["text"], each["label"]] for each in expected]
+    before = "const r = document.createRange(), b = document.querySelector('#found .running'); r.setStart(b, 0); r.setEndBefore(m);"
+    starts = browser.ask(
+        f"[...document.querySelectorAll('#found mark')].map((m) => {{ {before} const c = r.cloneContents();"
+        " c.querySelectorAll('small').forEach((s) => s.remove()); return Array.from(c.textContent).length; })"
+    )
+    assert starts == [each["start"] for each in expected]
+    assert bars(browser) == near([[f"{each['text']} · {each['label']}", each["score"]] for each in expected])
+
+
+def test_an_answer_is_marked_in_its_passage(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+    question, passage = "kan lon", "\U0001f600 " + "mir rur ten sod kan. " * 40
+    expected = load_predictor(folders["reader"], device="cpu")((question, passage))
+    assert expected["text"]
+    browser.open(server)
+    use(browser, "reader")
+    write(browser, question, passage)
+    answered(browser)
+    assert text_of(browser, "#found mark") == text_of(browser, "#found .large") == [expected["text"]]
+    assert text_of(browser, "#found .running") == [passage]
+    start = browser.ask("Array.from(document.querySelector('#found mark').previousSibling?.textContent ?? '').length")
+    assert start == expected["start"]
+    rows = dict(bars(browser))
+    assert rows[expected["text"]] == pytest.approx(expected["probability"], abs=6e-4)
+    assert rows["no answer"] == pytest.approx(expected["no_answer_probability"], abs=6e-4)
+
+
+def test_endings_and_words_and_pairs(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+    browser.open(server)
+    use(browser, "endings")
+    row = {"context": "kan lon", "endings": ["mir rur", "ten", "sod kan lon"]}
+    write(browser, row["context"], "\n".join(row["endings"]))
+    answered(browser)
+    shares = dict(zip(row["endings"], load_predictor(folders["endings"], device="cpu")(row)["probabilities"], strict=True))
+    assert bars(browser) == sorted_shares(shares)
+    use(browser, "tiny")
+    write(browser, "kan [MASK] lon ")
+    browser.click("#mask")  # puts one more where the cursor is
+    answered(browser)
+    expected = load_predictor(folders["tiny"], device="cpu")("kan [MASK] lon [MASK]")["masks"]
+    assert bars(browser) == near([[each["token"], each["probability"]] for mask in expected for each in mask])
+    filled = [mask[0]["token"] for mask in expected]
+    assert text_of(browser, "#found .running") == [f"kan {filled[0]} lon {filled[1]}"]
+    browser.click("#found .masks > div:nth-child(2) tr:nth-child(3) button")
+    assert text_of(browser, "#found mark") == [filled[0], expected[1][2]["token"]]
+    use(browser, "tiny/next_sentence")
+    write(browser, "kan lon", "mir rur")
+    assert "follow" in answered(browser)
+    rows = bars(browser)
+    assert sorted(name for name, _ in rows) == ["does not follow", "follows"]
+    assert sum(value for _, value in rows) == pytest.approx(1, abs=2e-3)
+
+
+def test_two_texts_are_compared(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+    browser.open(server)
+    for name in ("encoder", "stars"):  # of any model
+        use(browser, name, "similarity")
+        write(browser, "kan lon", "mir rur kan")
+        a, b = load_embedder(folders[name], device="cpu")(["kan lon", "mir rur kan"])
+        answered(browser)
+        cosine = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+        assert float(text_of(browser, "#found .large")[0]) == pytest.approx(cosine, abs=6e-4)
+
+
+def test_by_the_keyboard_alone(browser: Browser, server: str) -> None:
+    browser.open(server)
+    seen = []
+    focused = "(() => { const e = document.activeElement; return e.id || e.name || e.className || e.tagName; })()"
+
+    def tab_to(name: str) -> None:
+        for _ in range(40):
+            if browser.ask(focused) == name:
+                return
+            browser.press("Tab")
+            target = "(document.activeElement.name === 'tool' ? document.activeElement.nextSibling : document.activeElement)"
+            assert browser.ask(f"getComputedStyle({target}).outlineStyle") != "none", browser.ask(focused)
+            seen.append(browser.ask(focused))
+        pytest.fail(f"{name} is not reached: {seen}")
+
+    tab_to("models")
+    for _ in HEADS:
+        if browser.ask("document.querySelector('#models').selectedOptions[0].text") == "tiny":
+            break
+        browser.press("ArrowDown")
+    tab_to("tool")
+    tab_to("field-0")
+    browser.type("kan [MASK] lon")
+    browser.press("Enter", CONTROL)
+    browser.wait("document.querySelectorAll('#found .bars tr').length === 5")
+    tab_to("go")
+    tab_to("plain")
+    browser.press("Tab")
+    browser.press(" ")  # the second word is filled in
+    assert text_of(browser, "#found mark") == [bars(browser)[1][0]]
+    tab_to("curl")
+    tab_to("python")
+    browser.ask("document.querySelector('#tools input:checked').focus()")
+    browser.press("ArrowRight")
+    assert browser.ask("document.querySelector('#tools input:checked').value") == "similarity"
+    assert browser.ask("document.activeElement.value") == "similarity"
+    # names for those who do not see it
+    unnamed = browser.ask(
+        "[...document.querySelectorAll('input, textarea, select, button, iframe')].filter((e) => e.checkVisibility() && "
+        "!(e.labels?.length || e.textContent || e.ariaLabel || e.title)).map((e) => e.outerHTML)"
+    )
+    assert unnamed == []
+
+
+def test_every_page_is_narrow_and_dark(browser: Browser, server: str) -> None:
+    models = json.load(urllib.request.urlopen(f"{server}models"))["models"]
+    assert len(models) == len(HEADS) + 1
+    browser.open(server, 380, is_dark=True)
+    assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
+    for model in models:
+        use(browser, model["name"])
+        if model["kind"] != "embedding":
+            assert model["examples"]
+            assert answered(browser, ".chip").endswith(" ms"), model  # an example is filled in, and asked
+        assert browser.ask("document.documentElement.scrollWidth") <= 380, model
+    assert browser.ask("[...document.querySelectorAll('img, link[href^=http], script[src]')].length") == 0
+
+
+def test_hostile_text_is_text(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+    browser.open(server, 380)
+    for name in ("stars", "names", "reader", "endings", "tiny"):
+        for text in (HOSTILE, LONG):
+            use(browser, name)
+            write(browser, *([text, text] if name in ("reader", "endings") else [text]))
+            assert answered(browser).endswith(" ms")
+            assert browser.ask("document.title") == "bertkit"
+            assert browser.ask("document.querySelectorAll('img, #found script, #found b, #found bdi > *').length") == 0
+            assert browser.ask("document.documentElement.scrollWidth") <= 380
+            if name == "names":
+                shown = browser.ask(
+                    "(() => { const c = document.querySelector('#found .running').cloneNode(true);"
+                    " c.querySelectorAll('small').forEach((s) => s.remove()); return c.textContent; })()"
+                )
+                assert shown == text
+
+
+def test_the_lines_to_copy_do_the_same(browser: Browser, server: str, python: Path, tmp_path: Path) -> None:
+    browser.open(server)
+    use(browser, "names")
+    write(browser, HOSTILE)
+    answered(browser)
+    reply = json.loads(text_of(browser, "#reply")[0])
+    assert reply["predictions"][0]["text"] == HOSTILE
+    for selector, command in (("#curl", ["bash", "-c"]), ("#python", [str(python), "-c"])):
+        (line,) = text_of(browser, selector)
+        assert not any(unicodedata.category(each) in ("Cf", "Cc") for each in line.replace("\n", ""))
+        if selector == "#curl" and shutil.which("curl") is None:
+            continue
+        done = subprocess.run([*command, line], capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert (json.loads if selector == "#curl" else eval)(done.stdout) == reply
+
+
+def test_attention_of_the_same_input(browser: Browser, server: str) -> None:
+    browser.open(server)
+    use(browser, "stars")
+    write(browser, "kan lon mir </script><img src=x>")
+    assert answered(browser, "#look").endswith(" ms")
+    assert browser.ask("document.querySelector('iframe').sandbox.value") == "allow-scripts"
+    browser.wait("document.querySelector('iframe') !== null")
+    with inside(browser) as frame:
+        frame.wait("document.documentElement.dataset.ready")
+        assert frame.ask("document.querySelectorAll('#heads button').length") == 6
+        assert "What it rests on" in frame.ask("document.body.innerText")
+        assert frame.ask("document.querySelector('#matrix').width") == frame.ask("document.querySelectorAll('#to bdi').length")
+        with pytest.raises(AssertionError, match="SecurityError"):  # it does not reach the page around it
+            frame.ask("parent.document.title")
+    browser.click("#attention button")
+    assert browser.ask("document.querySelectorAll('iframe').length") == 0
+    assert browser.ask("document.activeElement.id") == "look"
+
+
+@contextlib.contextmanager
+def inside(browser: Browser) -> Iterator[Browser]:
+    """Speak with the frame of a page, which has a process of its own."""
+    own, browser.session = browser.session, None
+    (target,) = (each for each in browser.call("Target.getTargets")["targetInfos"] if each["type"] == "iframe")
+    browser.session = browser.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+    try:
+        yield browser
+    finally:
+        browser.session = own
+
+
+def test_passages_that_were_found(browser: Browser, scripted: str) -> None:
+    browser.open(scripted, 380)
+    browser.click("#field-0")
+    browser.type("Who wrote it?")
+    browser.press("Enter")
+    browser.wait("document.querySelectorAll('.hits li').length === 2")
+    assert "2 passages; the first answer: Ada" in text_of(browser, "#status")[0]
+    assert text_of(browser, ".hits mark") == ["Ada"]
+    assert text_of(browser, ".hits .running") == [hit["passage"] for hit in HITS]
+    assert text_of(browser, ".hits h3") == ["<b>Notes</b>", "javascript:alert(1)"]
+    assert browser.ask("[...document.querySelectorAll('.hits a')].map((a) => a.getAttribute('href'))") == [HITS[0]["source"]]
+    assert text_of(browser, ".hits .score b") == ["0.500", "12.500", "0.750", "0.125", "5.000", "0.250"]
+    box, mark = (f"document.querySelector('.hits {each}').getBoundingClientRect()" for each in (".running", "mark"))
+    assert browser.ask(f"{mark}.top > {box}.top && {mark}.bottom < {box}.bottom")  # it is scrolled to
+    browser.click("#orders input[value=search] + span")  # another order is asked for at once
+    browser.wait("document.querySelectorAll('.hits .score').length === 4")
+    assert '"order":"search"' in text_of(browser, "#curl")[0]
+    assert browser.ask("document.documentElement.scrollWidth") <= 380
+
+
+def test_what_goes_wrong_is_said(browser: Browser, scripted: str, server: str) -> None:
+    browser.open(scripted)
+    for word, message in (
+        ("", "Question: type something first"),
+        ("busy", "256 requests wait already Try again in a moment."),
+        ("proxy", "status 502"),
+        ("gone", "the server has stopped, or cannot be reached"),
+    ):
+        if word:
+            write(browser, word)
+        assert message in answered(browser)
+    assert browser.ask("document.querySelector('#failed').role") == "alert"
+    browser.open(server)
+    use(browser, "stars")
+    write(browser, "kan " * 300)
+    assert "expected at most 61 to look into" in answered(browser, "#look")
+    told = [fault for fault in browser.faults if "Failed to load resource" in fault]
+    assert browser.faults == told  # the browser's own lines about 429, 502, the lost connection and 413
+    browser.faults.clear()
+
+
+def test_the_page_is_small_and_is_sent_with_its_policy(server: str) -> None:
+    with urllib.request.urlopen(server) as reply:
+        content = reply.read()
+        assert reply.headers["Content-Security-Policy"] == serve_page.policy()
+        assert reply.headers["Content-Type"].startswith("text/html")
+    assert len(content) < 60_000
+    assert os.linesep.encode() in content
+    assert not re.search(rb"https?://(?!\$)|@import|url\(", re.sub(rb"/\^https\?:[^/]*/", b"", content))
