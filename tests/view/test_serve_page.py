@@ -33,7 +33,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "endings": ("choice",), "tiny": ("masked_lm", "next_sentence"), "encoder": (),
 }  # fmt: skip
 HOSTILE = "<script>document.title='x'</script> \u202eevil <img src=x onerror=alert(1)> \U0001f600 e\u0301 kan'\"\\\n lon \u202c"
-LONG = HOSTILE + "\U0001f600kan mir " * 1500
+LONG = HOSTILE + "\U0001f600 kan" + " mir lon" * 1250
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,7 @@ def browser(one_browser: Browser) -> Iterator[Browser]:
     one_browser.faults.clear()
     one_browser.requests.clear()
     yield one_browser
-    host = one_browser.ask("location.origin")
-    assert [url for url in one_browser.requests if not url.startswith((host, "data:", "blob:"))] == []
+    assert [url for url in one_browser.requests if not url.startswith(("http://127.0.0.1:", "data:", "blob:"))] == []
     assert one_browser.faults == []
 
 
@@ -204,14 +203,15 @@ def test_labels_and_numbers(browser: Browser, server: str, folders: dict[str, Pa
         assert (", ".join(said) or "none of the labels") in answered(browser)
         assert bars(browser) == sorted_shares(expected["probabilities"])
         assert text_of(browser, "#found .best") == [row[0] for row in bars(browser) if row[0] in said]
-    write(browser, text, "ten sod")  # a second text is part of the input as soon as it is there
-    answered(browser)
-    assert bars(browser) == sorted_shares(load_predictor(folders["several"], device="cpu")((text, "ten sod"))["probabilities"])
     use(browser, "number")
     write(browser, text)
     answered(browser)
     expected = load_predictor(folders["number"], device="cpu")(text)["label"]
     assert float(text_of(browser, "#found .large")[0]) == pytest.approx(expected, abs=6e-4)
+    use(browser, "several")
+    write(browser, text, "ten sod")  # a second text is part of the input as soon as it is there
+    answered(browser)
+    assert bars(browser) == sorted_shares(load_predictor(folders["several"], device="cpu")((text, "ten sod"))["probabilities"])
 
 
 def test_entities_are_marked_where_they_are(browser: Browser, server: str, folders: dict[str, Path]) -> None:
