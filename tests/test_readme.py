@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -237,6 +238,8 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "glue": (("DATA_DIR", "MODEL_DIR"), ["tasks=[rte]", "seeds=[0,1]", *SHORT], 2, "glue.md"),
     "squad": (("DATA_DIR", "MODEL_DIR"), [*WINDOWS, *SHORT], 2, PARITY),
     "ner": (("DATA_DIR", "MODEL_DIR"), ["task.max_seq_length=32", *SHORT], 2, PARITY),
+    "look": (("TASK", "DATA_DIR", "MODEL_DIR"), SHORT, 1, "attention.html"),
+    "serve": (("STAY", "PORT", "MODEL_DIR"), [], 0, "predictions.json"),
 }
 
 
@@ -265,10 +268,18 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     export_model(BertWithHeads(config), tokenizer, model)
     return {
         "SEEDS": "1",
+        "TASK": "rte",
+        "STAY": "no",
+        "PORT": str(free_port()),
         "CORPUS": str(corpus),
         "MODEL_DIR": str(model),
         "DATA_DIR": str(write_tasks(folder / "tasks")),
     }
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 def write_tasks(folder: Path) -> Path:

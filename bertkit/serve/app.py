@@ -25,6 +25,7 @@ from bertkit.serve.openapi import description
 from bertkit.serve.service import Service
 
 CLOSE = (b"connection", b"close")
+MOST_ALTERNATIVES = 20  # as many as SQuAD's own files have
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -149,9 +150,14 @@ def _openapi(service: Service) -> Callable[[Request], Awaitable[Response]]:
 
 def _predict(service: Service) -> Callable[[Request], Awaitable[Response]]:
     async def predict(request: Request) -> Response:
-        body, size = await _body(service, request, ("inputs", "model"))
-        inputs = _inputs(service, body)
-        return _json({"predictions": await service.predict(body.get("model"), inputs, size)})
+        body, size = await _body(service, request, ("inputs", "model", "alternatives"))
+        inputs, count = _inputs(service, body), body.get("alternatives", 0)
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_ALTERNATIVES:
+            message = (
+                f"alternatives={count!r:.40}: expected 0 to {MOST_ALTERNATIVES}, how many answers of each question"
+            )
+            raise RefusedError(400, "bad_input", message)
+        return _json({"predictions": await service.predict(body.get("model"), inputs, size, count)})
 
     return predict
 

@@ -99,8 +99,10 @@ class Served:
             named = {_first(endings): example["endings"]}
         return [row | named]
 
-    def predict(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> tuple[list[Any], Counts]:
-        """Predict the inputs of many requests at once.
+    def predict(
+        self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0
+    ) -> tuple[list[Any], Counts]:
+        """Predict the inputs of many requests at once; of questions, on request, with so many answers each.
 
         Returns:
             For each request its rows, as `predict` writes them, or why it is refused; and how much was computed.
@@ -119,6 +121,10 @@ class Served:
                 row = part.predictor.shape.row(example, prediction)
                 if not self._has_id(given):
                     row["id"] = str(place)
+                if num_alternatives:
+                    best = [each for each in prediction.n_best if each.text][:num_alternatives]
+                    fields = ("text", "probability", "start", "end")
+                    row["alternatives"] = [{name: getattr(each, name) for name in fields} for each in best]
                 answers[request][place] = row
         return answers, counts
 

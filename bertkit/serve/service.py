@@ -100,10 +100,13 @@ class Service:
         await self._line.close()
         await self._views.close()
 
-    async def predict(self, name: str | None, inputs: Sequence[Any], size: int) -> Any:
-        """Give the rows of inputs."""
+    async def predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
+        """Give the rows of inputs; of questions with so many answers each."""
         model = self._model(name, "predict")
-        return await self._ask(self._line, ("predict", model), inputs, size)
+        if num_alternatives and model.kind != "spans":
+            message = f"alternatives={num_alternatives}: has no effect on a model of kind {model.kind}; leave it out"
+            raise RefusedError(400, "bad_input", message)
+        return await self._ask(self._line, ("predict", model, num_alternatives), inputs, size)
 
     async def embed(self, name: str | None, texts: Sequence[Any], size: int) -> tuple[str, Any]:
         """Give the name of the model, and the vectors of texts, (n, D)."""
@@ -122,7 +125,7 @@ class Service:
         given = (question, order or "both", top_k)
         return await self._ask(self._line, ("search", self._searcher), given, int(SEARCH_SHARE * self._batch_tokens))
 
-    async def _ask(self, line: Line, kind: tuple[str, Any], given: Any, size: int) -> Any:
+    async def _ask(self, line: Line, kind: tuple[Any, ...], given: Any, size: int) -> Any:
         if self.is_stopping:
             raise RefusedError(
                 503, "stopping", "the server stops; ask another one, or again when it is back", {"retry-after": "5"}
@@ -153,7 +156,7 @@ class Service:
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         """Answer requests of one kind; called by the thread of the line."""
-        what, of = jobs[0].kind
+        what, of, *further = jobs[0].kind
         if what == "search":
             for job in jobs:
                 try:
@@ -162,7 +165,7 @@ class Service:
                     job.answer = error
             return
         work = of.predict if what == "predict" else of.embed
-        answers, counts = work([job.given for job in jobs], self.settings.max_tokens)
+        answers, counts = work([job.given for job in jobs], self.settings.max_tokens, *further)
         for job, answer in zip(jobs, answers, strict=True):
             job.answer = answer
         if counts.num_sequences:

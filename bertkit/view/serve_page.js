@@ -4,44 +4,64 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const { models, has_search } = JSON.parse($("served").textContent);
-  const FEW = 10, HUES = 6, SURE = 0.5, ORDERS = ["both", "search", "bert"], ORDER_NAMES = { both: "both", search: "search engine", bert: "BERT" };
-  const KINDS = {
-    sequence: "Labels", tagging: "Entities", spans: "Answer", choice: "Choose an ending", fill_mask: "Fill in words", next_sentence: "Next sentence",
-  };
+  const FEW = 10, HUES = 6, ALTERNATIVES = 5, LONGEST = 120, MASK = "[MASK]";
+  const has_reader = models.some((each) => each.kind === "spans");
+  const ORDERS = has_reader ? [["both", "both"], ["search", "search engine"], ["bert", "BERT"]] : [["search", "search engine"]];
   const state = { model: models[0] || null, tool: null, wanted: null, typed: {}, fields: [], waiting: null };
 
   function make(tag, properties = {}, ...children) {
-    const { data, role, label, style, ...rest } = properties, node = Object.assign(document.createElement(tag), rest);
+    const { role, label, style, ...rest } = properties, node = Object.assign(document.createElement(tag), rest);
     if (role) node.setAttribute("role", role);
     if (label) node.setAttribute("aria-label", label);
     Object.entries(style || {}).forEach(([name, value]) => node.style.setProperty(name, value));
     node.append(...children);
     return node;
   }
-  const own = (text, more = {}) => make("bdi", { ...more, textContent: text }); // somebody's text, whatever its direction
-  const said = (value) => typeof value === "number" ? (Math.abs(value) >= 100 ? value.toFixed(1) : value.toFixed(3)) : "–";
-
-  // Bars: a table, so that it is read out as names and numbers. `rows`: {name, value, mark, click, pressed}.
-  function bars(rows, title, most = 1) {
-    const line = ({ name, value, mark, click, pressed }) => {
-      const head = make("th", { scope: "row", className: mark ? "best" : "" });
-      if (click) {
-        const button = make("button", { type: "button", className: "plain", onclick: () => click(button) }, own(name));
-        button.setAttribute("aria-pressed", Boolean(pressed));
-        head.append(button);
-      } else head.append(own(name));
-      const bar = make("span", { className: "bar", style: { "--a": Math.max(0, Math.min(1, (value || 0) / (most || 1))) } });
-      return make("tr", {}, head, make("td", { className: "track" }, bar), make("td", { className: "number", textContent: said(value) }));
-    };
-    const table = (part) => make("table", { className: "bars", label: title }, make("tbody", {}, ...part.map(line)));
-    if (rows.length <= FEW + 2) return [table(rows)];
-    return [table(rows.slice(0, FEW)), make("details", {}, make("summary", { textContent: `${rows.length - FEW} more` }), table(rows.slice(FEW)))];
-  }
+  const own = (text) => make("bdi", { textContent: text }); // somebody's text, whatever its direction
+  const large = (...children) => make("p", { className: "large" }, ...children);
+  const soft = (text) => make("p", { className: "soft", textContent: text });
+  const marked = (text) => make("mark", { textContent: text });
+  const counted = (count, one, many) => `${count} ${count === 1 ? one : many}`;
   const byValue = (probabilities) => Object.entries(probabilities).sort((a, b) => b[1] - a[1]);
+  const linesOf = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean);
+  const typesOf = (tags) => [...new Set(tags.map((tag) => tag.replace(/^[BIESLU]-/, "")))].filter((type) => type !== "O");
+  function cut(text) {
+    const points = Array.from(String(text));
+    return points.length > LONGEST ? `${points.slice(0, LONGEST).join("")} …` : String(text);
+  }
+  function said(value) {
+    if (typeof value !== "number") return "–";
+    const size = Math.abs(value);
+    return size >= 100 ? value.toFixed(1) : value !== 0 && size < 0.001 ? value.toPrecision(2) : value.toFixed(3);
+  }
 
-  // A text with parts of it marked: `parts` are {start, end, node}, in code points; what overlaps an earlier one is left out.
-  function running(text, parts, title = "text") {
-    const points = Array.from(text), box = make("div", { className: "running", dir: "auto", tabIndex: 0, role: "region", label: title });
+  // Bars: tables, so that they are read out as names and numbers. A row is {name, value, mark, pick}; `pick` makes it a button.
+  const bar = (share) => make("span", { className: "bar", style: { "--a": Math.max(0, Math.min(1, share || 0)) } });
+  function bars(rows, title) {
+    const line = ({ name, value, mark, pick }) => {
+      const head = make("th", { scope: "row", className: mark ? "best" : "" }, pick ? button(name, mark, pick) : own(name));
+      const number = make("td", { className: "number", textContent: said(value) });
+      return make("tr", {}, head, make("td", {}, bar(value)), number);
+    };
+    const table = (some) => make("table", { className: "bars", label: title }, make("tbody", {}, ...some.map(line)));
+    if (rows.length <= FEW + 2) return [table(rows)];
+    const more = make("details", {}, make("summary", { textContent: `${rows.length - FEW} more` }), table(rows.slice(FEW)));
+    return [table(rows.slice(0, FEW)), more];
+  }
+  function button(name, isPressed, pick) { // one of a table's buttons is pressed
+    const node = make("button", { type: "button", className: "plain" }, own(name));
+    node.setAttribute("aria-pressed", Boolean(isPressed));
+    node.onclick = () => {
+      for (const each of node.closest("table").querySelectorAll("button")) each.setAttribute("aria-pressed", each === node);
+      pick();
+    };
+    return node;
+  }
+
+  // A text with parts of it marked: `parts` are {start, end, node}; what overlaps an earlier one is left out.
+  function running(text, parts) {
+    const points = Array.from(text);
+    const box = make("div", { className: "running", dir: "auto", tabIndex: 0, role: "region", label: "text" });
     let at = 0;
     for (const { start, end, node } of [...parts].sort((a, b) => a.start - b.start)) {
       if (start < at) continue;
@@ -56,152 +76,162 @@
     const mark = box.querySelector("mark");
     if (mark) box.scrollTop = mark.offsetTop - box.clientHeight / 2;
   }
-  const marked = (text) => make("mark", { textContent: text });
 
-  // What each kind of model says: {summary, nodes}.
+  // What each kind of model says, of a prediction: {summary, nodes}. `values` are those of the fields.
   const SHOWN = {
     sequence(found) {
-      if (typeof found.label === "number") return { summary: said(found.label), nodes: [make("p", { className: "large", textContent: said(found.label) })] };
-      const held = Array.isArray(found.label) ? found.label : [found.label];
+      if (typeof found.label === "number") return { summary: said(found.label), nodes: [large(said(found.label))] };
+      const held = [found.label].flat(), verdict = held.join(", ") || "none of the labels";
       const rows = byValue(found.probabilities).map(([name, value]) => ({ name, value, mark: held.includes(name) }));
-      const verdict = held.length ? held.join(", ") : "none of the labels";
-      return { summary: verdict, nodes: [make("p", { className: "large" }, own(verdict)), ...bars(rows, "probabilities")] };
+      return { summary: verdict, nodes: [large(own(verdict)), ...bars(rows, "probabilities")] };
     },
     next_sentence(found) {
-      const shares = found.probabilities || found.next_sentence || found;
-      const rows = byValue(shares).filter(([, value]) => typeof value === "number").map(([name, value], at) => ({ name, value, mark: !at }));
-      return { summary: rows[0].name, nodes: [make("p", { className: "large" }, "the second text ", own(rows[0].name)), ...bars(rows, "probabilities")] };
+      const rows = byValue(found.probabilities).map(([name, value], rank) => ({ name, value, mark: !rank }));
+      const summary = `the second text ${found.label}`;
+      return { summary, nodes: [large(summary), ...bars(rows, "probabilities")] };
     },
     tagging(found, model) {
-      const types = typesOf([...(model.labels || []), ...found.entities.map((each) => each.label)]);
+      const types = typesOf([...model.labels, ...found.entities.map((each) => each.label)]);
       const hue = (type) => ({ "--hue": `var(--c${types.indexOf(type) % HUES})` });
       const parts = found.entities.map(({ start, end, label }) => ({
         start, end, node: (text) => make("mark", { className: "entity", style: hue(label) }, text, make("small", {}, own(label))),
       }));
       const rows = found.entities.map(({ text, label, score }) => ({ name: `${text} · ${label}`, value: score }));
-      const count = found.entities.length, summary = count ? `${count} ${count === 1 ? "entity" : "entities"}` : "no entities";
-      return { summary, nodes: [running(found.text, parts), make("p", { className: "soft", textContent: summary }), ...bars(rows, "entities and their probabilities")] };
+      const summary = rows.length ? counted(rows.length, "entity", "entities") : "no entities";
+      return { summary, nodes: [running(found.text, parts), soft(summary), ...bars(rows, "entities and their probabilities")] };
     },
     spans(found, model, [, context]) {
-      if (!found.text) {
-        const rows = [{ name: "no answer", value: found.no_answer_probability }];
-        return { summary: "no answer in this text", nodes: [make("p", { className: "large", textContent: "no answer in this text" }), ...bars(rows, "probability"), running(context, [])] };
-      }
-      const place = make("div");
-      const show = ({ start, end }) => { place.replaceChildren(running(context, [{ start, end, node: marked }], "passage")); toMark(place.firstChild); };
-      const others = (found.alternatives || []).filter((each) => each.text);
-      const all = others.length ? others : [found];
-      const rows = all.map((each) => ({
-        name: each.text, value: each.probability, mark: each.text === found.text, pressed: each.text === found.text,
-        click: (button) => {
-          for (const one of button.closest("table").querySelectorAll("button")) one.setAttribute("aria-pressed", one === button);
-          show(each);
-        },
+      const place = make("div"), none = { name: "no answer", value: found.no_answer_probability, mark: !found.text };
+      const show = (part) => {
+        place.replaceChildren(running(context, part.text ? [{ ...part, node: marked }] : []));
+        toMark(place.firstChild);
+      };
+      const rows = (found.alternatives || []).map((each) => ({
+        name: each.text, value: each.probability, mark: each.text === found.text, pick: () => show(each),
       }));
-      rows.push({ name: "no answer", value: found.no_answer_probability });
-      queueMicrotask(() => show(found));
-      return { summary: found.text, nodes: [make("p", { className: "large" }, own(found.text)), place, ...bars(rows, "answers and their probabilities")] };
+      const summary = found.text || "no answer in this text";
+      queueMicrotask(() => show(found)); // when it is on the page, and has a size
+      return { summary, nodes: [large(own(summary)), place, ...bars([...rows, none], "answers and their probabilities")] };
     },
     choice(found, model, values) {
       const given = columnsOf(model).flatMap(([, isList], at) => isList ? linesOf(values[at]) : [values[at]]);
-      const endings = given.slice(-found.probabilities.length), order = found.probabilities.map((value, at) => ({ name: endings[at], value, mark: at === found.label }));
-      return { summary: endings[found.label], nodes: [make("p", { className: "large" }, own(endings[found.label])), ...bars(order.sort((a, b) => b.value - a.value), "endings")] };
+      const endings = given.slice(-found.probabilities.length), summary = endings[found.label];
+      const rows = found.probabilities.map((value, at) => ({ name: endings[at], value, mark: at === found.label }));
+      return { summary, nodes: [large(own(summary)), ...bars(rows.sort((a, b) => b.value - a.value), "endings")] };
     },
-    fill_mask(found, model) {
-      const sign = model.mask || "[MASK]", pieces = found.text.split(sign), chips = found.masks.map((of) => marked(of[0].token));
-      const choose = (at, token) => { chips[at].textContent = token; };
+    fill_mask(found) {
+      if (!found.masks.length) {
+        const summary = `nothing to fill in: write ${MASK} where a word is missing`;
+        return { summary, nodes: [make("p", { textContent: summary })] };
+      }
+      const pieces = found.text.split(MASK), chips = found.masks.map(([best]) => marked(best.token));
+      const isWhole = pieces.length === chips.length + 1;
       const text = make("div", { className: "running", dir: "auto" });
-      if (pieces.length === chips.length + 1) pieces.forEach((piece, at) => text.append(piece, ...(chips[at] ? [chips[at]] : [])));
-      else text.append(found.text);
-      const tables = found.masks.map((of, at) => {
-        const rows = of.map(({ token, probability }, rank) => ({
-          name: token, value: probability, mark: !rank, pressed: !rank,
-          click: (button) => {
-            for (const one of button.closest("table").querySelectorAll("button")) one.setAttribute("aria-pressed", one === button);
-            choose(at, token);
-          },
+      text.append(...(isWhole ? pieces.flatMap((piece, at) => chips[at] ? [piece, chips[at]] : [piece]) : [found.text]));
+      const tables = found.masks.map((words, at) => {
+        const rows = words.map(({ token, probability }, rank) => ({
+          name: token, value: probability, mark: !rank, pick: () => { chips[at].textContent = token; },
         }));
-        return make("div", {}, make("h3", { textContent: chips.length > 1 ? `${at + 1}. ${sign}` : sign }), ...bars(rows, `words for mask ${at + 1}`));
+        const title = make("h3", { textContent: chips.length > 1 ? `${at + 1}. ${MASK}` : MASK });
+        return make("div", {}, title, ...bars(rows, `words for mask ${at + 1}`));
       });
-      const summary = chips.length ? found.masks.map((of) => of[0].token).join(", ") : `nothing to fill in: write ${sign} where a word is missing`;
-      return { summary, nodes: chips.length ? [text, make("div", { className: "masks" }, ...tables)] : [make("p", { textContent: summary })] };
+      const summary = found.masks.map(([best]) => best.token).join(", ");
+      return { summary, nodes: [text, make("div", { className: "masks" }, ...tables)] };
     },
   };
-  const typesOf = (tags) => [...new Set(tags.map((tag) => tag.replace(/^[BIESLU]-/, "")))].filter((type) => type !== "O"); // of IOB and its kin
-  const linesOf = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean);
-  // The columns of a choice, and whether one holds all endings: as its example has them.
-  const columnsOf = (model) => Object.entries(model.examples[0]).map(([column, value]) => [column, Array.isArray(value)]);
 
-  // Search: passages with the answer marked, and what each was put in its place for.
+  // Search: passages with the answer marked, and the scores that put them in their places.
   function showPassages(reply) {
-    const hits = reply.answers, most = {};
-    const names = { score: ORDER_NAMES[reply.order] === "both" ? "both" : "score", score_search: "search", score_bert: "BERT" };
-    for (const name of Object.keys(names)) most[name] = Math.max(...hits.map((hit) => hit[name] || 0), 0);
+    const hits = reply.answers;
+    // BERT's score is the log odds of an answer against none
+    const odds = ({ score_bert }) => typeof score_bert === "number" ? 1 / (1 + Math.exp(-score_bert)) : null;
+    const scores = [["search", (hit) => hit.score_search], ["BERT", odds], ["both", (hit) => hit.score]];
+    const most = scores.map(([name, of]) => name === "BERT" ? 1 : Math.max(...hits.map(of)));
+    const shown = scores.slice(0, reply.order === "both" ? 3 : 2);
     const items = hits.map((hit) => {
-      const name = String(hit.source ?? ""), isLink = /^https?:\/\//i.test(name); // no other kind of address becomes a link
-      const source = isLink ? make("a", { href: name, rel: "noreferrer noopener", target: "_blank" }, own(name)) : own(name);
-      const head = make("h3", {}, own(String(hit.title || name || "passage")));
-      const from = make("p", { className: "soft source" }, source, ...((hit.place ?? "") !== "" ? [" · ", own(String(hit.place))] : []));
-      const parts = hit.answer ? [{ start: hit.start, end: hit.end, node: marked }] : [];
-      const shown = Object.keys(names).filter((name) => typeof hit[name] === "number" && !(name === "score" && reply.order !== "both"));
-      const scores = shown.map((name) => make("span", { className: "score" }, `${names[name]} `, make("b", { textContent: said(hit[name]) }),
-        make("span", { className: "bar", style: { "--a": most[name] > 0 ? Math.max(0, hit[name]) / most[name] : 0 } })));
-      return make("li", {}, head, running(hit.passage, parts, "passage"), make("p", { className: "scores soft" }, ...scores), from);
+      const isSure = odds(hit) > 0.5, why = isSure ? "" : "that there is no answer is likelier";
+      const node = (text) => make("mark", { textContent: text, className: isSure ? "" : "unsure", title: why });
+      const parts = hit.answer ? [{ start: hit.start, end: hit.end, node }] : [];
+      const drawn = shown.map(([name, of], at) => of(hit) === null ? "" : make("span", { className: "score" },
+        `${name} `, make("b", { textContent: said(of(hit)) }), bar(of(hit) / most[at])));
+      const title = make("h3", {}, hit.title ? own(hit.title) : sourceOf(hit));
+      const from = make("p", { className: "soft source" }, hit.title ? sourceOf(hit) : "", " ", own(String(hit.place ?? "")));
+      return make("li", {}, title, running(hit.passage, parts), make("p", { className: "scores soft" }, ...drawn), from);
     });
-    const count = hits.length, best = hits.find((hit) => hit.answer);
-    const summary = count ? `${count} ${count === 1 ? "passage" : "passages"}${best ? `; the first answer: ${best.answer}` : ""}` : "no passage has words of the question";
+    const best = hits.find((hit) => hit.answer && odds(hit) > 0.5);
+    const summary = `${counted(hits.length, "passage", "passages")}${best ? `; the first answer: ${best.answer}` : ""}`;
     queueMicrotask(() => document.querySelectorAll(".hits .running").forEach(toMark));
-    return { summary, nodes: count ? [make("ol", { className: "hits" }, ...items)] : [make("p", { textContent: summary })] };
+    return { summary, nodes: [hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
+  }
+  function sourceOf({ source }) { // no other kind of address becomes a link
+    if (!/^https?:[/][/]/i.test(source ?? "")) return own(source ?? "");
+    return make("a", { href: source, rel: "noreferrer noopener", target: "_blank" }, own(source));
   }
 
   // Two texts as vectors: the cosine of the angle between them.
   function showCosine(reply) {
     const [a, b] = reply.vectors, dot = (x, y) => x.reduce((sum, value, at) => sum + value * y[at], 0);
     const cosine = dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
-    return { summary: `similarity ${said(cosine)}`, nodes: [make("p", { className: "large", textContent: said(cosine) }),
-      ...bars([{ name: "cosine", value: cosine }], "similarity"), make("p", { className: "soft", textContent: `of two vectors of ${a.length} numbers; 1 is the same direction.` })] };
+    const about = soft(`The cosine of two vectors of ${a.length} numbers: 1 where they have the same direction.`);
+    const nodes = [large(said(cosine)), ...bars([{ name: "cosine", value: cosine }], "similarity"), about];
+    return { summary: `similarity ${said(cosine)}`, nodes };
   }
 
   // What can be done with a model: its fields, what is sent, and what is shown of the reply.
-  const field = (label, more = {}) => ({ label, rows: 3, ...more });
-  function fieldsOf(model) {
-    const columns = model.columns || [], named = (label, at) => columns[at] && !/^(text|text_pair|question|context|words|endings)$/.test(columns[at]) ? `${label} (${columns[at]})` : label;
-    switch (model.kind) {
-      case "spans": return [field("Question", { rows: 1 }), field("Passage", { rows: 7 })];
-      case "choice": return columnsOf(model).map(([column, isList]) => field(isList ? `${column}, one a line` : column, { rows: isList ? 3 : 2, isList }));
-      case "next_sentence": return [field("First text"), field("Second text")];
-      case "sequence": {
-        const first = field(named(model.needs_pair || columns.length > 1 ? "First text" : "Text", 0), { rows: 4 });
-        if (model.needs_pair) return [first, field(named("Second text", 1))];
-        return columns.length > 1 ? [first, field(`${named("Second text", 1)}, if there is one`, { optional: true, rows: 2 })] : [first];
-      }
-      default: return [field("Text", { rows: 5 })];
-    }
+  const KINDS = {
+    sequence: ["Labels", "Predict"], tagging: ["Entities", "Find"], spans: ["Answer", "Answer"], choice: ["Choose an ending", "Choose"],
+    fill_mask: ["Fill in words", "Fill in"], next_sentence: ["Next sentence", "Predict"],
+  };
+  const field = (label, rows = 3, more = {}) => ({ label, rows, ...more });
+  // The columns of a choice, and whether one holds all endings: as its example has them.
+  const columnsOf = (model) => Object.entries(model.examples[0]).map(([column, value]) => [column, Array.isArray(value)]);
+  function fieldsOf({ kind, columns, needs_pair, ...model }) {
+    const named = (label, at) => /^text/.test(columns[at]) ? label : `${label} (${columns[at]})`;
+    if (kind === "spans") return [field("Question", 1), field("Passage", 7)];
+    if (kind === "choice") return columnsOf(model).map(([name, isList]) => field(isList ? `${name}, one a line` : name));
+    if (kind === "next_sentence") return [field("First text"), field("Second text")];
+    if (kind !== "sequence" || columns.length < 2) return [field("Text", 5)];
+    const second = named("Second text", 1);
+    return [field(named("First text", 0)), needs_pair ? field(second) : field(`${second}, if there is one`, 2, { optional: true })];
   }
   function inputOf(model, values) {
-    if (model.kind === "choice") return Object.fromEntries(columnsOf(model).map(([column, isList], at) => [column, isList ? linesOf(values[at]) : values[at]]));
-    return values.length === 1 || values[1] === "" ? values[0] : values;
+    if (model.kind !== "choice") return values.length === 1 || values[1] === "" ? values[0] : values;
+    return Object.fromEntries(columnsOf(model).map(([column, isList], at) => [column, isList ? linesOf(values[at]) : values[at]]));
   }
-  const withModel = (body) => models.length > 1 ? { ...body, model: state.model.name } : body;
+  const withModel = (body) => models.length > 1 ? { model: state.model.name, ...body } : body;
   function toolsOf(model) {
     const found = [];
-    if (has_search) found.push({ key: "search", name: "Search", verb: "Search", fields: [field("Question", { rows: 1 })], path: "search",
-      body: ([question]) => ({ question, order: chosen("order"), top_k: Number($("top").value) }), show: showPassages });
-    if (model && model.kind in SHOWN) found.push({ key: "predict", kind: model.kind, name: KINDS[model.kind], verb: model.kind === "choice" ? "Choose" : model.kind === "fill_mask" ? "Fill in" : "Predict",
-      fields: fieldsOf(model), path: "predict", body: (values) => withModel({ inputs: [inputOf(model, values)] }),
-      show: (reply, values) => SHOWN[model.kind](reply.predictions[0], model, values), view: (values) => inputOf(model, values), examples: model.examples || [] });
-    if (model) found.push({ key: "similarity", name: "Similarity", verb: "Compare", fields: [field("First text"), field("Second text")], path: "embed",
-      body: (values) => withModel({ inputs: values }), show: showCosine, view: model.kind === "embedding" ? (values) => values[0] : null,
-      examples: model.kind === "embedding" ? model.examples || [] : [] });
+    if (has_search) found.push({
+      key: "search", name: "Search", verb: "Search", fields: [field("Question", 1)], path: "search", show: showPassages,
+      body: ([question]) => ({ question, order: document.querySelector("[name=order]:checked").value, top_k: Number($("top").value) }),
+      about: has_reader ? "The search engine goes by words (BM25), BERT by the odds that a passage answers; both is their product." : "",
+    });
+    if (model && model.kind in SHOWN) {
+      const [name, verb] = KINDS[model.kind], more = model.kind === "spans" ? { alternatives: ALTERNATIVES } : {};
+      const types = model.kind === "tagging" ? typesOf(model.labels) : model.labels;
+      found.push({
+        key: "predict", kind: model.kind, name, verb, fields: fieldsOf(model), path: "predict", examples: model.examples,
+        body: (values) => withModel({ inputs: [inputOf(model, values)], ...more }),
+        show: (reply, values) => SHOWN[model.kind](reply.predictions[0], model, values),
+        view: (values) => inputOf(model, values),
+        about: types.length ? `${counted(types.length, "label", "labels")}: ${cut(types.join(", "))}.` : "",
+      });
+    }
+    if (model) found.push({
+      key: "similarity", name: "Similarity", verb: "Compare", fields: [field("First text"), field("Second text")], path: "embed",
+      body: (values) => withModel({ inputs: values }), show: showCosine, view: model.kind === "embedding" ? ([first]) => first : null,
+      examples: model.kind === "embedding" && model.examples.length > 1 ? [model.examples.slice(0, 2)] : [],
+    });
     return found;
   }
 
   // Asking, and what can go wrong with it.
-  const at = (path) => new URL(path, location.href.split("#")[0]).href;
+  const addressOf = (path) => new URL(path, location.href.split("#")[0]).href;
   async function post(path, body, signal) {
     let reply, text;
     try {
-      reply = await fetch(at(path), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+      const headers = { "Content-Type": "application/json" };
+      reply = await fetch(addressOf(path), { method: "POST", headers, body: JSON.stringify(body), signal });
       text = await reply.text();
     } catch (error) {
       if (error.name === "AbortError") throw error;
@@ -210,19 +240,18 @@
     if (reply.ok) return text;
     let message = `The server answered with status ${reply.status}.`;
     try { message = JSON.parse(text).error.message; } catch { /* not of this server, such as a proxy's page */ }
-    const seconds = Number(reply.headers.get("Retry-After"));
-    if ((reply.status === 429 || reply.status === 503) && !/try again/.test(message)) message += ` Try again ${seconds > 0 ? `in ${seconds} s` : "in a moment"}.`;
-    throw Error(message);
+    const isLater = reply.status === 429 || reply.status === 503;
+    throw Error(isLater && !/try again/.test(message) ? `${message}. Try again in a moment.` : message);
   }
-  async function during(text, work) {
+  async function during(text, work) { // a later question takes the place of one that waits
     if (state.waiting) state.waiting.abort();
     const mine = state.waiting = new AbortController(), started = performance.now();
     $("failed").textContent = "";
     $("status").textContent = text;
     $("found").setAttribute("aria-busy", "true");
     try {
-      const summary = await work(mine.signal);
-      $("status").replaceChildren(make("span", { className: "unseen" }, own(summary), ". "), `${Math.round(performance.now() - started)} ms`);
+      const summary = make("span", { className: "unseen" }, own(cut(await work(mine.signal))), ". ");
+      $("status").replaceChildren(summary, `${Math.round(performance.now() - started)} ms`);
     } catch (error) {
       if (error.name === "AbortError") return;
       $("status").textContent = "";
@@ -231,51 +260,52 @@
       if (state.waiting === mine) { state.waiting = null; $("found").removeAttribute("aria-busy"); }
     }
   }
-  function values() { // of the fields; null, with the focus there, where one is empty that must not be
-    const typed = state.fields.map((each) => each.value), empty = state.tool.fields.findIndex((each, at) => !each.optional && !typed[at].trim());
-    if (empty < 0) return typed;
+  const typed = () => state.fields.map((each) => each.value);
+  function complete() { // what is typed; null, with the focus there, where a field is empty that must not be
+    const values = typed(), empty = state.tool.fields.findIndex((each, at) => !each.optional && !values[at].trim());
+    if (empty < 0) return values;
     $("failed").textContent = `${state.tool.fields[empty].label}: type something first.`;
     state.fields[empty].focus();
     return null;
   }
   function submit() {
-    const typed = values(), tool = state.tool;
-    if (!typed) return;
-    during("asking …", async (signal) => {
-      const text = await post(tool.path, tool.body(typed), signal), reply = JSON.parse(text), { summary, nodes } = tool.show(reply, typed);
+    const values = complete(), tool = state.tool;
+    if (values) during("asking …", async (signal) => {
+      const reply = JSON.parse(await post(tool.path, tool.body(values), signal)), { summary, nodes } = tool.show(reply, values);
       $("found").replaceChildren(...nodes);
       $("attention").replaceChildren();
       $("reply").textContent = JSON.stringify(reply, null, 1);
       $("raw").hidden = false;
-      return cut(summary);
+      return summary;
     });
   }
-  const cut = (text) => { const points = Array.from(String(text)); return points.length > 120 ? `${points.slice(0, 120).join("")} …` : points.join(""); };
   function look() {
-    const typed = values();
-    if (!typed) return;
-    during("looking; this takes longer than an answer …", async (signal) => {
-      const page = await post("view", withModel({ input: state.tool.view(typed) }), signal);
+    const values = complete(), { view } = state.tool;
+    if (values) during("looking; this takes longer than an answer …", async (signal) => {
+      const page = await post("view", withModel({ input: view(values) }), signal);
       // the server's own page, by itself: it can run its script, and reach neither this page nor the server
       const frame = make("iframe", { srcdoc: page, title: "attention of this input" });
       frame.setAttribute("sandbox", "allow-scripts");
-      const save = make("a", { href: URL.createObjectURL(new Blob([page], { type: "text/html" })), download: "attention.html", textContent: "save this page" });
-      const close = make("button", { type: "button", textContent: "Close", onclick: () => { $("attention").replaceChildren(); $("look").focus(); } });
-      $("attention").replaceChildren(make("h2", { textContent: "Attention" }), save, close, frame);
+      const file = URL.createObjectURL(new Blob([page], { type: "text/html" }));
+      const close = make("button", { type: "button", textContent: "Close" });
+      close.onclick = () => { $("attention").replaceChildren(); $("look").focus(); };
+      $("attention").replaceChildren(make("h2", { textContent: "Attention" }),
+        make("a", { href: file, download: "attention.html", textContent: "save this page" }), close, frame);
       frame.scrollIntoView({ block: "start" });
       return "attention is shown below";
     });
   }
 
   // The same from a program: what is invisible is written as an escape, so that a line reads as it runs.
-  const hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
-  const asJson = (body) => JSON.stringify(body).replace(hidden, (sign) => [...Array(sign.length).keys()].map((unit) => `\\u${sign.charCodeAt(unit).toString(16).padStart(4, "0")}`).join(""));
-  const asPython = (body) => JSON.stringify(body).replace(hidden, (sign) => `\\U${sign.codePointAt(0).toString(16).padStart(8, "0")}`);
+  const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
+  const units = (sign) => [...Array(sign.length).keys()].map((at) => `\\u${sign.charCodeAt(at).toString(16).padStart(4, "0")}`).join("");
+  const asJson = (body) => JSON.stringify(body).replace(HIDDEN, units);
+  const asPython = (body) => JSON.stringify(body).replace(HIDDEN, (sign) => `\\U${sign.codePointAt(0).toString(16).padStart(8, "0")}`);
   function drawCode() {
-    const tool = state.tool, body = tool.body(state.fields.map((each) => each.value)), url = at(tool.path);
+    const body = state.tool.body(typed()), url = addressOf(state.tool.path);
     $("curl").textContent = `curl ${url} -H 'Content-Type: application/json' \\\n  -d '${asJson(body).replace(/'/g, "'\\''")}'`;
-    $("python").textContent = `import json\nfrom urllib.request import Request, urlopen\n\nbody = ${asPython(body)}\n`
-      + `request = Request("${url}", json.dumps(body).encode(), {"Content-Type": "application/json"})\nprint(json.load(urlopen(request)))`;
+    $("python").textContent = `import json\nfrom urllib.request import Request, urlopen\n\nurl = "${url}"\nbody = ${asPython(body)}\n`
+      + 'request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})\nprint(json.load(urlopen(request)))';
   }
   async function copy(button) {
     const code = $(button.dataset.of);
@@ -290,67 +320,70 @@
   }
 
   // The form.
-  const chosen = (name) => document.querySelector(`input[name=${name}]:checked`).value;
-  function options(box, name, entries, picked, onchange) {
-    box.replaceChildren(box.querySelector("legend"), ...entries.map(([value, text]) =>
-      make("label", {}, make("input", { type: "radio", name, value, checked: value === picked, onchange }), make("span", { textContent: text }))));
+  function radios(box, name, entries, picked, onchange) {
+    const label = ([value, text]) => make("label", {},
+      make("input", { type: "radio", name, value, checked: value === picked, onchange }), make("span", { textContent: text }));
+    box.replaceChildren(box.querySelector("legend"), ...entries.map(label));
   }
   function fill(example) {
     const given = typeof example === "string" ? [example] : Object.values(example);
-    state.fields.forEach((each, at) => { each.value = Array.isArray(given[at]) ? given[at].join("\n") : given[at] ?? ""; keep(each, at); });
+    state.fields.forEach((each, at) => { each.value = [given[at] ?? ""].flat().join("\n"); keep(each, at); });
     drawCode();
     submit();
   }
-  const placeOf = (tool, at) => `${tool.kind || tool.key} ${at}`; // of what is typed, which waits there for when the tool is used again
+  const placeOf = (tool, at) => `${tool.kind || tool.key} ${at}`; // of what is typed, for when the tool is used again
   const keep = (each, at) => { state.typed[placeOf(state.tool, at)] = each.value; };
   function draw() {
     const tools = toolsOf(state.model), tool = state.tool = tools.find((each) => each.key === state.wanted) || tools[0];
-    options($("tools"), "tool", tools.map((each) => [each.key, each.name]), tool.key, (event) => {
+    radios($("tools"), "tool", tools.map((each) => [each.key, each.name]), tool.key, (event) => {
       state.wanted = event.target.value;
       draw();
       document.querySelector("#tools input:checked").focus();
     });
     $("tools").hidden = tools.length < 2;
-    const typed = (number) => state.typed[placeOf(tool, number)] || "";
-    state.fields = tool.fields.map(({ rows }, number) => make(rows > 1 ? "textarea" : "input", {
-      id: `field-${number}`, value: typed(number), dir: "auto", style: { "--rows": rows }, autocomplete: "off", spellcheck: false, ...(rows > 1 ? { rows } : { type: "text" }),
-      oninput: (event) => { keep(event.target, number); drawCode(); },
+    state.fields = tool.fields.map(({ rows }, at) => make(rows > 1 ? "textarea" : "input", {
+      id: `field-${at}`, value: state.typed[placeOf(tool, at)] || "", dir: "auto", autocomplete: "off", spellcheck: false,
+      style: { "--rows": rows }, oninput: (event) => { keep(event.target, at); drawCode(); }, ...(rows > 1 ? { rows } : { type: "text" }),
     }));
-    $("fields").replaceChildren(...tool.fields.map(({ label }, number) => make("div", {}, make("label", { htmlFor: `field-${number}`, textContent: label }), state.fields[number])));
-    $("orders").hidden = $("tops").hidden = tool.key !== "search";
-    const examples = (tool.examples || []).map((example) => {
+    $("fields").replaceChildren(...tool.fields.map(({ label }, at) =>
+      make("div", {}, make("label", { htmlFor: `field-${at}` }, own(label)), state.fields[at])));
+    const chips = (tool.examples || []).map((example) => {
       const text = typeof example === "string" ? example : Object.values(example).flat().join(" · ");
       return make("button", { type: "button", className: "chip", onclick: () => fill(example) }, own(cut(text)));
     });
-    $("examples").replaceChildren(...(examples.length ? ["Try: ", ...examples] : []));
+    $("examples").replaceChildren(...(chips.length ? ["Try: ", ...chips] : []));
+    const name = models.length === 1 && tool.key !== "search" ? `Model ${state.model.name}. ` : "";
+    $("about").replaceChildren(own(name + (tool.about || "")));
+    $("tops").hidden = tool.key !== "search";
+    $("orders").hidden = $("tops").hidden || !has_reader;
     $("mask").hidden = tool.kind !== "fill_mask";
-    $("go").textContent = tool.verb;
     $("look").hidden = !tool.view;
-    const { name, kind, labels = [] } = state.model || {}, types = kind === "tagging" ? typesOf(labels) : labels;
-    const about = [models.length === 1 && tool.key !== "search" ? `Model ${name}` : "", tool.kind === kind && types.length ? `${types.length} labels: ${cut(types.join(", "))}` : ""];
-    $("about").replaceChildren(own(about.filter(Boolean).join(". ")));
+    $("go").textContent = tool.verb;
     if (state.waiting) state.waiting.abort();
-    for (const id of ["status", "failed"]) $(id).textContent = "";
-    for (const id of ["found", "attention"]) $(id).replaceChildren();
+    for (const id of ["status", "failed", "found", "attention"]) $(id).replaceChildren();
     $("raw").hidden = true;
     drawCode();
   }
   $("models").append(...models.map(({ name }, value) => make("option", { value, textContent: name })));
+  $("models").value = 0; // a browser keeps what was chosen before the page was loaded again
   $("choose").hidden = models.length < 2;
   $("models").onchange = (event) => { state.model = models[Number(event.target.value)]; draw(); };
-  options($("orders"), "order", ORDERS.map((each) => [each, ORDER_NAMES[each]]), "both", () => { drawCode(); if (state.fields[0].value.trim()) submit(); });
-  $("top").onchange = () => drawCode();
+  radios($("orders"), "order", ORDERS, ORDERS[0][0], () => { drawCode(); if (state.fields[0].value.trim()) submit(); });
+  $("top").onchange = drawCode;
   $("ask").onsubmit = (event) => { event.preventDefault(); submit(); };
-  $("ask").onkeydown = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches("textarea")) { event.preventDefault(); submit(); } };
+  $("ask").onkeydown = (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || !event.target.matches("textarea")) return;
+    event.preventDefault();
+    submit();
+  };
   $("look").onclick = look;
   $("mask").onclick = () => {
-    const [text] = state.fields, sign = state.model.mask || "[MASK]";
-    text.setRangeText(sign, text.selectionStart, text.selectionEnd, "end");
+    const [text] = state.fields;
+    text.setRangeText(MASK, text.selectionStart, text.selectionEnd, "end");
     text.dispatchEvent(new Event("input"));
     text.focus();
   };
-  document.querySelectorAll("button[data-of]").forEach((button) => { button.onclick = () => copy(button); });
-  if (!models.length && !has_search) throw Error("the server has no model");
+  document.querySelectorAll("button[data-of]").forEach((each) => { each.onclick = () => copy(each); });
   draw();
   document.documentElement.dataset.ready = Math.round(performance.now());
 })();

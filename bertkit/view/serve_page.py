@@ -18,7 +18,7 @@ from bertkit.view.page import STYLE as STYLE_OF_PAGES
 STYLE = """
 body { max-width: 860px } h1 { margin-top: .6em } h3 { font-size: 1em; margin: 0 0 .3em }
 .soft { color: var(--soft) } .large { font-size: 1.5em; line-height: 1.3; margin: .2em 0 .6em; overflow-wrap: anywhere }
-#failed { color: var(--bad); margin: .6em 0 0 } #failed:empty, #about:empty, #examples:empty { display: none } [hidden] { display: none !important }
+#failed { color: var(--bad); margin: .6em 0 0 } #failed:empty, #about :empty, #about:has(:empty), #examples:empty { display: none } [hidden] { display: none !important }
 input, textarea, select, button { font: inherit; color: inherit; background: var(--panel); border: 1px solid var(--rule); border-radius: 6px }
 textarea, input[type=text] { display: block; width: 100%; padding: .5em .7em; resize: vertical; field-sizing: content; min-height: calc(var(--rows, 1) * 1lh + 1em + 2px); max-height: 24em; background: var(--paper); border-color: var(--line) }
 :root { --line: #8c959f } @media (prefers-color-scheme: dark) { :root { --line: #6e7681 } }
@@ -41,7 +41,7 @@ legend, .top > label, #tops { padding: 0; color: var(--soft); font-size: .85em }
 .plain[aria-pressed=true] { text-decoration-color: var(--c0); text-decoration-thickness: 2px }
 .running { white-space: pre-wrap; overflow-wrap: anywhere; max-height: 26em; overflow: auto; line-height: 1.75; padding: .5em .7em; margin: 0 0 1em; border: 1px solid var(--rule); border-radius: 6px; position: relative }
 mark { unicode-bidi: isolate; box-decoration-break: clone; -webkit-box-decoration-break: clone; color: inherit; background: color-mix(in srgb, var(--hue, var(--c0)) 22%, transparent); border-bottom: 2px solid var(--hue, var(--c0)); border-radius: 3px 3px 0 0; padding: 1px 2px }
-.entity small { margin-left: .4em; font-size: .72em; font-weight: 600; color: var(--hue); letter-spacing: .03em }
+.unsure { background: none; border-bottom-style: dotted } .entity small { margin-left: .4em; font-size: .72em; font-weight: 600; color: var(--hue); letter-spacing: .03em }
 .masks { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 260px), 1fr)); gap: 1em 2em }
 .hits { padding-left: 1.6em } .hits li { margin-bottom: 1.6em } .hits .running { margin-bottom: .4em; max-height: 14em } .scores, .source { margin: .2em 0; font-size: .85em; overflow-wrap: anywhere }
 .score { display: inline-block; width: 9.5em; margin-right: 1.4em } .score b { color: var(--ink); font-variant-numeric: tabular-nums } .score .bar { height: .35em }

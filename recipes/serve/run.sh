@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# A server of a model, or of several: install, start, ask it by curl; then its page, until Ctrl-C.
+# MODEL_DIR= any model, or [A,B], PORT= (8000), INPUT= what is asked, in JSON, RUN_DIR= where the answers go, STAY=no ends after
+# them; paths are seen from the root of the repository, further settings go to serve.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a model, or of several: [A,B]}"
+run=${RUN_DIR:-runs/serve} port=${PORT:-8000} input=${INPUT:-'"The weather is [MASK] today."'}
+url=http://127.0.0.1:$port
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+
+bash docker/install.sh .venv '[serve]'
+mkdir -p "$run"
+echo "== serve: $MODEL_DIR on $url"
+.venv/bin/bertkit serve model_dir="$MODEL_DIR" port="$port" "$@" & server=$!
+trap 'kill -TERM $server 2>/dev/null || true; wait $server' EXIT  # it answers what it has taken, and ends
+until curl -sf -o "$run/models.json" "$url/models"; do kill -0 $server; sleep 0.2; done
+echo "== ask: what it serves, a prediction, and the counts"
+cat "$run/models.json" && echo
+curl -sS --fail-with-body "$url/predict" -H 'Content-Type: application/json' -d "{\"inputs\": [$input]}" -o "$run/predictions.json" \
+  || { cat "$run/predictions.json"; exit 1; }
+cat "$run/predictions.json" && echo
+curl -sSf "$url/metrics" -o "$run/metrics.txt" && grep -c '^bertkit' "$run/metrics.txt"
+[ "${STAY:-yes}" = no ] || { echo "open $url in a browser; Ctrl-C stops the server"; wait $server; }
