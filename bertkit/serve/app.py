@@ -21,11 +21,10 @@ from bertkit.errors import InputError, say
 from bertkit.lines import parse_json
 from bertkit.serve.batching import RefusedError
 from bertkit.serve.http import error_body
-from bertkit.serve.openapi import description
+from bertkit.serve.openapi import MOST_ALTERNATIVES, description
 from bertkit.serve.service import Service
 
 CLOSE = (b"connection", b"close")
-MOST_ALTERNATIVES = 20  # as many as SQuAD's own files have
 
 
 def make_app(service: Service) -> ASGIApp:

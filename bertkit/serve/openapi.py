@@ -21,6 +21,8 @@ REASONS = {
     "503": "the request waited too long, or the server loads or stops",
 }
 
+MOST_ALTERNATIVES = 20  # as many as SQuAD's own files have
+
 
 def description(settings: ServeSettings, models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Describe every path, with examples of the models that are served."""
@@ -38,9 +40,11 @@ def description(settings: ServeSettings, models: Sequence[Mapping[str, Any]]) ->
     vector = {"type": "array", "items": NUMBER}
     search = {"question": TEXT, "order": {"enum": ["search", "bert", "both"]},
               "top_k": {**WHOLE, "minimum": 1, "maximum": 100, "default": 10}}  # fmt: skip
+    answers = {**WHOLE, "minimum": 0, "maximum": MOST_ALTERNATIVES, "default": 0,
+               "description": "so many answers of each question, the best first; of models for questions"}  # fmt: skip
     paths = {
         "/predict": _post("What a model says of each input, as predict writes it", heads,
-                          {"inputs": _list(given, settings.max_inputs), "model": model}, ["inputs"],
+                          {"inputs": _list(given, settings.max_inputs), "model": model, "alternatives": answers}, ["inputs"],
                           _object({"predictions": _list({"type": "object"})})),
         "/embed": _post("A vector for each text", texts,
                         {"inputs": _list(TEXT, settings.max_inputs), "model": model}, ["inputs"],

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 import unicodedata
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -492,6 +493,28 @@ def test_what_goes_wrong_is_said(browser: Browser, scripted: str, server: str) -
     told = [fault for fault in browser.faults if "Failed to load resource" in fault]
     assert browser.faults == told  # the browser's own lines about 429, 502, the lost connection and 413
     browser.faults.clear()
+
+
+def test_alternatives_are_for_questions_alone(server: str, folders: dict[str, Path]) -> None:
+    def ask(**body: Any) -> Any:
+        content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(f"{server}predict", content, headers)) as reply:
+            return json.load(reply)["predictions"][0]
+
+    pair = ["kan lon", "mir rur ten sod kan"]
+    expected = load_predictor(folders["reader"], device="cpu")(tuple(pair))
+    plain, more = (ask(inputs=[pair], model="reader", **given) for given in ({}, {"alternatives": 2}))
+    assert plain == {**expected, "id": "0", **{name: pytest.approx(expected[name]) for name in expected if "prob" in name}}
+    assert {name: value for name, value in more.items() if name != "alternatives"} == plain
+    assert [pair[1][each["start"] : each["end"]] for each in more["alternatives"]] == [each["text"] for each in more["alternatives"]]
+    for body, message in (
+        ({"inputs": ["kan"], "model": "stars", "alternatives": 2}, "has no effect on a model of kind sequence"),
+        ({"inputs": [pair], "model": "reader", "alternatives": 21}, "expected 0 to 20"),
+        ({"inputs": [pair], "model": "reader", "alternatives": True}, "expected 0 to 20"),
+    ):
+        with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+            ask(**body)
+        assert message in json.load(refused.value)["error"]["message"]
 
 
 def test_the_page_is_small_and_is_sent_with_its_policy(server: str) -> None:
