@@ -504,9 +504,15 @@ def test_alternatives_are_for_questions_alone(server: str, folders: dict[str, Pa
     pair = ["kan lon", "mir rur ten sod kan"]
     expected = load_predictor(folders["reader"], device="cpu")(tuple(pair))
     plain, more = (ask(inputs=[pair], model="reader", **given) for given in ({}, {"alternatives": 2}))
-    assert plain == {**expected, "id": "0", **{name: pytest.approx(expected[name]) for name in expected if "prob" in name}}
+    assert plain == {
+        **expected,
+        "id": "0",
+        **{name: pytest.approx(expected[name]) for name in expected if "prob" in name},
+    }
     assert {name: value for name, value in more.items() if name != "alternatives"} == plain
-    assert [pair[1][each["start"] : each["end"]] for each in more["alternatives"]] == [each["text"] for each in more["alternatives"]]
+    assert [pair[1][each["start"] : each["end"]] for each in more["alternatives"]] == [
+        each["text"] for each in more["alternatives"]
+    ]
     for body, message in (
         ({"inputs": ["kan"], "model": "stars", "alternatives": 2}, "has no effect on a model of kind sequence"),
         ({"inputs": [pair], "model": "reader", "alternatives": 21}, "expected 0 to 20"),
