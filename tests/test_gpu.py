@@ -19,13 +19,13 @@ from torch._dynamo.utils import counters
 
 from bertkit.batch import PretrainBatch, TaskBatch
 from bertkit.cli import run
-from bertkit.fast import PLAIN
 from bertkit.files import sha256_file
-from bertkit.model import varlen
+from bertkit.kernels import varlen
+from bertkit.kernels.fast import PLAIN
+from bertkit.kernels.layout import Layout
 from bertkit.model.attention import attend
 from bertkit.model.config import AttentionConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.layout import Layout
 from bertkit.run.compiled import compile_layers
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop, processes
