@@ -48,7 +48,7 @@ case "$1" in
     evaluation.max_sequences=64 ;;
   finetune) exec {python} -m bertkit "$@" num_epochs=1 ;;
   serve) {python} -m bertkit "$@" port=0 > served.txt & server=$!
-    until grep -q ^serving served.txt; do kill -0 $server; sleep 0.2; done; kill -TERM $server; wait $server; exit $? ;;
+    until grep -q ^serving served.txt; do kill -0 $server || exit 1; sleep 0.2; done; kill -TERM $server; wait $server; exit $? ;;
   bench) exec {python} -m bertkit "$@" vocab_size=2048 rounds=2 steps_per_round=1 num_texts=8 ;;
 esac
 exec {python} -m bertkit "$@"
