@@ -27,6 +27,11 @@ Doors:
     manifest           what a dataset says of itself
     prepared           the dataset on the disk
     instances          the fixed instances on the disk, and as JSON lines
+    sources            files and how they are cut; the rule for sentences
     sampling           the batches of a step
+    library.passages   documents to passages, and the words that they are found by
+    library.library    passages on the disk, found by BM25
+    library.file       the file that they are in
+    library.engines    a question to passages, here or on the network
     keyed_random       draws that are functions of their keys
 """

@@ -149,3 +149,21 @@ class MaskingConfig:
             )
         if problems:
             raise InputError(*problems)
+
+
+@dataclass(frozen=True)
+class PassagesConfig:
+    """How documents are cut into passages, and their words into what is searched for."""
+
+    words: int  # of a passage, at most
+    overlap: int  # words that the next one has of the one before, at most
+    stemming: Literal["none", "english"]  # english: Porter's stems, so that `invented` finds `invention`
+    accents: Literal["drop", "keep"]  # drop: `resume` finds `résumé`
+
+    def __post_init__(self) -> None:
+        if self.words < 1:
+            raise InputError(f"passages.words={self.words}: expected at least 1, such as 100")
+        if not 0 <= self.overlap < self.words:
+            raise InputError(
+                f"passages.overlap={self.overlap}: expected 0 to {self.words - 1}, less than passages.words"
+            )

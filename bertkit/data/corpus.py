@@ -24,6 +24,18 @@ from bertkit.lines import is_blank, joined, line_blocks, parse_json, unpacked, u
 Document = list[str]
 
 
+class PlacedDocument(list[str]):
+    """A document that says where it stands.
+
+    Attributes:
+        title: its own, where the format has one.
+        number: the line of the file where it begins, or the record that it is, from 1.
+    """
+
+    title: str = ""
+    number: int = 0
+
+
 class Corpus:
     """A source of documents that can be read again and again, with its progress in bytes.
 
@@ -189,7 +201,8 @@ class Corpus:
                 except ValueError as error:
                     where = self._where(span, number)
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
-                yield self._text_of(record, functools.partial(self._where, span, number)).splitlines()
+                text = self._text_of(record, functools.partial(self._where, span, number))
+                yield _placed(text.splitlines(), number, self._title_of(record))
 
     def _json_records(self, span: Span) -> Iterator[Any]:
         """The elements of an array, one object, or an object a line: a file's ending need not say which."""
@@ -209,13 +222,13 @@ class Corpus:
 
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
         """The paragraphs of each `<doc>` block, without the title that its first line repeats."""
-        document: list[str] | None = None
+        document: PlacedDocument | None = None
         for first, lines in self._line_blocks(span):
             for number, line in enumerate(lines, first):
                 if line.startswith("<doc "):
-                    document = []
                     title = re.search(r'title="(.*)">', line)
                     heading = title.group(1) if title else None
+                    document = _placed([], number, heading or "")
                 elif line.startswith("</doc>"):
                     yield document or []
                     document = None
@@ -231,6 +244,7 @@ class Corpus:
     def _read_records(self, records: Iterator[Any], source: Any) -> Iterator[Document]:
         for number, record in enumerate(records, 1):
             lines = self._text_of(record, functools.partial("{}: record {}".format, source, number)).splitlines()
+            lines = _placed(lines, number, self._title_of(record))
             document = _as_sentences(lines, self.config.sentences != "lines")
             if document:
                 yield document
@@ -244,6 +258,10 @@ class Corpus:
             raise InputError(f"{where()}: field '{field}' is {type(record[field]).__name__}, expected text")
         return without_surrogates(record[field])
 
+    def _title_of(self, record: dict[str, Any]) -> str:
+        title = record.get("title")
+        return without_surrogates(title) if isinstance(title, str) and self.config.field != "title" else ""
+
     def _open_hub(self) -> Iterator[Any]:
         is_offline()
         import datasets
@@ -256,19 +274,31 @@ class Corpus:
             raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
 
 
+def _placed(lines: Iterable[str], number: int, title: str = "") -> PlacedDocument:
+    document = PlacedDocument(lines)
+    document.number, document.title = number, title
+    return document
+
+
 def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[list[str]]:
-    document: list[str] = []
-    for _, lines in blocks:
+    document = PlacedDocument()
+    for number, lines in blocks:
         for blank, run in itertools.groupby(map(str.strip, lines), is_blank):
             if not blank:
+                document.number = document.number or number
+                before = len(document)
                 document += run
-            elif document:
-                yield document
-                document = []
+                number += len(document) - before
+            else:
+                number += sum(1 for _ in run)
+                if document:
+                    yield document
+                    document = PlacedDocument()
     if document:
         yield document
 
 
 def _as_sentences(lines: list[str], split: bool) -> Document:
     sentences = [sentence for line in lines for sentence in split_sentences(line)] if split else lines
-    return [sentence.strip() for sentence in sentences if not is_blank(sentence)]
+    filled = [sentence.strip() for sentence in sentences if not is_blank(sentence)]
+    return _placed(filled, lines.number, lines.title) if isinstance(lines, PlacedDocument) else filled

@@ -21,6 +21,7 @@ Doors:
     task_model     a model with its task; its predictions, in order, by any number of processes
     predictor      what Python predicts with
     embedding      texts to vectors
+    searching      a question to passages, in the order of an engine, of a reader or of both
     looking        what a model attends to, and what its prediction rests on
     memory         what a step needs, and a refusal of what is too large
 """

@@ -178,9 +178,14 @@ def _check_length(task: TaskConfig, longest: int) -> None:
 
 def task_of_texts(column: str | int | None) -> TaskConfig:
     """Say how single texts are read, without a second one; None for a column of the usual names."""
-    task = _changed(_general("sequence"), {})
+    task = general_task("sequence")
     text = task.columns.text if column is None else column
     return dataclasses.replace(task, columns=dataclasses.replace(task.columns, text=text, text_pair=None))
+
+
+def general_task(kind: str) -> TaskConfig:
+    """Give the general task of a shape."""
+    return _changed(_general(kind), {})
 
 
 def _general(kind: str) -> dict[str, Any]:

@@ -17,6 +17,8 @@
     compare    several runs
     view       a model and one input
     serve      models and an address
+    index      a corpus and a library
+    search     a library, a reader and questions
     export     a model and a directory to make; also those of verify
     bench      a comparison
 

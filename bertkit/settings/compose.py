@@ -33,9 +33,9 @@ from bertkit.settings.yaml_files import check_files, keys_of_experiment
 WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
 OF_WORDS = {"compare": "runs"}  # a setting that is given as words without a name, too
-KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate", "view")  # they take task.* without task=
+KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate", "view", "search")  # they take task.* without task=
 # settings whose value is a text as it stands, whatever Hydra would read in it
-LITERAL = dict.fromkeys(("predict", "view"), ("text", "text_pair"))
+LITERAL = {**dict.fromkeys(("predict", "view"), ("text", "text_pair")), "search": ("question",)}
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:

@@ -20,6 +20,8 @@ COMMANDS = {
     "compare": "several runs -> their scores, curves and settings side by side; of two, where they diverge and why",
     "view": "any model and an input -> a page, numbers or a picture: attention, and what the prediction rests on",
     "serve": "models -> a JSON API and a page, for programs and people",
+    "index": "text -> a library of passages, found by their words",
+    "search": "a library, a reader and questions -> passages with their answers, and how often they are right",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
     "bench": "bertkit beside the Hugging Face way on the same work -> tokens per second, ratio, memory",

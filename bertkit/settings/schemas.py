@@ -7,10 +7,12 @@ from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.export import ExportSettings, VerifySettings
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
+from bertkit.settings.index import IndexSettings
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.serve import ServeSettings
+from bertkit.settings.search import SearchSettings
 from bertkit.settings.view import ViewSettings
 
 SCHEMAS = {
@@ -24,6 +26,8 @@ SCHEMAS = {
     "compare": CompareSettings,
     "view": ViewSettings,
     "serve": ServeSettings,
+    "index": IndexSettings,
+    "search": SearchSettings,
     "export": ExportSettings,
     "verify": VerifySettings,
     "bench": BenchSettings,

@@ -1,6 +1,7 @@
 """The one road from files to examples, for training and prediction alike: numbered lines -> rows -> examples, as they come.
 
 readers   files, the hub or an input -> examples
+questions questions for a library, with their labels
 rows      rows in memory as the lines of a file
 writers   rows of predictions -> a file, as its ending says
 source    the examples of a split, and what looks wrong in them

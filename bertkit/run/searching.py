@@ -1,0 +1,236 @@
+"""A question -> passages in the order of a search engine, of a reader, or of both, with their answers.
+
+    search   BM25, as the engine gives it
+    bert     the reader's score s: the logits of start and end of its best answer, less those of no answer
+    both     p(i) = softmax(search * BM25)[i] * sigmoid(bert * s[i] + bias), over the candidates i
+
+The two factors of `both` are probabilities: that i is the right one of the candidates, by its words; that i has an answer,
+by what stands in it. `fit` finds the three numbers by maximum likelihood: they make p, normalised over the candidates,
+as large as they can at the passages that are right. Nogueira and Cho 2019 rank passages by BERT, Wang et al. 2019
+(Multi-passage BERT) by BERT times BM25.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit.data.library.engines import Engine, open_engine
+from bertkit.data.library.library import Hit
+from bertkit.data.library.passages import words_of
+from bertkit.errors import InputError
+from bertkit.lines import is_blank, read_lines
+from bertkit.run.task_model import Predictor, answer_here
+from bertkit.settings.search import ORDERS, BothConfig
+from bertkit.tasks.shapes import make_features
+from bertkit.tasks.spans import SpanExample
+
+LEAST_SCORE = -1e4  # of a reader: JSON and sigmoid take it, and no logits come near
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A passage that may be right, and what the reader says of it; its score is None where there is no reader."""
+
+    hit: Hit
+    score_bert: float | None = None
+    answer: str | None = None
+    start: int | None = None  # of the answer in the passage, in characters
+    end: int | None = None
+
+
+class Searcher:
+    """Find passages for questions.
+
+    Calls from several threads must wait for one another: there is one model.
+    """
+
+    def __init__(
+        self,
+        index: str | os.PathLike[str] | Engine,
+        predictor: Predictor | None,
+        both: BothConfig,
+        num_candidates: int,
+        glossary: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Open an index.
+
+        Args:
+            index: a library, the address of an engine, or an engine.
+            predictor: the reader, a model of spans; None for search alone.
+            both: how `both` weighs the scores.
+            num_candidates: passages that the reader reads.
+            glossary: a word, as `words_of` has it -> words that widen a question with it.
+
+        Raises:
+            InputError: there is no such index, or the model does not read.
+        """
+        if predictor is not None and predictor.shape.head != "span":
+            raise InputError(
+                f"model_dir: a model of {predictor.shape.kind} answers no questions; give one that was fine-tuned on "
+                "squad1, squad2 or spans"
+            )
+        self.engine = open_engine(str(index)) if isinstance(index, (str, os.PathLike)) else index
+        self.predictor, self.both, self.num_candidates = predictor, both, num_candidates
+        self.glossary = glossary or {}
+
+    def search(self, question: str, order: str, top_k: int) -> dict[str, Any]:
+        """Answer a question.
+
+        Args:
+            question: any text.
+            order: "search", "bert" or "both".
+            top_k: passages that are given, at most.
+
+        Returns:
+            {"answers": [...], "order": order, "seconds": how long it took}; each answer as `row` has it.
+
+        Raises:
+            InputError: there is no reader for this order.
+        """
+        started_at = time.monotonic()
+        if order not in ORDERS:
+            raise InputError(f"order={order}: expected {', '.join(ORDERS)}")
+        if order != "search" and self.predictor is None:
+            raise InputError(
+                f"order={order}: needs a reader; give a model fine-tuned on questions, or take order=search"
+            )
+        found = self.candidates(question, top_k if order == "search" else max(top_k, self.num_candidates))
+        answers = [row(candidate, score) for candidate, score in in_order(found, order, self.both)[:top_k]]
+        return {"answers": answers, "order": order, "seconds": time.monotonic() - started_at}
+
+    def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
+        """Find passages for a question and read them, all of them in packed batches; in the order of the engine."""
+        more = [other for word in words_of(question) for other in self.glossary.get(word, ())]
+        hits = self.engine.find(question, num_candidates, more)
+        if self.predictor is None or not hits:
+            return [Candidate(hit) for hit in hits]
+        predictor = self.predictor
+        examples = [SpanExample(str(number), question, hit.passage, None) for number, hit in enumerate(hits)]
+        features = list(make_features(predictor.task, examples, predictor.tokenizer, predictor.labels, predictor.shape))
+        return [
+            _read(hit, prediction)
+            for hit, prediction in zip(hits, answer_here(predictor, examples, features), strict=True)
+        ]
+
+
+def _read(hit: Hit, prediction: Any) -> Candidate:
+    """Take what the reader says of a passage: its best answer, whether or not no answer is likelier."""
+    best = next((each for each in prediction.n_best if each.text), None)
+    if best is None:
+        return Candidate(hit, LEAST_SCORE)
+    score = max(-prediction.null_odds, LEAST_SCORE)
+    return Candidate(hit, score, best.text, best.start, best.end)
+
+
+def row(candidate: Candidate, score: float) -> dict[str, Any]:
+    """Write a passage with its answer as `bertkit search` and `POST /search` give it."""
+    hit = candidate.hit
+    return {
+        "id": hit.id,
+        "passage": hit.passage,
+        "title": hit.title,
+        "source": hit.source,
+        "place": hit.place,
+        "score_search": hit.score,
+        "score_bert": candidate.score_bert,
+        "score": score,
+        "answer": candidate.answer,
+        "start": candidate.start,
+        "end": candidate.end,
+    }
+
+
+def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> list[tuple[Candidate, float]]:
+    """Sort candidates by their score in an order, the best first; those of the same score as the engine has them."""
+    if not candidates:
+        return []
+    by_search, by_bert = scores_of(candidates)
+    scores = {"search": by_search, "bert": by_bert}.get(order)
+    if scores is None:
+        scores = np.exp(log_both(torch.from_numpy(by_search), torch.from_numpy(by_bert), *_numbers(both)).numpy())
+    ranks = np.argsort(-scores, kind="stable")
+    return [(candidates[place], float(scores[place])) for place in ranks.tolist()]
+
+
+def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Give the engine's and the reader's scores of some candidates; (n,) each."""
+    return (
+        np.array([candidate.hit.score for candidate in candidates], dtype=np.float64),
+        np.array([candidate.score_bert or 0.0 for candidate in candidates], dtype=np.float64),
+    )
+
+
+def log_both(
+    by_search: torch.Tensor, by_bert: torch.Tensor, search: torch.Tensor, bert: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """Give log p of some candidates, not normalised; (n,)."""
+    words = torch.log_softmax(search * by_search, dim=0)
+    return words + torch.nn.functional.logsigmoid(bert * by_bert + bias)
+
+
+def _numbers(both: BothConfig) -> Iterator[torch.Tensor]:
+    return (torch.tensor(value, dtype=torch.float64) for value in dataclasses.astuple(both))
+
+
+def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:
+    """Find the numbers of `both` by maximum likelihood, by L-BFGS.
+
+    Args:
+        questions: for each its candidates, and whether each of them is right; those without a right one say nothing.
+        start: where the search begins.
+
+    Returns:
+        The numbers, rounded to four digits; `start` where no question says anything.
+    """
+    known = [
+        (*map(torch.from_numpy, scores_of(candidates)), torch.tensor(is_right))
+        for candidates, is_right in questions
+        if any(is_right)
+    ]
+    if not known:
+        return start
+    # the weights stay positive as exponentials
+    values = [max(start.search, 1e-3), max(start.bert, 1e-3)]
+    free = torch.tensor([*np.log(values), start.bias], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([free], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros((), dtype=torch.float64)
+        for by_search, by_bert, is_right in known:
+            scores = log_both(by_search, by_bert, free[0].exp(), free[1].exp(), free[2])
+            total = total - torch.logsumexp(scores[is_right], 0) + torch.logsumexp(scores, 0)
+        total = total / len(known) + 1e-4 * (free**2).sum()  # which keeps what the questions leave open near 1, 1 and 0
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    search, bert, bias = free.detach().tolist()
+    return BothConfig(*(round(float(value), 4) for value in (np.exp(search), np.exp(bert), bias)))
+
+
+def read_glossary(path: Path) -> dict[str, list[str]]:
+    """Read a TSV of a word and the words that widen a question with it; a word may have several lines.
+
+    Raises:
+        InputError: a line has no tab, or nothing on one side of it.
+    """
+    glossary: dict[str, list[str]] = {}
+    for number, line in read_lines(path):
+        if is_blank(line):
+            continue
+        word, tab, others = line.partition("\t")
+        if not tab or is_blank(word) or is_blank(others):
+            raise InputError(f"{path}:{number}: expected a word, a tab, and the words that widen a question with it")
+        glossary.setdefault(" ".join(words_of(word)), []).append(others.strip())
+    return glossary

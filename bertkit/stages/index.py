@@ -1,0 +1,213 @@
+"""Stage: text -> a library of passages, which grows file by file, and within a file bit by bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.library.file import check_library
+from bertkit.data.library.library import Added, opened_for_writing
+from bertkit.data.library.passages import LibraryDocument, document_of, document_of_text
+from bertkit.data.sources import Span
+from bertkit.errors import InputError, say
+from bertkit.files import BLOCK_BYTES, folder_for
+from bertkit.lines import joined, parse_json, read_lines
+from bertkit.settings.index import IndexSettings
+from bertkit.view.progress import Progress
+
+SNIFFED_BYTES = 1 << 16
+_SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # how the official files begin
+_CONLL = re.compile(r"-DOCSTART-|# (?:newdoc|sent_id|global\.columns)|#\t")  # the last as in GermEval
+_DOCUMENTS = re.compile(r"^(?:-DOCSTART-|# newdoc)", re.MULTILINE)
+OF_WORDS = {".conll": "conll", ".conllu": "conllu", ".iob": "conll", ".iob2": "conll"}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What documents come from: a file, or all of a corpus that has none."""
+
+    name: str
+    num_bytes: int
+    read: Callable[[], Iterator[LibraryDocument]]
+    hash: Callable[[], str | None]  # of what the documents depend on; None where that is not known before
+
+
+def run(settings: IndexSettings) -> None:
+    """Index.
+
+    Raises:
+        InputError: a file is not what its format says, or the output is no library; the files before it are in it.
+        StorageError: the disk is full; what was committed is kept.
+    """
+    output = Path(settings.output)
+    if output.is_dir():
+        raise InputError(f"output={output} is a folder; give a file in it, such as {output / 'library.db'}")
+    if output.exists():
+        check_library(output, "output")
+    corpus = Corpus(settings.corpus, [output])
+    sources = _sources_of(corpus, settings)
+    say(f"reading {corpus.describe()}")
+    with (
+        folder_for(output.absolute().parent),
+        opened_for_writing(output, settings.passages) as library,
+        Progress("indexing", corpus.total_bytes) as progress,
+    ):
+        before = library.counts()
+        num_done = num_removed = done_bytes = 0
+        for source in sources:
+            hash = source.hash()
+            if library.has(source.name, hash):
+                num_done += 1
+            else:
+                corpus.bytes_read = done_bytes  # which reading goes on counting
+                added = library.add(source.name, hash, _counted(source, corpus, progress))
+                progress.line(f"{source.name}: {_said(added)}")
+            done_bytes += source.num_bytes
+            progress.advance(done_bytes)
+        if settings.remove:
+            num_removed = library.remove_others([source.name for source in sources])
+        is_new = num_done < len(sources) or num_removed > 0
+        counts = library.finish() if is_new else before
+    if not counts["passages"]:
+        raise InputError(f"{corpus.describe()}: no text in it; output={output} has no passages")
+    has = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    if not is_new:
+        say(f"{output}: done already, no file has changed; {has}")
+        return
+    if num_removed:
+        say(f"{num_removed:,} files taken out that are no longer there")
+    say(f"{output}: {has}; {output.stat().st_size / 1e6:,.1f} MB")
+
+
+def _counted(source: _Source, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:
+    for document in source.read():
+        progress.advance(corpus.bytes_read)
+        yield document
+
+
+def _said(added: Added) -> str:
+    parts = [(added.num_new, "new"), (added.num_same, "as before"), (added.num_removed, "gone")]
+    return (", ".join(f"{count:,} {what}" for count, what in parts if count) or "no") + " documents"
+
+
+def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
+    """Find what there is to read; files of words in a folder too, which a corpus leaves out."""
+    if settings.corpus.source != "files":
+        name = "python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}"
+        return [_Source(name, 0, lambda: _of_corpus(corpus, (), "document"), lambda: None)]
+    more = [(path, OF_WORDS[path.suffix.lower()]) for path in corpus.ignored if path.suffix.lower() in OF_WORDS]
+    corpus.ignored = [path for path in corpus.ignored if path.suffix.lower() not in OF_WORDS]
+    corpus.files = [*((path, _kind_of(path, kind, settings)) for path, kind in corpus.files), *more]
+    corpus.total_bytes = sum(path.stat().st_size for path, _ in corpus.files)
+    return [
+        _Source(
+            str(path.absolute()),
+            path.stat().st_size,
+            functools.partial(_documents, corpus, path, kind),
+            functools.partial(_hash, path, kind, settings),
+        )
+        for path, kind in corpus.files
+    ]
+
+
+def _kind_of(path: Path, kind: str, settings: IndexSettings) -> str:
+    """Say how a file is written: as the corpus says, unless it is SQuAD's or CoNLL's."""
+    if settings.format is not None or settings.corpus.format != "auto":
+        return settings.format or kind
+    if kind == "json":
+        with path.open("rb") as file:
+            return "squad" if _SQUAD.match(file.read(SNIFFED_BYTES)) else kind
+    if kind == "text":
+        return OF_WORDS.get(path.suffix.lower()) or ("conll" if _CONLL.match(_beginning(path)) else kind)
+    return kind
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(SNIFFED_BYTES).decode("utf-8", "replace")
+
+
+def _documents(corpus: Corpus, path: Path, kind: str) -> Iterator[LibraryDocument]:
+    if kind == "squad":
+        return _of_squad(path)
+    if kind in ("conll", "conllu"):
+        return _of_conll(path, kind)
+    units = {"text": "line", "json": "record", "parquet": "record"}
+    unit = "from line" if kind == "text" and corpus.config.sentences == "split" else units.get(kind, "from line")
+    return _of_corpus(corpus, (Span(path, kind, 0, None, path.stat().st_size),), unit)
+
+
+def _of_corpus(corpus: Corpus, portion: tuple[Span, ...], unit: str) -> Iterator[LibraryDocument]:
+    return (document_of(document, unit) for document in corpus.documents(portion))
+
+
+def _of_squad(path: Path) -> Iterator[LibraryDocument]:
+    """Give the contexts of SQuAD's JSON, nested or flat, with the titles of their articles.
+
+    Raises:
+        InputError: it is not that.
+    """
+    try:
+        content = parse_json(joined(path, read_lines(path)))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); restore the file") from None
+    number = 0
+    for article in _list(path, "", content, "data"):
+        nested = _list(path, "data: ", article, "paragraphs") if "context" not in article else [article]
+        title = article.get("title")
+        for paragraph in nested:
+            number += 1
+            context = paragraph.get("context") if isinstance(paragraph, dict) else None
+            if not isinstance(context, str):
+                raise InputError(f"{path}: paragraph {number}: no text 'context'; expected SQuAD's layout")
+            if context.strip():
+                yield document_of_text(context, title if isinstance(title, str) else "", "paragraph", number)
+
+
+def _list(path: Path, where: str, record: Any, field: str) -> list[dict[str, Any]]:
+    found = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(found, list) or (field == "data" and not all(isinstance(each, dict) for each in found)):
+        raise InputError(f"{path}: {where}no list '{field}' of objects; expected SQuAD's layout, data and paragraphs")
+    return found
+
+
+def _of_conll(path: Path, format: str) -> Iterator[LibraryDocument]:
+    """Give the documents of columns, their words between spaces; the whole file where it marks none.
+
+    Raises:
+        InputError: a line is not what the format says.
+    """
+    from bertkit.run.task_model import general_task  # imports torch
+    from bertkit.tasks.files.conll import read_conll
+
+    beginning = _beginning(path)
+    task = dataclasses.replace(general_task("tagging"), documents=_DOCUMENTS.search(beginning) is not None)
+    if format == "conll" and beginning.startswith("#"):  # as in GermEval, where column 0 numbers the words
+        task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, words=1))
+    whole: list[str] = []
+    first = 0
+    for line, found in read_conll(task, path, format, read_lines(path)):
+        sentences = [" ".join(found.words[words]) for words in found.sentences()]
+        if task.documents:
+            yield dataclasses.replace(document_of(sentences, "from line"), number=line)
+        whole += [] if task.documents else sentences
+        first = first or line
+    if whole:
+        yield dataclasses.replace(document_of(whole, "from line"), number=first)
+
+
+def _hash(path: Path, kind: str, settings: IndexSettings) -> str:
+    """Stand for the bytes of a file and how they are read."""
+    corpus = settings.corpus
+    found = hashlib.blake2b(repr((kind, corpus.field, corpus.sentences, corpus.encoding)).encode(), digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
