@@ -194,7 +194,7 @@ def _of_conll(path: Path, format: str) -> Iterator[LibraryDocument]:
     whole: list[str] = []
     first = 0
     for line, found in read_conll(task, path, format, read_lines(path)):
-        sentences = [" ".join(found.words[words]) for words in found.sentences()]
+        sentences = [" ".join(words) for place in found.sentences() if (words := found.words[place])]
         if task.documents:
             yield dataclasses.replace(document_of(sentences, "from line"), number=line)
         whole += [] if task.documents else sentences
