@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,12 +152,14 @@ def row(candidate: Candidate, score: float) -> dict[str, Any]:
 
 def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> list[tuple[Candidate, float]]:
     """Sort candidates by their score in an order, the best first; those of the same score as the engine has them."""
+    if order == "search":  # of a small library the reader reads all; here what has no word of the question is not found
+        candidates = [each for each in candidates if each.hit.score > 0]
     if not candidates:
         return []
     by_search, by_bert = scores_of(candidates)
     scores = {"search": by_search, "bert": by_bert}.get(order)
     if scores is None:
-        scores = np.exp(log_both(torch.from_numpy(by_search), torch.from_numpy(by_bert), *_numbers(both)).numpy())
+        scores = np.exp(log_both(torch.from_numpy(by_search), torch.from_numpy(by_bert), weights_of(both)).numpy())
     ranks = np.argsort(-scores, kind="stable")
     return [(candidates[place], float(scores[place])) for place in ranks.tolist()]
 
@@ -170,16 +172,17 @@ def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDA
     )
 
 
-def log_both(
-    by_search: torch.Tensor, by_bert: torch.Tensor, search: torch.Tensor, bert: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
-    """Give log p of some candidates, not normalised; (n,)."""
-    words = torch.log_softmax(search * by_search, dim=0)
-    return words + torch.nn.functional.logsigmoid(bert * by_bert + bias)
+def log_both(by_search: torch.Tensor, by_bert: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Give log p, not normalised, for weights (search, bert, bias); (..., n) candidates, those with -inf are none."""
+    search, bert, bias = weights
+    is_one = by_search > -torch.inf
+    scaled = (search * by_search.where(is_one, torch.zeros(()).double())).masked_fill(~is_one, -torch.inf)
+    return torch.log_softmax(scaled, dim=-1) + torch.nn.functional.logsigmoid(bert * by_bert + bias)
 
 
-def _numbers(both: BothConfig) -> Iterator[torch.Tensor]:
-    return (torch.tensor(value, dtype=torch.float64) for value in dataclasses.astuple(both))
+def weights_of(both: BothConfig) -> list[torch.Tensor]:
+    """Give the three numbers of `both`."""
+    return [torch.tensor(value, dtype=torch.float64) for value in dataclasses.astuple(both)]
 
 
 def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:
@@ -192,13 +195,17 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
     Returns:
         The numbers, rounded to four digits; `start` where no question says anything.
     """
-    known = [
-        (*map(torch.from_numpy, scores_of(candidates)), torch.tensor(is_right))
-        for candidates, is_right in questions
-        if any(is_right)
-    ]
+    known = [(*scores_of(found), np.array(is_right)) for found, is_right in questions if any(is_right)]
     if not known:
         return start
+    most = max(len(is_right) for _, _, is_right in known)
+    padding = (-np.inf, 0.0, False)
+    by_search, by_bert, is_right = (
+        torch.from_numpy(
+            np.stack([np.pad(each[part], (0, most - len(each[part])), constant_values=padding[part]) for each in known])
+        )
+        for part in range(3)
+    )  # (questions, candidates)
     # the weights stay positive as exponentials
     values = [max(start.search, 1e-3), max(start.bert, 1e-3)]
     free = torch.tensor([*np.log(values), start.bias], dtype=torch.float64, requires_grad=True)
@@ -206,11 +213,10 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        total = torch.zeros((), dtype=torch.float64)
-        for by_search, by_bert, is_right in known:
-            scores = log_both(by_search, by_bert, free[0].exp(), free[1].exp(), free[2])
-            total = total - torch.logsumexp(scores[is_right], 0) + torch.logsumexp(scores, 0)
-        total = total / len(known) + 1e-4 * (free**2).sum()  # which keeps what the questions leave open near 1, 1 and 0
+        scores = log_both(by_search, by_bert, (free[0].exp(), free[1].exp(), free[2]))
+        of_right = torch.logsumexp(scores.masked_fill(~is_right, -torch.inf), 1)
+        # the last term keeps what the questions leave open near 1, 1 and 0
+        total = (torch.logsumexp(scores, 1) - of_right).mean() + 1e-4 * (free**2).sum()
         total.backward()  # type: ignore[no-untyped-call]
         return total
 

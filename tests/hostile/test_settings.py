@@ -23,6 +23,8 @@ GIVEN = {
     "embed": ["model_dir=m", "input=x", "output=y.npy"],
     "view": ["model_dir=m", "input=x", "output=y.html"],
     "serve": ["model_dir=m"],
+    "index": ["corpus.path=x", "output=y.db"],
+    "search": ["index=x.db", "question=y"],
     "evaluate": ["model_dir=m", "data_dir=x"],
     "compare": ["x", "y"],
     "export": ["model_dir=m", "output_dir=y"],

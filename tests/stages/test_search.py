@@ -1,0 +1,242 @@
+"""Searching as a user does it: passages in three orders with their answers, and metrics worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_text, real_data, small_model, write_text
+
+from bertkit import export_model, load_predictor
+from bertkit.cli import run
+from bertkit.data.library.library import Hit
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.run.searching import Candidate, Searcher, fit, in_order, log_both, scores_of, weights_of
+from bertkit.settings.search import BothConfig
+
+BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)
+SMALL = ["task.max_seq_length=40", "task.spans.max_query_length=11", "device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
+    text = write_text(folder / "text.txt", make_text(23))
+    assert (
+        run(
+            [
+                "index",
+                f"corpus.path={text}",
+                f"output={folder / 'library.db'}",
+                "passages.words=31",
+                "passages.overlap=0",
+            ]
+        )
+        == 0
+    )
+    return folder / "library.db"
+
+
+@pytest.fixture(scope="module")
+def reader(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False)
+    return export_model(model, tokenizer, tmp_path_factory.mktemp("model") / "model")
+
+
+def search(*arguments: object) -> int:
+    return run(["search", *map(str, arguments)])
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_what_the_reader_says_is_what_predict_says(library: Path, reader: Path, tmp_path: Path) -> None:
+    """Of every passage, also where it is read in several windows; and `both` is the product that is promised."""
+    questions, output = tmp_path / "questions.txt", tmp_path / "found.jsonl"
+    questions.write_text("kan lon mir\n\nted sod\n")
+    given = [f"index={library}", f"model_dir={reader}", f"input={questions}", f"output={output}", *SMALL]
+    given += ["both.search=0.7", "both.bert=0.4", "both.bias=-0.3", "top_k=20", "candidates=20"]
+    assert search(*given) == 0
+    predictor = load_predictor(
+        str(reader), **{"task.max_seq_length": 40, "task.spans.max_query_length": 11}, device="cpu"
+    )
+    found = rows(output)
+    assert [each["question"] for each in found] == ["kan lon mir", "ted sod"]
+    for each in found:
+        passages = each["search"]
+        assert len(passages) == 20
+        said = predictor([(each["question"], passage["passage"]) for passage in passages])
+        for passage, predicted in zip(passages, said, strict=True):
+            assert passage["passage"][passage["start"] : passage["end"]] == passage["answer"]
+            no_answer = 1 / (1 + math.exp(passage["score_bert"]))
+            assert no_answer == pytest.approx(predicted["no_answer_probability"], abs=1e-5)
+            if predicted["text"]:
+                assert passage["answer"] == predicted["text"]
+        by_search = np.array([passage["score_search"] for passage in passages])
+        by_bert = np.array([passage["score_bert"] for passage in passages])
+        words = np.exp(0.7 * by_search) / np.exp(0.7 * by_search).sum()
+        expected = words / (1 + np.exp(-(0.4 * by_bert - 0.3)))
+        assert [passage["score"] for passage in each["both"]] == pytest.approx(sorted(expected, reverse=True))
+        assert [passage["score"] for passage in each["bert"]] == sorted(by_bert, reverse=True)
+        assert {passage["id"] for passage in each["both"]} == {passage["id"] for passage in each["bert"]}
+
+
+def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
+    """Plain types; as many as are asked for, by one order or another."""
+    from bertkit.run.task_model import open_task_model
+
+    opened = open_task_model(str(reader), None, {"max_seq_length": 40, "spans": {"max_query_length": 11}})
+    searcher = Searcher(library, opened.predictor("fp32", 2048), BOTH, 7)
+    for order in ("search", "bert", "both"):
+        found = searcher.search("kan lon", order, 3)
+        assert json.loads(json.dumps(found)) == found
+        assert (len(found["answers"]), found["order"]) == (3, order)
+        assert all(each["answer"] for each in found["answers"])
+    assert searcher.search("nothing like it", "both", 3)["answers"] == []
+    plain = Searcher(library, None, BOTH, 7)
+    assert plain.search("kan lon", "search", 3)["answers"][0]["score_bert"] is None
+    with pytest.raises(Exception, match="order=bert: needs a reader"):
+        plain.search("kan", "bert", 3)
+
+
+def drawn(weights: BothConfig, num_questions: int) -> list[tuple[list[Candidate], list[bool]]]:
+    """Questions whose right passage is drawn by the product itself."""
+    rng = np.random.default_rng(0)
+    questions = []
+    for _ in range(num_questions):
+        candidates = [
+            Candidate(Hit(n, "", "", "", "", float(score)), float(rng.normal(0, 5)))
+            for n, score in enumerate(rng.normal(12, 3, 11))
+        ]
+        log = log_both(*map(torch.from_numpy, scores_of(candidates)), weights_of(weights)).numpy()
+        right = rng.choice(11, p=np.exp(log) / np.exp(log).sum())
+        questions.append((candidates, [n == right for n in range(11)]))
+    return questions
+
+
+def test_the_fit_finds_the_numbers_that_questions_were_drawn_by() -> None:
+    questions = drawn(BOTH, 1500)
+    found = fit(questions, BothConfig(1.0, 1.0, 0.0))
+    assert dataclasses.astuple(found)[:2] == pytest.approx((0.7, 0.4), rel=0.25)
+    ranked = [in_order(candidates, "both", found)[0][0].hit.id for candidates, _ in questions]
+    rights = [right.index(True) for _, right in questions]
+    by_one = [
+        in_order(candidates, order, found)[0][0].hit.id for order in ("search", "bert") for candidates, _ in questions
+    ]
+    accuracy = np.mean(np.array(ranked) == rights)
+    assert accuracy > 0.05 + max(np.mean(np.array(by_one).reshape(2, -1) == rights, axis=1))
+    assert fit([(questions[0][0], [False] * 11)], BOTH) == BOTH
+
+
+def test_metrics_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four questions: right at once, at second, not at all, and by a passage's id; one without a label does not count."""
+    text, output = tmp_path / "text.jsonl", tmp_path / "found.jsonl"
+    texts = ["Ada wrote notes on the engine.", "The engine of Bob is red, the engine.", "Nobody is here."]
+    text.write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
+    assert run(["index", f"corpus.path={text}", f"output={tmp_path / 'library.db'}"]) == 0
+    questions = [
+        {"id": "a", "question": "Who wrote notes?", "answers": ["Ada"], "context": texts[0]},
+        {"id": "b", "question": "red engine", "answers": {"text": ["notes"], "answer_start": [10]}, "context": texts[0]},
+        {"id": "c", "question": "Who is red?", "answers": [{"text": "Eve", "answer_start": 0}]},
+        {"id": "d", "question": "nobody", "passage": 3},
+        {"id": "e", "question": "engine"},
+    ]  # fmt: skip
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in questions))
+    capsys.readouterr()
+    assert search(f"index={tmp_path / 'library.db'}", f"input={path}", f"output={output}") == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["num_questions"] == 4
+    found = {name: value["mean"] for name, value in metrics["search"].items()}
+    assert found == {"accuracy_at_1": 0.5, "accuracy_at_5": 0.75, "accuracy_at_20": 0.75, "mrr": 0.625}
+    low, high = metrics["search"]["accuracy_at_1"]["interval"]
+    assert 0 <= low < 0.5 < high <= 1
+    assert [each.get("right_at") for each in rows(output)] == [{"search": place} for place in (1, 2, None, 1)] + [None]
+
+
+def test_a_glossary_widens_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, glossary = tmp_path / "a.txt", tmp_path / "glossary.tsv"
+    text.write_text("Der Hund schläft.\n\nDie Katze frisst.\n")
+    glossary.write_text("Dog\thund\ndog\tköter\n")
+    library = f"index={tmp_path / 'library.db'}"
+    assert run(["index", f"corpus.path={text}", f"output={tmp_path / 'library.db'}"]) == 0
+    assert search(library, "question=The dog?", "top_k=1") == 0
+    assert "no passage has a word of the question" in capsys.readouterr().out
+    assert search(library, "question=The dog?", f"glossary={glossary}", "top_k=1") == 0
+    assert "Der Hund schläft." in capsys.readouterr().out
+    glossary.write_text("dog hund\n")
+    assert search(library, "question=The dog?", f"glossary={glossary}") == 2
+    assert f"{glossary}:1: expected a word, a tab" in capsys.readouterr().err
+
+
+REFUSED = [
+    (["question=x", "input=y"], "input= and question=: set one of the two"),
+    ([], "missing value: set question=, or input="),
+    (["question=x", "order=bert"], "order=bert: needs a reader; set model_dir="),
+    (["question=x", "top_k=0"], "top_k=0: expected 1 to 1,000,000"),
+    (["question=x", "both.bert=-1"], "both.bert=-1.0: expected a number from 0"),
+    (["question=x", "fit=true"], "fit: has no effect with question="),
+    (["input=no.jsonl"], "input=no.jsonl: no such file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), REFUSED)
+def test_refusals_of_a_search(
+    arguments: list[str], line: str, library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search(f"index={library}", *arguments) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.startswith("error: ")
+
+
+INPUTS = [
+    ("q.jsonl", '{"question": 3}\n', "q.jsonl:1: field 'question' is int, expected text"),
+    ("q.jsonl", '{"q": "x"}\n', "no column 'question' (it has: q)"),
+    ("q.jsonl", '{"question": "x", "answers": [1]}\n', "field 'answers' holds no texts"),
+    ("q.csv", "question\n\n", "no questions"),
+    ("q.json", "[1, 2", "expected an object"),
+    ("q.txt", "\n\n", "no questions"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "line"), INPUTS)
+def test_inputs_that_hold_no_questions(
+    name: str, text: str, line: str, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert search(f"index={library}", f"input={tmp_path / name}") == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+
+
+def test_a_model_that_does_not_read(
+    library: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("a", "b"))
+    path = export_model(model, tokenizer, tmp_path / "model")
+    assert search(f"index={library}", f"model_dir={path}", "question=kan") == 2
+    assert "a model of sequence answers no questions" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_search_on_real_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """XQuAD's English paragraphs: BM25 alone finds most; stems find more."""
+    squad = real_data("xquad", "xquad.en.json")
+    found = {}
+    for stemming in ("none", "english"):
+        output = tmp_path / f"{stemming}.db"
+        assert run(["index", f"corpus.path={squad}", f"output={output}", f"passages.stemming={stemming}"]) == 0
+        capsys.readouterr()
+        assert search(f"index={output}", f"input={squad}", f"output={tmp_path / 'o.jsonl'}") == 0
+        found[stemming] = json.loads(capsys.readouterr().out)["search"]
+    assert found["none"]["accuracy_at_1"]["mean"] == pytest.approx(0.8966, abs=0.002)
+    assert found["english"]["accuracy_at_1"]["mean"] > found["none"]["accuracy_at_1"]["mean"]
