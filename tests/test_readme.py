@@ -239,6 +239,7 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "continue_pretraining": (("CORPUS", "MODEL_DIR"), [*TINY, "schedule.warmup_steps=2"], 3, PARITY),
     "glue": (("DATA_DIR", "MODEL_DIR"), ["tasks=[rte]", "seeds=[0,1]", *SHORT], 2, "glue.md"),
     "squad": (("DATA_DIR", "MODEL_DIR"), [*WINDOWS, *SHORT], 2, PARITY),
+    "search_qa": (("DATA_DIR", "MODEL_DIR"), [*WINDOWS, *SHORT], 2, "found.jsonl"),
     "ner": (("DATA_DIR", "MODEL_DIR"), ["task.max_seq_length=32", *SHORT], 2, PARITY),
     "look": (("TASK", "DATA_DIR", "MODEL_DIR"), SHORT, 1, "attention.html"),
     "serve": (("STAY", "PORT", "MODEL_DIR"), [], 0, "predictions.json"),
@@ -298,7 +299,8 @@ def write_tasks(folder: Path) -> Path:
             for n, text in enumerate(sentences)
         ]  # fmt: skip
         content = {"version": "1.1", "data": [{"title": "made up", "paragraphs": questions}]}
-        (folder / "squad" / f"{split}-v1.1.json").write_text(json.dumps(content))
+        for version in ("1.1", "2.0"):
+            (folder / "squad" / f"{split}-v{version}.json").write_text(json.dumps(content))
         tagged = ["".join(f"{w} {('O', 'I-PER')[n == 0]}\n" for n, w in enumerate(s.split())) for s in sentences]
         (folder / "conll2003" / conll).write_text("\n".join(tagged))
     return folder

@@ -31,8 +31,8 @@ from bertkit.errors import InputError
 from bertkit.lines import is_blank, read_lines
 from bertkit.run.task_model import Predictor, answer_here
 from bertkit.settings.search import ORDERS, BothConfig
+from bertkit.tasks.files.readers import take_texts
 from bertkit.tasks.shapes import make_features
-from bertkit.tasks.spans import SpanExample
 
 LEAST_SCORE = -1e4  # of a reader: JSON and sigmoid take it, and no logits come near
 
@@ -111,11 +111,15 @@ class Searcher:
     def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
         """Find passages for a question and read them, all of them in packed batches; in the order of the engine."""
         more = [other for word in words_of(question) for other in self.glossary.get(word, ())]
-        hits = self.engine.find(question, num_candidates, more)
-        if self.predictor is None or not hits:
-            return [Candidate(hit) for hit in hits]
+        if self.predictor is None:
+            return [Candidate(hit) for hit in self.engine.find(question, num_candidates, more)]
+        hits = self.engine.find(question, num_candidates, more, fill=True)
+        if not hits:
+            return []
         predictor = self.predictor
-        examples = [SpanExample(str(number), question, hit.passage, None) for number, hit in enumerate(hits)]
+        asked = [question] * len(hits)
+        inputs = take_texts(predictor.shape, predictor.task, asked, [hit.passage for hit in hits])
+        examples = [example for chunk in inputs.chunks for example in chunk]
         features = list(make_features(predictor.task, examples, predictor.tokenizer, predictor.labels, predictor.shape))
         return [
             _read(hit, prediction)

@@ -124,25 +124,24 @@ class _Metrics:
             said[order] = next(rights, None)
             self.places[order].append(said[order] or np.inf)
             if self.has_reader and question.answers:
-                from bertkit.tasks.official import exact, f1  # imports `evaluate`, which takes its time
-
-                answer = (candidates[0][0].answer if candidates else None) or ""
-                best = [max(measure(gold, answer) for gold in question.answers) for measure in (exact, f1)]
-                self.answered[order].append((best[0], best[1]))
+                answer = candidates[0][0].answer if candidates else None
+                self.answered[order].append(question.scores_of(answer or ""))
         return {"right_at": said}
 
     def all(self) -> dict[str, Any]:
         """Give every metric with its interval; of several orders also what `both` has more than each other one."""
         found: dict[str, Any] = {"num_questions": self.num_labelled}
+        measured: dict[str, dict[str, NDArray[np.float64]]] = {}
         for order, given in self.places.items():
             places = np.array(given)
-            measured = {f"accuracy_at_{k}": (places <= k).astype(float) for k in AT} | {"mrr": 1 / places}
+            measured[order] = {f"accuracy_at_{k}": (places <= k).astype(float) for k in AT} | {"mrr": 1 / places}
             if self.answered[order]:
-                measured |= dict(zip(("exact", "f1"), np.array(self.answered[order]).T, strict=True))
-            found[order] = {name: _with_interval(values) for name, values in measured.items()}
-        for other in [order for order in self.places if order != "both" and "both" in self.places]:
-            first = [(np.array(self.places[order]) == 1).astype(float) for order in ("both", other)]
-            found[f"both_less_{other}"] = {"accuracy_at_1": _with_interval(first[0] - first[1])}
+                measured[order] |= dict(zip(("exact", "f1"), np.array(self.answered[order]).T, strict=True))
+            found[order] = {name: _with_interval(values) for name, values in measured[order].items()}
+        for other in [order for order in measured if order != "both" and "both" in measured]:
+            found[f"both_less_{other}"] = {
+                name: _with_interval(values - measured[other][name]) for name, values in measured["both"].items()
+            }
         return found
 
 

@@ -55,7 +55,7 @@ def index(*arguments: object) -> int:
 def content(path: Path) -> list[tuple[Any, ...]]:
     """All that a library says, whatever numbers it gives to what."""
     library = Library(path)
-    found = library.find("", library.num_passages)
+    found = library.find("", library.num_passages, fill=True)
     return sorted((hit.passage, hit.title, hit.source, hit.place) for hit in found)
 
 
@@ -104,19 +104,29 @@ def bm25(question: str, passages: Sequence[tuple[str, str]]) -> list[float]:
 
 def test_bm25_is_the_equation(tmp_path: Path) -> None:
     """Of words that few passages have and that most have, after documents went and others came."""
-    texts = [(f"t{n % 3} kan", " ".join(document)) for n, document in enumerate(make_text(29))]
+    texts = [(f"t{n % 3} u{n} kan", " ".join(document)) for n, document in enumerate(make_text(29))]
     path = tmp_path / "library.db"
     made_of(path, [*texts, ("gone", "kan kan lon. mir!")])
     library = made_of(path, texts)
-    whole = library.find("", 10_000)
-    for question in ("kan", "kan LON, mir? kan", "t1", "t2 sor ted", "nothing here", "kan lon mir rur ted sod"):
-        hits = {hit.id: hit.score for hit in library.find(question, library.num_passages)}
+    whole = library.find("", 10_000, fill=True)
+    for question in (
+        "kan",
+        "kan LON, mir? kan",
+        "t1",
+        "t2 sor ted",
+        "nothing here",
+        "kan lon mir rur ted sod",
+        "u7 u11 kan",
+        "t1 u3 u4 lor",
+    ):
+        hits = {hit.id: hit.score for hit in library.find(question, library.num_passages, fill=True)}
         expected = bm25(question, [(hit.title, hit.passage) for hit in whole])
         assert any(expected) == (question != "nothing here")
         for hit, score in zip(whole, expected, strict=True):
             assert hits[hit.id] == pytest.approx(score, rel=1e-9, abs=1e-12)
-        first = [hit.score for hit in library.find(question, 7)]
-        assert first == sorted(hits.values(), reverse=True)[: len(first)]
+        for num_hits in (1, 2, 7):  # for which not all passages need to be scored
+            first = [hit.score for hit in library.find(question, num_hits)]
+            assert first == pytest.approx(sorted(filter(None, hits.values()), reverse=True)[:num_hits])
 
 
 HOSTILE = [

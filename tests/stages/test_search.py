@@ -71,7 +71,7 @@ def test_what_the_reader_says_is_what_predict_says(library: Path, reader: Path, 
     assert [each["question"] for each in found] == ["kan lon mir", "ted sod"]
     for each in found:
         passages = each["search"]
-        assert len(passages) == 20
+        assert 10 <= len(passages) <= 20
         said = predictor([(each["question"], passage["passage"]) for passage in passages])
         for passage, predicted in zip(passages, said, strict=True):
             assert passage["passage"][passage["start"] : passage["end"]] == passage["answer"]
@@ -85,7 +85,9 @@ def test_what_the_reader_says_is_what_predict_says(library: Path, reader: Path, 
         expected = words / (1 + np.exp(-(0.4 * by_bert - 0.3)))
         assert [passage["score"] for passage in each["both"]] == pytest.approx(sorted(expected, reverse=True))
         assert [passage["score"] for passage in each["bert"]] == sorted(by_bert, reverse=True)
-        assert {passage["id"] for passage in each["both"]} == {passage["id"] for passage in each["bert"]}
+        assert [{passage["id"] for passage in each[order]} for order in ("bert", "both")] == [
+            {passage["id"] for passage in passages}
+        ] * 2
 
 
 def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:

@@ -31,8 +31,8 @@ SECONDS_TO_ANSWER = 30.0
 class Engine(Protocol):
     """What finds passages."""
 
-    def find(self, question: str, num_hits: int, more: Sequence[str] = ()) -> list[Hit]:
-        """Give the passages that fit a question and some more words best, the best first."""
+    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, fill: bool = False) -> list[Hit]:
+        """Give the passages that fit a question and some more words best, the best first; with `fill`, where it can, all that are few."""
         ...
 
 
@@ -65,7 +65,7 @@ class OpenSearch:
     def __init__(self, address: urllib.parse.SplitResult) -> None:
         self._address = address
 
-    def find(self, question: str, num_hits: int, more: Sequence[str] = ()) -> list[Hit]:
+    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, fill: bool = False) -> list[Hit]:
         """Ask for the sum of the scores of text and title; the same words are looked for as in a library."""
         asked = {"query": " ".join(words_of(question, more)), "type": "most_fields", "fields": ["text", "title"]}
         body = {"size": num_hits, "query": {"multi_match": asked}, "_source": ["text", "title", "source", "place"]}
@@ -83,7 +83,7 @@ class Solr:
     def __init__(self, address: urllib.parse.SplitResult) -> None:
         self._address = address
 
-    def find(self, question: str, num_hits: int, more: Sequence[str] = ()) -> list[Hit]:
+    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, fill: bool = False) -> list[Hit]:
         """Ask by the DisMax parser, whose signs are none of the words."""
         asked = {
             "q": " ".join(words_of(question, more)),

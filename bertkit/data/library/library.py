@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -36,6 +37,9 @@ from bertkit.data.library.file import APPLICATION, VERSION, check_library, conne
 from bertkit.data.library.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 from bertkit.errors import InputError
 
+K1 = 1.2  # of BM25
+FREQUENT_SHARE = 0.2  # of the passages, from which on a word is frequent; measured on 100,000: the least p99
+MOST_KEPT = 100_000  # words whose counts are remembered
 SECONDS_OF_A_TRANSACTION = 2.0  # of work that a kill may cost
 _TABLES = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -105,24 +109,68 @@ class Library:
             found = self._of_thread.connection = connected(self.path, may_write=False)
         return found
 
-    def find(self, question: str, num_hits: int, more: Sequence[str] = ()) -> list[Hit]:
-        """Give the passages with the best BM25, the best first; of a library no larger than that all, the others with 0.
+    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, fill: bool = False) -> list[Hit]:
+        """Give the passages with the best BM25, the best first.
 
         Args:
             question: any text; its signs mean nothing.
             num_hits: as many at most.
             more: words that widen the question.
+            fill: of a library that has no more than `num_hits`, give all; those without a word of the question score 0.
         """
-        match = " OR ".join(f'"{word}"' for word in words_of(question, more))
+        words = words_of(question, more)
         with told(self.path):
-            found = self._connection.execute(_FIND, (match, num_hits)).fetchall() if match else []
-            if len(found) < self.num_passages <= num_hits:
+            found = self._best(words, num_hits) if words else []
+            if fill and len(found) < self.num_passages <= num_hits:
                 seen = {row[0] for row in found}
                 found += [row for row in self._connection.execute(_ALL) if row[0] not in seen]
         return [
             Hit(number, text, title, source or "", place_of(unit, place or 0, Passage(*where)), score)
             for number, score, text, title, unit, *where, source, place in found
         ]
+
+    def _best(self, words: Sequence[str], num_hits: int) -> list[tuple[Any, ...]]:
+        """Score no more passages than it takes.
+
+        The passages with a frequent word are many, and their scores take nearly all of the time. So those with a word that
+        is not frequent come first. When as many of them as are wanted score more than all frequent words together can give,
+        no other passage can be among the best (Turtle and Flood 1995, "max score"); else all are scored.
+        """
+        some = {word: self._num_with(word) for word in words}
+        (num_passages,) = self._connection.execute("SELECT count(*) FROM passages").fetchone()
+        frequent = [word for word, num_with in some.items() if num_with > FREQUENT_SHARE * num_passages]
+        rare = [word for word, num_with in some.items() if word not in frequent and num_with]
+        if frequent and rare:
+            most = sum(
+                (K1 + 1) * max(1e-6, math.log((num_passages - some[word] + 0.5) / (some[word] + 0.5)))
+                for word in frequent
+            )
+            found = [
+                row
+                for join in ("AND", "NOT")
+                for row in self._connection.execute(_FIND, (f"({_any(rare)}) {join} ({_any(frequent)})", num_hits))
+            ]
+            found = sorted(found, key=lambda row: (-row[1], row[0]))[:num_hits]
+            if len(found) == num_hits and found[-1][1] > most:
+                return found
+        return self._connection.execute(_FIND, (_any(words), num_hits)).fetchall()
+
+    def _num_with(self, word: str) -> int:
+        """Count the passages with a word; kept until somebody writes."""
+        version = self._connection.execute("PRAGMA data_version").fetchone()
+        kept: dict[str, int] = getattr(self._of_thread, "kept", {})
+        if getattr(self._of_thread, "version", None) != version or len(kept) > MOST_KEPT:
+            kept = self._of_thread.kept = {}
+            self._of_thread.version = version
+        if word not in kept:
+            count = "SELECT count(*) FROM words WHERE words MATCH ?"
+            (kept[word],) = self._connection.execute(count, (_any([word]),)).fetchone()
+        return kept[word]
+
+
+def _any(words: Sequence[str]) -> str:
+    """Write a query of FTS5 for any of some words."""
+    return " OR ".join(f'"{word}"' for word in words)
 
 
 _PARTS = """p.text, d.title, d.unit, p.start, p.end, p.first, p.last, f.path, l.number

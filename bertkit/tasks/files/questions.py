@@ -40,6 +40,12 @@ class Question:
             return False
         return not self.answers or any(_plain(answer) in text for answer in self.answers)
 
+    def scores_of(self, answer: str) -> tuple[float, float]:
+        """Give exact match and F1 of an answer, by SQuAD's rules."""
+        from bertkit.tasks.official import exact, f1  # imports `evaluate`, which takes its time
+
+        return max(exact(gold, answer) for gold in self.answers), max(f1(gold, answer) for gold in self.answers)
+
 
 def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list[Question]:
     """Read questions, the first ones, with what is known of their passages: a table's, SQuAD's, or a question a line.
