@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -261,45 +260,38 @@ def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: pytes
     assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "c.json")}
 
 
-BIT_BY_BIT = """
-import sys
-from bertkit.data.library import library
+KILLED = """
+import os, signal, sys
 from bertkit.cli import run
+from bertkit.data.library import library
+
+written, searchable = [], library.searchable
+def counted(text):
+    written.append(1)
+    if len(written) == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return searchable(text)
+
 library.SECONDS_OF_A_TRANSACTION = 0.002
-sys.exit(run(sys.argv[1:]))
+library.searchable = counted
+sys.exit(run(sys.argv[2:]))
 """
 
 
-def num_documents(path: Path) -> int:
-    try:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-            return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
-    except sqlite3.Error:
-        return 0
-
-
 def test_a_killed_index_goes_on(python: Path, tmp_path: Path) -> None:
-    """Killed as soon as it has some more, again and again: what is there stays, and the end is that of one run."""
+    """Killed in the midst of a document, four times: what was committed stays, and the end is that of one run."""
     texts = make_text(450)
     for number in range(3):
         write_text(tmp_path / f"{number}.txt", texts[number * 150 : number * 150 + 170])
     given = [f"corpus.path={tmp_path}/*.txt", "passages.words=23", "passages.overlap=11"]
     output, whole = tmp_path / "killed.db", tmp_path / "whole.db"
-    counts, num_kills = [0], 0
-    for _ in range(40):
-        process = subprocess.Popen(
-            [python, "-c", BIT_BY_BIT, "index", *given, f"output={output}"], start_new_session=True
-        )
-        while process.poll() is None and num_documents(output) < counts[-1] + 60:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGUSR2)  # which forks.py hands on as SIGKILL
-        is_done = process.wait() == 0
-        num_kills += not is_done
-        counts.append(num_documents(output))
-        assert counts[-1] >= counts[-2]
-        if is_done:
-            break
-    assert num_kills >= 2
+    counts = [0]
+    for moment in (3, 805, 1207, 6):
+        assert subprocess.run([python, "-c", KILLED, str(moment), "index", *given, f"output={output}"]).returncode
+        with sqlite3.connect(output) as connection:
+            counts.append(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+    assert counts == sorted(counts)
+    assert 50 < counts[2] < counts[3] < 450
     assert index(*given, f"output={output}") == index(*given, f"output={whole}") == 0
     assert content(output) == content(whole)
     scores = [{hit.passage: hit.score for hit in Library(path).find("kan lon mir", 50)} for path in (output, whole)]
