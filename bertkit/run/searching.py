@@ -22,8 +22,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from numpy.typing import NDArray
 
+from bertkit.config import conf_dir
 from bertkit.data.library.engines import Engine, open_engine
 from bertkit.data.library.library import Hit
 from bertkit.data.library.passages import words_of
@@ -58,8 +60,8 @@ class Searcher:
         self,
         index: str | os.PathLike[str] | Engine,
         predictor: Predictor | None,
-        both: BothConfig,
-        num_candidates: int,
+        both: BothConfig | None = None,
+        num_candidates: int | None = None,
         glossary: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Open an index.
@@ -67,8 +69,8 @@ class Searcher:
         Args:
             index: a library, the address of an engine, or an engine.
             predictor: the reader, a model of spans; None for search alone.
-            both: how `both` weighs the scores.
-            num_candidates: passages that the reader reads.
+            both: how `both` weighs the scores; None for what conf/search.yaml has.
+            num_candidates: passages that the reader reads; None likewise.
             glossary: a word, as `words_of` has it -> words that widen a question with it.
 
         Raises:
@@ -80,15 +82,17 @@ class Searcher:
                 "squad1, squad2 or spans"
             )
         self.engine = open_engine(str(index)) if isinstance(index, (str, os.PathLike)) else index
-        self.predictor, self.both, self.num_candidates = predictor, both, num_candidates
+        default: dict[str, Any] = yaml.safe_load((conf_dir() / "search.yaml").read_text(encoding="utf-8"))
+        self.predictor, self.both = predictor, both or BothConfig(**default["both"])
+        self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary = glossary or {}
 
-    def search(self, question: str, order: str, top_k: int) -> dict[str, Any]:
+    def search(self, question: str, order: str | None, top_k: int) -> dict[str, Any]:
         """Answer a question.
 
         Args:
             question: any text.
-            order: "search", "bert" or "both".
+            order: "search", "bert" or "both"; None for `both` where there is a reader, else search.
             top_k: passages that are given, at most.
 
         Returns:
@@ -98,6 +102,7 @@ class Searcher:
             InputError: there is no reader for this order.
         """
         started_at = time.monotonic()
+        order = order or ("search" if self.predictor is None else "both")
         if order not in ORDERS:
             raise InputError(f"order={order}: expected {', '.join(ORDERS)}")
         if order != "search" and self.predictor is None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertkit.config import nearest
 from bertkit.errors import BertkitError, InputError, say
+from bertkit.run.searching import Searcher
 from bertkit.serve.batching import Job, Line, RefusedError
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Served, open_models
@@ -122,7 +121,7 @@ class Service:
         self.ready()
         if self._searcher is None:
             raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
-        given = (question, order or "both", top_k)
+        given = (question, order, top_k)
         return await self._ask(self._line, ("search", self._searcher), given, int(SEARCH_SHARE * self._batch_tokens))
 
     async def _ask(self, line: Line, kind: tuple[Any, ...], given: Any, size: int) -> Any:
@@ -176,9 +175,7 @@ class Service:
             job.answer = job.kind[1].view(job.given, self.settings.max_view_tokens, self.settings.view_steps)
 
 
-def _open_searcher(index: str, models: dict[str, Served]) -> Any:
+def _open_searcher(index: str, models: dict[str, Served]) -> Searcher:
     """Open the library, with the first model that answers questions as its reader."""
-    searching: Any = importlib.import_module("bertkit.run.searching")
-
     reader = next((each.predictor for each in models.values() if each.kind == "spans"), None)
-    return searching.Searcher(Path(index), reader)
+    return Searcher(index, reader)

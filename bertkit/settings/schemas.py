@@ -11,8 +11,8 @@ from bertkit.settings.index import IndexSettings
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.settings.serve import ServeSettings
 from bertkit.settings.search import SearchSettings
+from bertkit.settings.serve import ServeSettings
 from bertkit.settings.view import ViewSettings
 
 SCHEMAS = {

@@ -102,7 +102,10 @@ def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
         assert (len(found["answers"]), found["order"]) == (3, order)
         assert all(each["answer"] for each in found["answers"])
     assert searcher.search("nothing like it", "both", 3)["answers"] == []
-    plain = Searcher(library, None, BOTH, 7)
+    assert searcher.search("kan lon", None, 3)["order"] == "both"
+    plain = Searcher(library, None)
+    assert (plain.num_candidates, plain.both.bias < 0) == (20, True)
+    assert plain.search("kan lon", None, 3)["order"] == "search"
     assert plain.search("kan lon", "search", 3)["answers"][0]["score_bert"] is None
     with pytest.raises(Exception, match="order=bert: needs a reader"):
         plain.search("kan", "bert", 3)
