@@ -2,11 +2,11 @@
 
     search   BM25, as the engine gives it
     bert     the reader's score s: the logits of start and end of its best answer, less those of no answer
-    both     p(i) = softmax(search * BM25)[i] * sigmoid(bert * s[i] + bias), over the candidates i
+    both     p(i) ~ softmax(search * BM25)[i] * sigmoid(bert * s[i] + bias), over the candidates i, of which p sums to 1
 
 The two factors of `both` are probabilities: that i is the right one of the candidates, by its words; that i has an answer,
-by what stands in it. `fit` finds the three numbers by maximum likelihood: they make p, normalised over the candidates,
-as large as they can at the passages that are right. Nogueira and Cho 2019 rank passages by BERT, Wang et al. 2019
+by what stands in it. `fit` finds the three numbers by maximum likelihood: they make p as large as they can at the
+passages that are right. Nogueira and Cho 2019 rank passages by BERT, Wang et al. 2019
 (Multi-passage BERT) by BERT times BM25.
 """
 
@@ -168,7 +168,8 @@ def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> l
     by_search, by_bert = scores_of(candidates)
     scores = {"search": by_search, "bert": by_bert}.get(order)
     if scores is None:
-        scores = np.exp(log_both(torch.from_numpy(by_search), torch.from_numpy(by_bert), weights_of(both)).numpy())
+        log = log_both(torch.from_numpy(by_search), torch.from_numpy(by_bert), weights_of(both))
+        scores = torch.softmax(log, dim=0).numpy()
     ranks = np.argsort(-scores, kind="stable")
     return [(candidates[place], float(scores[place])) for place in ranks.tolist()]
 
