@@ -25,6 +25,7 @@ from browser import CONTROL, Browser, chromium
 from conftest import small_model
 
 from bertkit import load_embedder, load_predictor
+from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.view import serve_page
@@ -62,20 +63,11 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> d
     return found
 
 
-@pytest.fixture(scope="module")
-def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
-    """The address of `bertkit serve` with all models."""
+@contextlib.contextmanager
+def serving(python: Path, *settings: str) -> Iterator[str]:
+    """The address of `bertkit serve`."""
     pytest.importorskip("uvicorn", reason="no server: pip install 'bertkit[serve]'")
-    command = [
-        python,
-        "-m",
-        "bertkit",
-        "serve",
-        f"model_dir=[{','.join(map(str, folders.values()))}]",
-        "port=0",
-        "device=cpu",
-        "max_view_tokens=61",
-    ]
+    command = [python, "-m", "bertkit", "serve", "port=0", "device=cpu", *settings]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         lines = []
@@ -89,6 +81,13 @@ def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
         yield f"{found[0]}/"
         process.terminate()
         assert process.wait(20) == 0
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
+    """A server with all models."""
+    with serving(python, f"model_dir=[{','.join(map(str, folders.values()))}]", "max_view_tokens=61") as address:
+        yield address
 
 
 PASSAGE = "\U0001f600 e\u0301 Ada wrote the notes."
@@ -472,6 +471,34 @@ def test_passages_that_were_found(browser: Browser, scripted: str) -> None:
     browser.wait("document.querySelectorAll('.hits .score').length === 4")
     assert '"order":"search"' in text_of(browser, "#curl")[0]
     assert browser.ask("document.documentElement.scrollWidth") <= 380
+
+
+def test_a_library_is_searched(browser: Browser, folders: dict[str, Path], python: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(
+        "kan mir lon.\ntesh run.\n\nmin " + HOSTILE.replace("\n", " ") + "\n\nmir tesh kan.\n", encoding="utf-8"
+    )
+    library = tmp_path / "library.db"
+    assert run(["index", f"corpus.path={text}", f"output={library}"]) == 0
+    with serving(python, f"model_dir={folders['reader']}", f"index={library}") as address:
+        asked = urllib.request.Request(
+            f"{address}search",
+            b'{"question": "mir lon?", "order": "both", "top_k": 10}',
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(asked) as reply:
+            answers = json.load(reply)["answers"]
+        assert len(answers) == 3  # a small library is read as a whole
+        browser.open(address)
+        browser.click("#field-0")
+        browser.type("mir lon?")
+        browser.press("Enter")
+        browser.wait("document.querySelectorAll('.hits li').length === 3")
+        assert text_of(browser, ".hits .running") == [each["passage"] for each in answers]
+        assert text_of(browser, ".hits mark") == [each["answer"] for each in answers if each["answer"]]
+        browser.click("#orders input[value=search] + span")
+        browser.wait("document.querySelectorAll('.hits .score').length < 9")
+        assert "lon" in text_of(browser, ".hits .running")[0]
 
 
 def test_what_goes_wrong_is_said(browser: Browser, scripted: str, server: str) -> None:
