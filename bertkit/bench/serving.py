@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertkit.bench.workload import make_workload
+from bertkit.bench.workload import make_workload, some_lines
 from bertkit.errors import InputError, ParityError
-from bertkit.launch.world import own_command
+from bertkit.launch.world import PACKAGE, own_command
 from bertkit.settings.bench import BenchSettings
 from bertkit.view.bench_page import Findings
 from bertkit.view.charts import BarChart
@@ -26,12 +26,28 @@ from bertkit.view.page import Table
 from bertkit.view.progress import Progress
 
 SAME_PROBABILITY = 1e-4  # float32, by other kernels and beside other texts
-SYSTEMS = {
-    "pipeline": "FastAPI and a transformers pipeline",
-    "padded": "FastAPI and transformers, padded batches",
-    "bertkit": "bertkit serve",
-}
 SECONDS_TO_START = 120.0
+NUM_CHECKED = 64  # texts whose answers are compared
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that is measured; all have as many threads."""
+
+    name: str
+    kind: str  # of `SERVERS`, or bertkit
+    has_processes: bool = False  # of one thread each; else one process
+
+
+SERVERS = (
+    Server("FastAPI and a transformers pipeline", "pipeline"),
+    Server("the same, one request after another, in processes", "in_turn", True),
+    Server("FastAPI and transformers, padded batches", "padded"),
+    Server("the same, in processes", "padded", True),
+    Server("bertkit serve", "bertkit"),
+    Server("bertkit serve, in workers", "bertkit", True),
+)
+FIRST, PADDED = SERVERS[0].name, SERVERS[2].name  # that all others are compared with
 
 
 @dataclass
@@ -50,21 +66,29 @@ class Load:
 def compare_serving(settings: BenchSettings) -> Findings:
     """Load all servers in turn."""
     with tempfile.TemporaryDirectory(prefix="bertkit-bench-") as scratch, contextlib.ExitStack() as stack:
-        workload = make_workload(settings, "serve", Path(scratch))
-        model_dir, texts = str(workload.model_dir), workload.texts
-        ports = {each: stack.enter_context(_server(each, model_dir, settings.num_threads)) for each in SYSTEMS}
-        answers = {each: asyncio.run(ask_all(port, texts)) for each, port in ports.items()}
-        check_answers(answers)
-        found = {each: Load() for each in SYSTEMS}
-        progress = stack.enter_context(Progress("measuring", (settings.rounds + 1) * len(SYSTEMS)))
+        model_dir, texts = _given(settings, Path(scratch))
+        ports = {
+            server.name: stack.enter_context(_running(server, model_dir, settings.num_threads)) for server in SERVERS
+        }
+        check_answers({each: asyncio.run(ask_all(port, texts[:NUM_CHECKED])) for each, port in ports.items()})
+        found = {each: Load() for each in ports}
+        progress = stack.enter_context(Progress("measuring", (settings.rounds + 1) * len(ports)))
         for number in range(settings.rounds + 1):
-            for done, each in enumerate(SYSTEMS if number % 2 else reversed(SYSTEMS), 1):
+            for done, each in enumerate(ports if number % 2 else reversed(ports), 1):
                 load = asyncio.run(drive(ports[each], texts, settings.num_clients, settings.round_seconds))
                 if number:  # the first round warms up
                     found[each].latencies += load.latencies
                     found[each].rates.append(len(load.latencies) / load.seconds)
-                progress.advance(number * len(SYSTEMS) + done)
+                progress.advance(number * len(ports) + done)
     return _findings(found)
+
+
+def _given(settings: BenchSettings, scratch: Path) -> tuple[str, Sequence[str]]:
+    """Give the model and the texts; what the user does not give is made, which takes a while."""
+    if settings.model_dir is not None and settings.text is not None:
+        return settings.model_dir, some_lines(settings.text, settings.num_texts)
+    workload = make_workload(settings, "serve", scratch)
+    return str(workload.model_dir), workload.texts
 
 
 def _findings(found: dict[str, Load]) -> Findings:
@@ -77,12 +101,12 @@ def _findings(found: dict[str, Load]) -> Findings:
         }
         to = {other: statistics.median(values) for other, values in ratios.items()}
         half, most = load.quantile(0.5), load.quantile(0.99)
-        rows.append((SYSTEMS[each], f"{rate:.1f}", f"{half * 1000:.0f} ms", f"{most * 1000:.0f} ms",
-                     f"{to['pipeline']:.2f}", f"{to['padded']:.2f}"))  # fmt: skip
-        results.append({"name": SYSTEMS[each], "rate": rate, "p50_seconds": half, "p99_seconds": most, "ratios": ratios,
+        rows.append((each, f"{rate:.1f}", f"{half * 1000:.0f} ms", f"{most * 1000:.0f} ms",
+                     f"{to[FIRST]:.2f}", f"{to[PADDED]:.2f}"))  # fmt: skip
+        results.append({"name": each, "rate": rate, "p50_seconds": half, "p99_seconds": most, "ratios": ratios,
                         "num_requests": len(load.latencies)})  # fmt: skip
-        bars.append((SYSTEMS[each], to["pipeline"], min(ratios["pipeline"]), max(ratios["pipeline"])))
-    head = ("", "requests/s", "p50", "p99", "to the pipeline", "to padded batches")
+        bars.append((each, to[FIRST], min(ratios[FIRST]), max(ratios[FIRST])))
+    head = ("", "requests/s", "p50", "p99", "to the first", "to padded batches")
     chart = BarChart(
         "Requests a second beside the first row: median of the rounds, from the lowest to the highest", bars
     )
@@ -90,15 +114,17 @@ def _findings(found: dict[str, Load]) -> Findings:
 
 
 @contextlib.contextmanager
-def _server(kind: str, model_dir: str, num_threads: int) -> Iterator[int]:
+def _running(server: Server, model_dir: str, num_threads: int) -> Iterator[int]:
     """Run a server; give its port once it answers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "bertkit.bench.serving_hugging_face", kind, model_dir, str(port), str(num_threads)]
-    if kind == "bertkit":
-        command = own_command("serve", f"model_dir={model_dir}", f"port={port}", "device=cpu")
-    threads = {"OMP_NUM_THREADS": str(num_threads), "RAYON_NUM_THREADS": str(num_threads)}
-    environment = os.environ | threads | {"TOKENIZERS_PARALLELISM": "true"}
+    processes, threads = (num_threads, 1) if server.has_processes else (1, num_threads)
+    sizes = (str(port), str(processes), str(threads))
+    command = [sys.executable, "-P", "-m", "bertkit.bench.serving_hugging_face", server.kind, model_dir, *sizes]
+    if server.kind == "bertkit":
+        command = own_command("serve", f"model_dir={model_dir}", f"port={port}", "device=cpu", f"workers={processes}")
+    limits = {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
+    environment = os.environ | limits | {"TOKENIZERS_PARALLELISM": "true", "PYTHONPATH": str(PACKAGE.parents[1])}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         try:
             asyncio.run(_until_it_answers(port, process))
@@ -121,11 +147,11 @@ async def _until_it_answers(port: int, process: subprocess.Popen[bytes]) -> None
 def check_answers(answers: dict[str, list[dict[str, float]]]) -> None:
     """Refuse to compare servers that say different things."""
     for each, rows in answers.items():
-        for ours, theirs in zip(rows, answers["pipeline"], strict=True):
+        for ours, theirs in zip(rows, answers[FIRST], strict=True):
             worst = max(abs(ours[label] - theirs[label]) for label in theirs)
             if not worst <= SAME_PROBABILITY:
                 raise ParityError(
-                    f"bench: {SYSTEMS[each]} and {SYSTEMS['pipeline']} differ by {worst:.1e}, expected at most {SAME_PROBABILITY:.0e}"
+                    f"bench: {each} and {FIRST} differ by {worst:.1e}, expected at most {SAME_PROBABILITY:.0e}"
                 )
 
 

@@ -1,13 +1,16 @@
-"""Two servers of a classifier as people write them with transformers, that `bertkit serve` is measured beside.
+"""Servers of a classifier as people write them with transformers, that `bertkit serve` is measured beside.
 
-`python -m bertkit.bench.serving_hugging_face pipeline|padded MODEL_DIR PORT NUM_THREADS`; both answer what bertkit answers:
-POST /predict {"inputs": [text]} -> {"predictions": [{"label", "probabilities"}]}.
+`python -m bertkit.bench.serving_hugging_face KIND MODEL_DIR PORT NUM_PROCESSES NUM_THREADS`, KIND one of `SERVERS`; all answer
+what bertkit answers: POST /predict {"inputs": [text]} -> {"predictions": [{"label", "probabilities"}]}.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,20 +19,22 @@ MOST_TOGETHER = 64  # texts of a padded batch
 MAX_TOKENS = 128  # of a text, as bertkit takes for a classifier that says nothing of it
 
 
-def pipeline_server(model_dir: str) -> Any:
-    """FastAPI and a pipeline, a text at a time."""
+def pipeline_server(model_dir: str, in_turn: bool = False) -> Any:
+    """FastAPI and a pipeline: in FastAPI's forty threads, as its guide has functions that block; or one request after another."""
     import fastapi
     import transformers
 
     classify = transformers.pipeline("text-classification", model=model_dir, top_k=None, device="cpu")
     app = fastapi.FastAPI()
 
-    # not `def`, whose calls FastAPI would run in 40 threads at once: measured, that answers fewer
-    async def predict(body: dict[str, list[str]]) -> dict[str, Any]:
+    def predict(body: dict[str, list[str]]) -> dict[str, Any]:
         found = classify(body["inputs"], truncation=True, max_length=MAX_TOKENS)
         return {"predictions": [_row({each["label"]: each["score"] for each in scores}) for scores in found]}
 
-    app.add_api_route("/predict", predict, methods=["POST"])
+    async def predict_in_turn(body: dict[str, list[str]]) -> dict[str, Any]:
+        return predict(body)
+
+    app.add_api_route("/predict", predict_in_turn if in_turn else predict, methods=["POST"])
     return app
 
 
@@ -77,10 +82,24 @@ def _row(probabilities: dict[str, float]) -> dict[str, Any]:
     return {"label": max(probabilities, key=lambda label: probabilities[label]), "probabilities": probabilities}
 
 
+SERVERS: dict[str, Callable[[str], Any]] = {
+    "pipeline": pipeline_server,
+    "in_turn": functools.partial(pipeline_server, in_turn=True),
+    "padded": padded_server,
+}
+
+
+def app() -> Any:
+    """Build the server that the environment names, in one of its processes."""
+    kind, model_dir, num_threads = os.environ["BERTKIT_BENCH_SERVER"].split("\n")
+    torch.set_num_threads(int(num_threads))
+    return SERVERS[kind](model_dir)
+
+
 if __name__ == "__main__":
     import uvicorn
 
-    kind, model_dir, port, num_threads = sys.argv[1:]
-    torch.set_num_threads(int(num_threads))
-    app = {"pipeline": pipeline_server, "padded": padded_server}[kind](model_dir)
-    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning")
+    kind, model_dir, port, num_processes, num_threads = sys.argv[1:]
+    os.environ["BERTKIT_BENCH_SERVER"] = "\n".join((kind, model_dir, num_threads))
+    place = "bertkit.bench.serving_hugging_face:app"
+    uvicorn.run(place, factory=True, host="127.0.0.1", port=int(port), workers=int(num_processes), log_level="warning")

@@ -147,7 +147,7 @@ def make_workload(settings: BenchSettings, what: str, scratch: Path, longest: in
     if what == "predict":
         texts = _sentences(dataset, settings.num_texts)
     elif what == "serve" and settings.text is not None:
-        texts = _lines(settings.text, settings.num_texts)
+        texts = some_lines(settings.text, settings.num_texts)
     elif what in ("embed", "serve"):
         texts = _of_mixed_lengths(dataset, settings.num_texts, settings.max_seq_length)
     return Workload(
@@ -211,7 +211,7 @@ def _sentences(dataset: PreparedDataset, count: int) -> tuple[str, ...]:
     return tuple(dataset.tokenizer.decode(each.tolist()) for each in tokens)
 
 
-def _lines(name: str, count: int) -> tuple[str, ...]:
+def some_lines(name: str, count: int) -> tuple[str, ...]:
     """So many lines of a file, from the whole of it."""
     lines = [line for _, line in read_lines(Path(name)) if not is_blank(line)]
     if not lines:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from bertkit.errors import BertkitError, InputError, say
 
 SWEEP_SECONDS = 0.25  # between two looks for requests that have waited too long
@@ -76,7 +74,6 @@ class Line:
         most_waiting: one more is refused.
         batch_size: jobs are taken together up to this size; a larger one is taken by itself.
         most_seconds: that a job may wait.
-        num_threads: of torch, in this thread.
     """
 
     def __init__(
@@ -85,10 +82,9 @@ class Line:
         most_waiting: int,
         batch_size: int,
         most_seconds: float,
-        num_threads: int,
     ) -> None:
         self._answer, self.most_waiting, self.batch_size = answer, most_waiting, batch_size
-        self.most_seconds, self.num_threads = most_seconds, num_threads
+        self.most_seconds = most_seconds
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -133,7 +129,6 @@ class Line:
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
-        torch.set_num_threads(self.num_threads)
         while jobs := self._take():
             started_at = time.monotonic()
             for kind in dict.fromkeys(job.kind for job in jobs):

@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from bertkit.config import nearest
 from bertkit.errors import BertkitError, InputError, say
 from bertkit.run.searching import Searcher
@@ -40,9 +38,8 @@ class Service:
         device = processes.choose_device(settings.device)
         self._batch_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
         seconds = settings.request_seconds
-        threads = torch.get_num_threads()
-        self._line = Line(self._answer, settings.queue_requests, self._batch_tokens, seconds, threads)
-        self._views = Line(self._answer_views, MOST_VIEWS, 1, seconds, max(1, threads // 2))
+        self._line = Line(self._answer, settings.queue_requests, self._batch_tokens, seconds)
+        self._views = Line(self._answer_views, MOST_VIEWS, 1, seconds)
         self.metrics = Metrics(worker, settings.workers, lambda: len(self._line) + len(self._views))
 
     @property
