@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
@@ -21,8 +20,9 @@ from bertkit.errors import InputError, say
 from bertkit.lines import parse_json
 from bertkit.serve.batching import RefusedError
 from bertkit.serve.http import error_body
-from bertkit.serve.openapi import MOST_ALTERNATIVES, description
+from bertkit.serve.openapi import MOST_ALTERNATIVES, described, description
 from bertkit.serve.service import Service
+from bertkit.view import serve_page
 
 CLOSE = (b"connection", b"close")
 
@@ -105,20 +105,21 @@ def _json(value: Any) -> Response:
     return Response(json.dumps(value, ensure_ascii=False, allow_nan=False).encode(), media_type="application/json")
 
 
+def _described(service: Service) -> list[dict[str, Any]]:
+    return [described(each) for each in service.ready().values()]
+
+
 def _page(service: Service) -> Callable[[Request], Awaitable[Response]]:
     async def page(_: Request) -> Response:
-        serve_page: Any = importlib.import_module("bertkit.view.serve_page")
-        described = [each.described() for each in service.ready().values()]
         headers = {"content-security-policy": serve_page.policy()}
-        return HTMLResponse(serve_page.page(described, service.has_search), headers=headers)
+        return HTMLResponse(serve_page.page(_described(service), service.has_search), headers=headers)
 
     return page
 
 
 def _models(service: Service) -> Callable[[Request], Awaitable[Response]]:
     async def models(_: Request) -> Response:
-        described = [each.described() for each in service.ready().values()]
-        return _json({"models": described, "has_search": service.has_search})
+        return _json({"models": _described(service), "has_search": service.has_search})
 
     return models
 
@@ -142,7 +143,7 @@ def _metrics(service: Service) -> Callable[[Request], Awaitable[Response]]:
 
 def _openapi(service: Service) -> Callable[[Request], Awaitable[Response]]:
     async def openapi(_: Request) -> Response:
-        return _json(description(service.settings, [each.described() for each in service.ready().values()]))
+        return _json(description(service.settings, _described(service)))
 
     return openapi
 

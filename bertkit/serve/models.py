@@ -29,17 +29,6 @@ from bertkit.train import processes, shares
 from bertkit.view.attention import attention_page
 
 Member = tuple[int, int, Any]  # the number of a request, the place among its inputs, the input
-# an input of each kind, as a page offers them
-EXAMPLES: dict[str, list[Any]] = {
-    "sequence": ["A warm and funny film that I would gladly see again.", "It was too long, and nothing in it was new."],
-    "pair": [["The company sold the ship in May.", "In May the ship was sold by the company."]],
-    "tagging": ["Johanson lives in Ulaanbaatar and works for the United Nations."],
-    "spans": [["Where was the bridge built?", "The bridge was built in Prague in 1357. It has sixteen arches."]],
-    "choice": [{"context": "She opens the oven.", "endings": ["She takes the bread out.", "She swims away."]}],
-    "fill_mask": ["Paris is the [MASK] of France.", "It [MASK] all day, so we stayed at [MASK]."],
-    "embedding": ["A cat sits on the mat.", "There is a cat on the carpet."],
-    "next_sentence": [["It rained all day.", "So we stayed at home."]],
-}
 
 
 class Served:
@@ -65,39 +54,6 @@ class Served:
     def can_predict(self) -> bool:
         """Whether it has a head."""
         return self.kind != "embedding"
-
-    def described(self) -> dict[str, Any]:
-        """Say what it is, for `/models` and for the page."""
-        columns, task = self.predictor.task.columns, self.predictor.task
-        names = {
-            "spans": (columns.question, columns.context),
-            "choice": (columns.context, columns.ending_start, columns.endings),
-            "sequence": (columns.text, columns.text_pair),
-            "next_sentence": ("text", "text_pair"),
-        }.get(self.kind, ("text",))
-        needs_pair = self.kind in ("spans", "next_sentence") or (self.kind == "sequence" and task.needs_pair)
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "labels": list(self.predictor.labels),
-            "columns": [_first(column) for column in names if column is not None],
-            "needs_pair": needs_pair,
-            "examples": self._examples(needs_pair),
-        }
-
-    def _examples(self, needs_pair: bool) -> list[Any]:
-        if self.kind != "choice":
-            return EXAMPLES["pair" if needs_pair and self.kind == "sequence" else self.kind]
-        columns, (example,) = self.predictor.task.columns, EXAMPLES["choice"]
-        endings = columns.endings
-        row = {_first(columns.context): example["context"]}
-        if columns.ending_start is not None:
-            row[_first(columns.ending_start)] = "She"
-        if isinstance(endings, tuple):
-            named: dict[str, Any] = {_first(name): example["endings"][n % 2] for n, name in enumerate(endings)}
-        else:
-            named = {_first(endings): example["endings"]}
-        return [row | named]
 
     def predict(
         self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0
@@ -137,15 +93,23 @@ class Served:
             wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
             fault = None if wrong is None else InputError(f"inputs[{wrong}]: {_kind_of(texts[wrong])}, expected a text")
             answers.append(fault)
-        fine = [number for number, fault in enumerate(answers) if fault is None]
-        texts = [_whole(text) for number in fine for text in requests[number]]
-        vectors, _ = self._embedder.embed(texts)
-        ends = np.cumsum([len(requests[number]) for number in fine])
-        for number, own in zip(fine, np.split(vectors, ends[:-1]) if fine else [], strict=True):
-            answers[number] = own
-        return answers, Counts(len(texts), 0)
+        counts, whole = (
+            Counts(),
+            [[] if fault else list(map(_whole, own)) for own, fault in zip(requests, answers, strict=True)],
+        )
+        for number, texts in enumerate(whole):
+            ids = self._embedder.tokenizer(texts)["input_ids"]  # a hundredth of the time that the model takes
+            num_tokens = sum(min(len(each), self._embedder.max_seq_length) for each in ids)
+            if num_tokens > max_tokens:
+                answers[number], whole[number] = _too_long(num_tokens, max_tokens), []
+            elif texts:
+                counts.add(len(texts), num_tokens)
+        vectors, _ = self._embedder.embed([text for texts in whole for text in texts])
+        ends = np.cumsum([len(texts) for texts in whole])
+        parts = np.split(vectors, ends[:-1])
+        return [part if fault is None else fault for fault, part in zip(answers, parts, strict=True)], counts
 
-    def view(self, given: Any, max_tokens: int, steps: int) -> str:
+    def view(self, given: Any, settings: ServeSettings) -> str:
         """Write the page of a look into the model at one input.
 
         Raises:
@@ -156,12 +120,14 @@ class Served:
             # gradients and hooks on it disturb nobody, and it has the same weights
             model: Any = twin(self.looked_into.model)
             model.use(fast.PLAIN)
-            self._shown = dataclasses.replace(self.looked_into, model=model, precision="fp32")
+            self._shown = for_another_thread(dataclasses.replace(self.looked_into, model=model, precision="fp32"))
         ((predictor, examples, features),) = read_inputs(self._shown, [_for_reading(given, predictor=self._shown)])
-        longest = max(len(feature.input_ids) for feature in features) if features else 0
-        if longest > max_tokens:
-            raise RefusedError(413, "too_large", f"input: {longest} tokens; expected at most {max_tokens} to look into")
-        return attention_page(look(predictor, examples[0], features, steps=steps), self.name)
+        lengths, most = [len(feature.input_ids) for feature in features], settings.max_view_tokens
+        if max(lengths, default=0) > most:
+            raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most} to look into")
+        if sum(lengths) > settings.max_tokens:
+            raise _too_long(sum(lengths), settings.max_tokens)
+        return attention_page(look(predictor, examples[0], features, steps=settings.view_steps), self.name)
 
     def _read(self, requests: Sequence[Sequence[Any]], answers: list[Any]) -> Iterator[_Part]:
         """Read inputs of one kind together; where that fails, those of ever fewer requests, until it is known whose is wrong."""
@@ -198,8 +164,7 @@ class Served:
                 num_tokens[request] = num_tokens.get(request, 0) + len(feature.input_ids)
         for request, count in num_tokens.items():
             if count > max_tokens:
-                message = f"inputs: {count:,} tokens; expected at most {max_tokens:,}; send them in several requests"
-                answers[request] = RefusedError(413, "too_large", message)
+                answers[request] = _too_long(count, max_tokens)
 
     def _has_id(self, given: Any) -> bool:
         column = self.predictor.task.columns.id
@@ -304,6 +269,16 @@ def twin(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
     return other  # type: ignore[no-any-return]
 
 
+def for_another_thread(predictor: Predictor) -> Predictor:
+    """Give a predictor that reads while another one does: of two threads that use one tokenizer, one would fail."""
+    return dataclasses.replace(predictor, tokenizer=copy.deepcopy(predictor.tokenizer))
+
+
+def _too_long(num_tokens: int, most: int) -> RefusedError:
+    message = f"inputs: {num_tokens:,} tokens; expected at most {most:,}; send them in several requests"
+    return RefusedError(413, "too_large", message)
+
+
 def _for_reading(given: Any, predictor: Predictor) -> Any:
     """JSON has no pairs: a list of two texts is one, except where a list is of words."""
     is_pair = isinstance(given, list) and len(given) == 2 and all(isinstance(each, str) for each in given)
@@ -332,7 +307,3 @@ def _in_request(message: str, members: Sequence[Member]) -> str:
     if place is not None and 0 < int(place[1]) <= len(members):
         message = f"inputs[{members[int(place[1]) - 1][1]}]{message[place.end() :]}"
     return re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", message)
-
-
-def _first(column: Any) -> str:
-    return str(column[0] if isinstance(column, tuple) else column)

@@ -1,4 +1,4 @@
-"""What the server says of itself: OpenAPI 3.1.
+"""What the server says of itself: its models, and all of it as OpenAPI 3.1.
 
 Source: OpenAPI Specification 3.1.0.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertkit.serve.models import Served
 from bertkit.settings.serve import ServeSettings
 
 TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
@@ -21,7 +22,53 @@ REASONS = {
     "503": "the request waited too long, or the server loads or stops",
 }
 
+# an input of each kind, as a page offers them
+EXAMPLES: dict[str, list[Any]] = {
+    "sequence": ["A warm and funny film that I would gladly see again.", "It was too long, and nothing in it was new."],
+    "pair": [["The company sold the ship in May.", "In May the ship was sold by the company."]],
+    "tagging": ["Johanson lives in Ulaanbaatar and works for the United Nations."],
+    "spans": [["Where was the bridge built?", "The bridge was built in Prague in 1357. It has sixteen arches."]],
+    "choice": [{"context": "She opens the oven.", "endings": ["She takes the bread out.", "She swims away."]}],
+    "fill_mask": ["Paris is the [MASK] of France.", "It [MASK] all day, so we stayed at [MASK]."],
+    "embedding": ["A cat sits on the mat.", "There is a cat on the carpet."],
+    "next_sentence": [["It rained all day.", "So we stayed at home."]],
+}
 MOST_ALTERNATIVES = 20  # as many as SQuAD's own files have
+
+
+def described(model: Served) -> dict[str, Any]:
+    """Say what it is, for `/models` and for the page."""
+    columns, task = model.predictor.task.columns, model.predictor.task
+    names = {
+        "spans": (columns.question, columns.context),
+        "choice": (columns.context, columns.ending_start, columns.endings),
+        "sequence": (columns.text, columns.text_pair),
+        "next_sentence": ("text", "text_pair"),
+    }.get(model.kind, ("text",))
+    needs_pair = model.kind in ("spans", "next_sentence") or (model.kind == "sequence" and task.needs_pair)
+    return {
+        "name": model.name,
+        "kind": model.kind,
+        "labels": list(model.predictor.labels),
+        "columns": [_first(column) for column in names if column is not None],
+        "needs_pair": needs_pair,
+        "examples": _examples(model, needs_pair),
+    }
+
+
+def _examples(model: Served, needs_pair: bool) -> list[Any]:
+    if model.kind != "choice":
+        return EXAMPLES["pair" if needs_pair and model.kind == "sequence" else model.kind]
+    columns, (example,) = model.predictor.task.columns, EXAMPLES["choice"]
+    endings = columns.endings
+    row = {_first(columns.context): example["context"]}
+    if columns.ending_start is not None:
+        row[_first(columns.ending_start)] = "She"
+    if isinstance(endings, tuple):
+        named: dict[str, Any] = {_first(name): example["endings"][n % 2] for n, name in enumerate(endings)}
+    else:
+        named = {_first(endings): example["endings"]}
+    return [row | named]
 
 
 def description(settings: ServeSettings, models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -115,3 +162,7 @@ def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kind(models: Sequence[Mapping[str, Any]], name: str) -> Any:
     return next(each["kind"] for each in models if each["name"] == name)
+
+
+def _first(column: Any) -> str:
+    return str(column[0] if isinstance(column, tuple) else column)

@@ -6,19 +6,19 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bertkit.config import nearest
-from bertkit.errors import BertkitError, InputError, say
-from bertkit.run.searching import Searcher
+from bertkit.errors import BertkitError, say
+from bertkit.run.searching import Searcher, read_glossary
 from bertkit.serve.batching import Job, Line, RefusedError
 from bertkit.serve.metrics import Metrics
-from bertkit.serve.models import Served, open_models
+from bertkit.serve.models import Served, for_another_thread, open_models
 from bertkit.settings.serve import ServeSettings
 from bertkit.train import processes, shares
 
 MOST_VIEWS = 8  # that wait: each takes seconds
-SEARCH_SHARE = 1.0  # of a batch that a search is
 
 
 class Service:
@@ -36,11 +36,14 @@ class Service:
         self._searcher: Any = None
         self._is_loading = False
         device = processes.choose_device(settings.device)
-        self._batch_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
+        batch_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
         seconds = settings.request_seconds
-        self._line = Line(self._answer, settings.queue_requests, self._batch_tokens, seconds)
+        # what takes seconds has threads of its own, so that predictions share the processor with it, and do not wait for it
+        self._line = Line(self._answer, settings.queue_requests, batch_tokens, seconds)
+        self._searches = Line(self._answer_searches, settings.queue_requests, 1, seconds)
         self._views = Line(self._answer_views, MOST_VIEWS, 1, seconds)
-        self.metrics = Metrics(worker, settings.workers, lambda: len(self._line) + len(self._views))
+        self._lines = (self._line, self._searches, self._views)
+        self.metrics = Metrics(worker, settings.workers, lambda: sum(map(len, self._lines)))
 
     @property
     def has_search(self) -> bool:
@@ -91,10 +94,10 @@ class Service:
     async def stop(self) -> None:
         """Take no more requests, and wait until all that were taken have their answers."""
         self.is_stopping = True
-        while self._line.num_open or self._views.num_open:
+        while any(line.num_open for line in self._lines):
             await asyncio.sleep(0.02)
-        await self._line.close()
-        await self._views.close()
+        for line in self._lines:
+            await line.close()
 
     async def predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
         """Give the rows of inputs; of questions with so many answers each."""
@@ -119,7 +122,7 @@ class Service:
         if self._searcher is None:
             raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
         given = (question, order, top_k)
-        return await self._ask(self._line, ("search", self._searcher), given, int(SEARCH_SHARE * self._batch_tokens))
+        return await self._ask(self._searches, ("search", self._searcher), given, size)
 
     async def _ask(self, line: Line, kind: tuple[Any, ...], given: Any, size: int) -> Any:
         if self.is_stopping:
@@ -148,18 +151,13 @@ class Service:
 
     def _open(self) -> tuple[dict[str, Served], Any]:
         models = open_models(self.settings)
-        return models, None if self.settings.index is None else _open_searcher(self.settings.index, models)
+        return models, None if self.settings.index is None else _open_searcher(
+            self.settings, self.settings.index, models
+        )
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         """Answer requests of one kind; called by the thread of the line."""
         what, of, *further = jobs[0].kind
-        if what == "search":
-            for job in jobs:
-                try:
-                    job.answer = of.search(*job.given)
-                except InputError as error:
-                    job.answer = error
-            return
         work = of.predict if what == "predict" else of.embed
         answers, counts = work([job.given for job in jobs], self.settings.max_tokens, *further)
         for job, answer in zip(jobs, answers, strict=True):
@@ -169,10 +167,15 @@ class Service:
 
     def _answer_views(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            job.answer = job.kind[1].view(job.given, self.settings.max_view_tokens, self.settings.view_steps)
+            job.answer = job.kind[1].view(job.given, self.settings)
+
+    def _answer_searches(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job.answer = job.kind[1].search(*job.given)
 
 
-def _open_searcher(index: str, models: dict[str, Served]) -> Searcher:
+def _open_searcher(settings: ServeSettings, index: str, models: dict[str, Served]) -> Searcher:
     """Open the library, with the first model that answers questions as its reader."""
-    reader = next((each.predictor for each in models.values() if each.kind == "spans"), None)
-    return Searcher(index, reader)
+    reader = next((for_another_thread(each.predictor) for each in models.values() if each.kind == "spans"), None)
+    glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
+    return Searcher(index, reader, settings.both, settings.candidates, glossary)

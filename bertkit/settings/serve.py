@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertkit.errors import InputError
+from bertkit.settings.search import BothConfig
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,9 @@ class ServeSettings:
     """`bertkit serve`.
 
     Attributes:
+        candidates: passages that a reader reads; None for what `search` has, as for the next two.
+        both: how the scores of the engine and of the reader are weighed.
+        glossary: a TSV of words and what widens a question that has them.
         workers: processes, each with all the models.
         queue_requests: that wait; one more is refused.
         max_body_bytes: of a request.
@@ -34,6 +38,9 @@ class ServeSettings:
 
     model_dir: str | tuple[str, ...]
     index: str | None
+    candidates: int | None
+    both: BothConfig | None
+    glossary: str | None
     host: str
     port: int
     workers: int
@@ -71,6 +78,11 @@ class ServeSettings:
         for name in ("request_seconds", "client_seconds", "idle_seconds"):
             if not 0 < getattr(self, name) < 1e6:
                 problems.append(f"{name}={getattr(self, name)}: expected more than 0, and less than 1,000,000")
+        if self.candidates is not None and self.candidates < 1:
+            problems.append(f"candidates={self.candidates}: expected at least 1")
+        for name in ("candidates", "both", "glossary"):
+            if self.index is None and getattr(self, name) is not None:
+                problems.append(f"{name}: has no effect without index=; leave it out")
         if not 0 <= self.port < 65536:
             problems.append(f"port={self.port}: expected 1 to 65535, or 0 for one that is free")
         if not self.host:

@@ -6,19 +6,21 @@ import json
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_model
+from conftest import make_text, small_model, write_text
 from serving import Connection, Server, ask, chunked, request, serving
 
 from bertkit import export_model, load_embedder, load_predictor
 from bertkit.cli import run
 from bertkit.config import build
 from bertkit.data.tokenizer import Tokenizer
+from bertkit.run.searching import Searcher
 from bertkit.serve.batching import Counts
 from bertkit.serve.models import open_models
 from bertkit.settings.compose import compose
@@ -54,6 +56,19 @@ def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
             **labels,
         )
         export_model(model, tokenizer, folder / name)
+    text = write_text(folder / "text.txt", make_text(11))
+    assert (
+        run(
+            [
+                "index",
+                f"corpus.path={text}",
+                f"output={folder / 'library.db'}",
+                "passages.words=31",
+                "passages.overlap=0",
+            ]
+        )
+        == 0
+    )
     return folder
 
 
@@ -61,7 +76,9 @@ def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("empty")
     listed = ",".join(str(models / name) for name in HEADS)
-    with serving(python, f"model_dir=[{listed}]", *LIMITS, folder=folder) as found:
+    with serving(
+        python, f"model_dir=[{listed}]", f"index={models / 'library.db'}", "candidates=5", *LIMITS, folder=folder
+    ) as found:
         yield found
         assert list(folder.iterdir()) == []  # nothing is written
         assert found.stop() == 0
@@ -191,6 +208,40 @@ def test_a_look_into_a_model(server: Server) -> None:
     assert ask(server.port, "/view", {"input": "kan lon min rur " * 9}).code == "too_large"
 
 
+def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> None:
+    reader = load_predictor(models / "reader", device="cpu")._predictor
+    searcher = Searcher(models / "library.db", reader, num_candidates=5)
+    for order in ("search", "bert", "both", None):
+        found = ask(server.port, "/search", {"question": "kan lon min", "order": order, "top_k": 4}).json
+        own = searcher.search("kan lon min", order, 4)
+        assert same(found["answers"], own["answers"])
+        assert found["order"] == own["order"]
+        assert len(found["answers"]) == 4
+    assert ask(server.port, "/models").json["has_search"] is True
+
+
+def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) -> None:
+    """Views and searches have threads of their own, and use the same models and words."""
+    over, statuses = threading.Event(), Counter[int]()
+
+    def again(path: str, body: Any) -> None:
+        while not over.is_set():
+            statuses[ask(server.port, path, body).status] += 1
+
+    of_reader = {"inputs": [["kan", "min rur " * 9]] * 9, "model": "reader"}
+    asked = [("/predict", {"inputs": ["kan lon"] * 20}), ("/predict", of_reader), ("/search", {"question": "kan lon"}),
+             ("/view", {"input": "kan lon"}), ("/view", {"input": ["kan", "min"], "model": "reader"})]  # fmt: skip
+    clients = [threading.Thread(target=again, args=each) for each in asked]
+    for each in clients:
+        each.start()
+    time.sleep(1.5)
+    over.set()
+    for each in clients:
+        each.join()
+    assert set(statuses) == {200}
+    assert statuses[200] > 50
+
+
 def test_what_the_server_says_of_itself(server: Server) -> None:
     described = ask(server.port, "/openapi.json").json
     assert described["openapi"] == "3.1.0"
@@ -272,11 +323,15 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "brackets without end": (post(b'{"inputs": ' + b"[" * 15000), (400,), "bad_json"),
     "a number too long": (post(b'{"inputs": [' + b"9" * 10000 + b"]}"), (400,), "bad_json"),
     "no input to look into": (post({}, "/view"), (400,), "bad_input"),
-    "nothing to search": (post({"question": "who?"}, "/search"), (404,), "no_search"),
+    "no question": (post({"top_k": 3}, "/search"), (400,), "bad_input"),
+    "an empty question": (post({"question": " "}, "/search"), (400,), "bad_input"),
+    "a thousand passages": (post({"question": "who?", "top_k": 1000}, "/search"), (400,), "bad_input"),
+    "alternatives of a label": (post({"inputs": ["kan"], "alternatives": 3}), (400,), "bad_input"),
     "an unknown order": (post({"question": "who?", "order": "best"}, "/search"), (400,), "bad_input"),
     # how large it is
     "too many inputs": (post({"inputs": ["kan"] * 21}), (413,), "too_large"),
     "too many tokens": (post({"inputs": ["kan lon min rur ten kar " * 20] * 18}), (413,), "too_large"),
+    "too many tokens to embed": (post({"inputs": ["kan lon min rur ten kar " * 20] * 18}, "/embed"), (413,), "too_large"),
     "a large body": (post({"inputs": ["kan " * 6000]}), (413,), "too_large"),
     "a much larger body": (post({"inputs": ["kan " * 900_000]}), (413,), "too_large"),
     "a body of terabytes, it says": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 9999999999999", body=GOOD), (413,), "too_large"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from conftest import small_model
 from serving import Answer, Connection, Server, ask, request, serving
 
 from bertkit import export_model, load_predictor
+from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 
 TEXTS = ["kan lon", "min", "rur ten kar lon min", "kan " * 30, "lor, mish", "ten"]
@@ -186,6 +188,19 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_it_is_measured_beside_others(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    make_model(tokenizer, tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    given = [f"model_dir={tmp_path / 'model'}", f"text={tmp_path / 'texts.txt'}", f"output={tmp_path / 'bench.json'}"]
+    assert run(["bench", "what=serve", *given, "rounds=1", "num_clients=3", "round_seconds=0.5", "num_threads=2"]) == 0
+    results = json.loads((tmp_path / "bench.json").read_text())["results"]
+    assert [each["name"].split(",")[0] for each in results].count("bertkit serve") == 2
+    assert len(results) == 6
+    assert all(0 < each["p50_seconds"] <= each["p99_seconds"] and each["num_requests"] > 3 for each in results)
 
 
 @pytest.mark.slow
