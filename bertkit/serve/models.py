@@ -270,7 +270,7 @@ def twin(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
 
 
 def for_another_thread(predictor: Predictor) -> Predictor:
-    """Give a predictor that reads while another one does: of two threads that use one tokenizer, one would fail."""
+    """Give a predictor that reads while another one does: with older tokenizers, two threads cannot share one."""
     return dataclasses.replace(predictor, tokenizer=copy.deepcopy(predictor.tokenizer))
 
 

