@@ -421,7 +421,7 @@ def test_attention_of_the_same_input(browser: Browser, server: str) -> None:
     assert browser.ask("document.querySelector('iframe').sandbox.value") == "allow-scripts"
     browser.wait("document.querySelector('iframe') !== null")
     with inside(browser) as frame:
-        frame.wait("document.documentElement.dataset.ready")
+        frame.wait("document.documentElement?.dataset.ready")
         assert frame.ask("document.querySelectorAll('#heads button').length") == 6
         assert "What it rests on" in frame.ask("document.body.innerText")
         assert frame.ask("document.querySelector('#matrix').width") == frame.ask(
