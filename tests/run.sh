@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-echo "== about 10 minutes on two cores, $cores here: installation (about a minute, once), ruff, mypy, pytest"
+echo "== about 13 minutes on two cores, $cores here: installation (about a minute, once), ruff, mypy, pytest"
 bash docker/install.sh .venv '[test]'
 bin=.venv/bin
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
