@@ -21,3 +21,4 @@ echo "== search: how often the right passage is first, by each order; both.* is 
 $bertkit search index="$run/library.db" model_dir="$run/reader" input="$dev" fit=true max_questions="${QUESTIONS:-400}" output="$run/found.jsonl"
 echo "== search: one question, its answers between arrows"
 $bertkit search index="$run/library.db" model_dir="$run/reader" question="${QUESTION:-When did the Normans come to France?}" top_k=3
+echo "a page of it: .venv/bin/pip install '.[serve]' && .venv/bin/bertkit serve model_dir=$run/reader index=$run/library.db"
