@@ -24,6 +24,8 @@ class FastWays:
     Attributes:
         onednn_linear: float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate
             of processors of other makers than its own: taken on those (`choose`).
+        packed_weights: the weights of a decoder that writes, in the order in which oneDNN reads them for few rows, beside
+            themselves: a token of each of a few texts takes as long as reading them, and the usual order takes twice that.
         short_dropout: dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536.
         even_rows: numbers of tokens rounded up, by 1/32 at most: oneDNN makes and keeps a program for each number of rows, of
             which a run without padding meets thousands, and hundreds of megabytes of them.
@@ -37,6 +39,7 @@ class FastWays:
     """
 
     onednn_linear: bool = False
+    packed_weights: bool = False
     short_dropout: bool = False
     even_rows: bool = False
     loss_in_place: bool = False
@@ -60,7 +63,8 @@ NAMES = tuple(field.name for field in fields(FastWays))
 ON_CUDA = ("packed_attention",)
 ON_CPU = tuple(name for name in NAMES if name not in ON_CUDA)
 PLAIN, ALL = FastWays(), FastWays.of(NAMES)
-ANYWHERE = FastWays.of(name for name in NAMES if name != "onednn_linear")  # faster on every processor
+# faster on every processor
+ANYWHERE = FastWays.of(name for name in NAMES if name not in ("onednn_linear", "packed_weights"))
 
 
 def choose(kernels: Literal["auto", "plain"]) -> FastWays:

@@ -44,6 +44,15 @@ class Group:
         return flat if self.slots is None else flat.index_select(0, self.slots)
 
 
+@dataclass(frozen=True)
+class Across:
+    """Sequences that look at others, in pairs: targets at themselves, or at their sources."""
+
+    queries: Group  # B sequences
+    keys: Group  # B sequences, those that they look at
+    seen: Tensor | None  # whether a query sees a key, (T, C) or (B, 1, 1, C); None where each sees all
+
+
 @dataclass(eq=False)  # frozen, torch.compile would look into every field, and compile for each number of runs
 class Layout:
     """The shape of a packed batch."""
@@ -54,9 +63,8 @@ class Layout:
     slots: Tensor  # each token's place in a batch padded to the longest sequence and flattened, (S,)
     # (first token, number of sequences, their length) of neighbours of equal length
     runs: tuple[tuple[int, int, int], ...]
-    plans: dict[Any, Any] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # of sparse attention, for all layers
+    # of sparse attention and attention across, made once for all layers
+    plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def longest(self) -> int:
@@ -67,14 +75,34 @@ class Layout:
         """Cut the batch into sequences that are computed together: runs, or all neighbours whose lengths have the same key."""
         if key is None:
             return [Group(count, length, None, None) for _, count, length in self.runs]
-        found = []
-        for _, runs in itertools.groupby(self.runs, lambda run: key(run[2])):
-            lengths = torch.tensor([length for _, count, length in runs for _ in range(count)])
-            is_token = torch.arange(int(lengths.max())) < lengths[:, None]
-            slots = is_token.flatten().nonzero()[:, 0]
-            on = None if is_token.all() else [on_device(each, self.bounds.device) for each in (slots, is_token)]
-            found.append(Group(*is_token.shape, *(on or (None, None))))
+        alike = (list(runs) for _, runs in itertools.groupby(self.runs, lambda run: key(run[2])))
+        return [self._group([length for _, count, length in runs for _ in range(count)]) for runs in alike]
+
+    def across(self, keys: Layout) -> Across:
+        """Pair these sequences, of which slack is left out, with those of `keys`; with themselves they see nothing later."""
+        if id(keys) not in self.plans:
+            device, (queries, looked_at) = self.bounds.device, (each._of_all() for each in (self, keys))
+            seen: Tensor | None
+            if keys is self:  # padding is later than every token
+                seen = torch.ones(queries.length, queries.length, dtype=torch.bool, device=device).tril()
+            else:
+                seen = None if looked_at.is_token is None else looked_at.is_token[:, None, None]  # (B, 1, 1, C)
+            kept = None if keys is self else keys  # lest others come to lie where they did, under the same id
+            self.plans[id(keys)] = Across(queries, looked_at, seen), kept
+        found: Across = self.plans[id(keys)][0]
         return found
+
+    def _of_all(self) -> Group:
+        lengths = [length for _, count, length in self.runs for _ in range(count)]
+        return self._group(lengths[: len(self.starts)])
+
+    def _group(self, of_sequences: list[int]) -> Group:
+        if len(set(of_sequences)) == 1:
+            return Group(len(of_sequences), of_sequences[0], None, None)
+        lengths = torch.tensor(of_sequences)
+        is_token = torch.arange(int(lengths.max())) < lengths[:, None]
+        slots = is_token.flatten().nonzero()[:, 0]
+        return Group(*is_token.shape, *(on_device(each, self.bounds.device) for each in (slots, is_token)))
 
     @classmethod
     def from_lengths(

@@ -8,16 +8,20 @@ Here n, m, k are any number of rows and columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from bertkit.kernels.fast import ANYWHERE, FastWays
 
 COLUMNS_AT_ONCE = 4096  # of a gradient; only a vocabulary has more
+# rows of products with packed weights: fewer are slower than four, more gain nothing
+LEAST_ROWS, FEW_ROWS = 4, 256
+_PACKED: Any = WeakTensorKeyDictionary()  # weights -> their version, and what is packed
 
 
 class Linear(nn.Linear):
@@ -46,6 +50,10 @@ class Dropout(nn.Module):
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) -> Tensor:
     """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
+    if len(_PACKED) and len(inputs) <= FEW_ROWS and not torch.is_grad_enabled() and inputs.dtype == torch.float32:
+        version, packed = _PACKED.get(weight, (None, weight))
+        if version == weight._version:  # else they have changed since
+            return _product_of_few(inputs, packed, bias)
     if (
         fast.onednn_linear
         and inputs.dtype == weight.dtype == torch.float32
@@ -53,7 +61,9 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) 
         and is_on_cpu(inputs)
         and not torch.is_autocast_enabled("cpu")
     ):
-        return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+        if torch.is_grad_enabled():
+            return _OnednnLinear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+        return product(inputs, weight, bias)
     return F.linear(inputs, weight, bias)
 
 
@@ -76,6 +86,27 @@ def is_on_cpu(inputs: Tensor) -> bool:
 def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Inputs (n, k) times weight (m, k) transposed, plus bias: (n, m), by oneDNN."""
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def pack(weights: Iterable[Tensor]) -> None:
+    """Lay out weights once for products with few rows, where they are not laid out as they are; see `FastWays`."""
+    for weight in weights:
+        if _PACKED.get(weight, (None,))[0] != weight._version:
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), LEAST_ROWS)
+            _PACKED[weight] = (weight._version, packed)
+
+
+def forget_packed(weights: Iterable[Tensor]) -> None:
+    """Free what `pack` made of weights."""
+    for weight in weights:
+        _PACKED.pop(weight, None)
+
+
+def _product_of_few(inputs: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    missing = LEAST_ROWS - len(inputs)
+    if missing <= 0:
+        return product(inputs, packed, bias)
+    return product(F.pad(inputs, (0, 0, 0, missing)), packed, bias)[: len(inputs)]
 
 
 def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:

@@ -9,4 +9,6 @@ Doors:
     bert         the encoder, and the initial weights of everything
     attention    the equation
     slots        attention by any score, positions and pattern
+    decoder      attention to a source: what writes a text
+    recurrent    the same before there were Transformers, by GRUs
 """

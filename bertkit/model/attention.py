@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertkit.kernels import varlen
 from bertkit.kernels.fast import ANYWHERE, FastWays
-from bertkit.kernels.layout import Layout
+from bertkit.kernels.layout import Across, Layout
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.config import BertConfig
 from bertkit.model.patterns import Compression
@@ -75,6 +75,35 @@ def attend(
     return torch.cat(contexts)
 
 
+def attend_across(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    across: Across,
+    dropout_prob: float = 0.0,
+    fast: FastWays = ANYWHERE,
+    kept: list[Tensor] | None = None,
+) -> Tensor:
+    """`attend` of targets (S, N, H) to what they are paired with, themselves or their sources; slack gets zeros.
+
+    As the lengths of pairs rarely repeat, all are one padded batch here. `kept` takes the weights, (B, N, T, C).
+    """
+    queries, keys, seen = across.queries, across.keys, across.seen
+    q = queries.padded(query[: queries.num_tokens])  # (B, N, T, H)
+    k, v = (keys.padded(each[: keys.num_tokens]) for each in (key, value))  # (B, N, C, H)
+    if kept is not None or (dropout_prob > 0 and fast.own_attention and is_on_cpu(query)):
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, N, T, C)
+        weights = torch.softmax(scores if seen is None else scores.masked_fill(~seen, -torch.inf), -1)
+        if kept is not None:
+            kept.append(weights if queries.is_token is None else weights * queries.is_token[:, None, :, None])
+        padded = (dropout(weights, dropout_prob, fast) if dropout_prob > 0 else weights) @ v
+    else:
+        with varlen.exact_dropout(q, dropout_prob):
+            padded = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout_prob)
+    context = queries.packed(padded)
+    return F.pad(context, (0, 0, 0, 0, 0, len(query) - len(context))) if len(query) > len(context) else context
+
+
 class MultiHeadAttention(nn.Module):
     """N attention heads side by side, and the projection of their contexts.
 
@@ -99,14 +128,10 @@ class MultiHeadAttention(nn.Module):
 
         `kept` takes the weights, (B, N, T, T), where they are asked for: without dropout, and not in the fastest way.
         """
-
-        def in_heads(projection: Linear) -> Tensor:
-            return projection(hidden).unflatten(1, (self.num_heads, -1))  # type: ignore[no-any-return]  # (S, N, H)
-
-        query = in_heads(self.query)
-        key = None if self.key is None else in_heads(self.key)
+        query = self.in_heads(self.query, hidden)
+        key = None if self.key is None else self.in_heads(self.key, hidden)
         query, key = self.slots.fill(query, key, layout)
-        value = in_heads(self.value)
+        value = self.in_heads(self.value, hidden)
         dropout_prob = self.dropout_prob if self.training else 0.0
         if kept is not None:
             context = self.slots.attend_keeping(query, key, value, layout, kept)
@@ -115,3 +140,19 @@ class MultiHeadAttention(nn.Module):
         else:
             context = self.slots.attend(query, key, value, layout, dropout_prob)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]
+
+    def across(self, hidden: Tensor, source: Tensor, pairs: Across, kept: list[Tensor] | None = None) -> Tensor:
+        """Let targets (S, D) look at what they are paired with, `source`: themselves or other tokens: -> (S, D)."""
+        query = self.in_heads(self.query, hidden)
+        key, value = self.keys_and_values(source)
+        context = attend_across(query, key, value, pairs, self.dropout_prob if self.training else 0.0, self.fast, kept)
+        return self.output(context.flatten(1))  # type: ignore[no-any-return]
+
+    def keys_and_values(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, D) -> twice (n, N, H)."""
+        assert self.key is not None, "a location score is for encoders"
+        return self.in_heads(self.key, hidden), self.in_heads(self.value, hidden)
+
+    def in_heads(self, projection: Linear, hidden: Tensor) -> Tensor:
+        """(n, D) -> (n, N, H)."""
+        return projection(hidden).unflatten(1, (self.num_heads, -1))  # type: ignore[no-any-return]

@@ -47,19 +47,40 @@ class Embeddings(nn.Module):
         self.norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> Tensor:
-        """Embed packed tokens: (S,) -> (S, D).
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """Embed packed tokens, each in its place: (S,) -> (S, D).
 
         Sinusoids are added to tokens times sqrt(D), as in Vaswani et al. 2017, section 3.4: beside them tokens are small.
         """
         token = self.token(input_ids)
         if self.positions == "sinusoidal":
             size = token.shape[-1]
-            token = token * size**0.5 + sinusoidal(layout.position_ids, size, token)
+            token = token * size**0.5 + sinusoidal(position_ids, size, token)
         summed = token + self.segment(token_type_ids)
         if self.positions == "learned":
-            summed = summed + self.position(layout.position_ids)
+            summed = summed + self.position(position_ids)
         return self.dropout(self.norm(summed))  # type: ignore[no-any-return]
+
+
+class PlainEmbeddings(nn.Module):
+    """Tokens times sqrt(D) plus sinusoids, dropout: neither segments nor a norm (Vaswani et al. 2017, sections 3.4 and 3.5)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """Embed packed tokens, each in its place: (S,) -> (S, D); segments are not looked at."""
+        token = self.token(input_ids)
+        size = token.shape[-1]
+        return self.dropout(token * size**0.5 + sinusoidal(position_ids, size, token))  # type: ignore[no-any-return]
+
+
+def make_embeddings(config: BertConfig) -> Embeddings | PlainEmbeddings:
+    """Make BERT's, or those of Vaswani et al. 2017 where the encoder is of such a model."""
+    is_plain = config.decoder is not None and config.decoder.kind == "transformer"
+    return PlainEmbeddings(config) if is_plain else Embeddings(config)
 
 
 class FeedForward(nn.Module):
@@ -166,7 +187,7 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig, with_pooler: bool = True) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
+        self.embeddings = make_embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Pooler(config) if with_pooler else None
 
@@ -190,7 +211,7 @@ class Bert(nn.Module):
         Returns:
             The last hidden state, (S, D), or all L + 1 of them; and the pooled output (B, D), None without a pooler.
         """
-        embedded = self.embeddings(input_ids, token_type_ids, layout)
+        embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
         hidden_states = self.encoder(embedded, layout, output_hidden_states, kept)
         pooled = self.pooler(hidden_states[-1], layout) if self.pooler is not None else None
         return hidden_states, pooled
@@ -213,7 +234,21 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
             nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        elif isinstance(module, (nn.GRU, nn.GRUCell)):
+            for name, parameter in module.named_parameters():
+                _init_recurrent(name, parameter, std, generator)
         else:
             for name, parameter in module.named_parameters(recurse=False):
                 assert name == "bias", f"no rule to initialise {name} of {type(module).__name__}"
                 nn.init.zeros_(parameter)
+
+
+def _init_recurrent(name: str, parameter: Tensor, std: float, generator: torch.Generator) -> None:
+    """Of a GRU: matrices between states orthogonal, of each gate by itself (Bahdanau et al. 2015, appendix B.1)."""
+    if name.startswith("bias"):
+        nn.init.zeros_(parameter)
+    elif name.startswith("weight_hh"):
+        for gate in parameter.chunk(3):
+            nn.init.orthogonal_(gate, generator=generator)
+    else:
+        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)

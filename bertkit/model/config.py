@@ -10,7 +10,7 @@ from typing import Any, Literal
 from bertkit.errors import InputError
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
-TASK_HEADS = ("sequence", "token", "span", "choice")
+TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
 MOST = 2**31 - 1  # of what is counted in attention
 MOST_LAYERS = 10_000  # more are a slip of the pen, and would be made for hours
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
@@ -94,6 +94,36 @@ class NormConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DecoderShape:
+    """What writes a text from an encoded one; conf/decoder says what each is, and its source.
+
+    Attributes:
+        kind: a BERT with attention to the source, the decoder of Vaswani et al. 2017, or a GRU.
+        norm: where the layers of encoder and decoder normalise; of `transformer` alone.
+        score: of a target's state for a source token, or none, where the last state of the source is all; of `rnn` alone.
+        share: the decoder's layers are the encoder's, but for attention to the source; of `bert` alone.
+    """
+
+    kind: Literal["bert", "transformer", "rnn"]
+    norm: Literal["post", "pre"] = "post"
+    score: Literal["additive", "dot", "general", "location", "none"] = "additive"
+    share: bool = False
+
+    @property
+    def is_from_scratch(self) -> bool:
+        """Whether the encoder is made with it, instead of a BERT's that was trained before."""
+        return self.kind != "bert"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(DecoderShape):
+    """The decoder together with what its texts begin and end with, [CLS] and [SEP]."""
+
+    start_token_id: int = 101
+    end_token_id: int = 102
+
+
+@dataclass(frozen=True, kw_only=True)
 class BertShape:
     """What a configuration file says of the encoder; the vocabulary comes from the tokenizer.
 
@@ -154,6 +184,7 @@ class BertConfig(BertShape):
 
     Attributes:
         labels: the names of the classes of a sequence or token head, in the order of its logits; one for a regression.
+        decoder: of a generation head.
         problem_type: what a sequence head predicts; None to leave it to the number of labels, as Hugging Face does.
         classifier_dropout: dropout before a task head; None for `hidden_dropout_prob`.
     """
@@ -162,6 +193,7 @@ class BertConfig(BertShape):
     attention: AttentionConfig = AttentionConfig()
     norm: NormConfig = NormConfig()
     pooling: Pooling = "first"
+    decoder: DecoderConfig | None = None
     pad_token_id: int = 0
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     problem_type: ProblemType | None = None
@@ -169,14 +201,16 @@ class BertConfig(BertShape):
 
     @property
     def variant(self) -> dict[str, Any]:
-        """The groups attention, norm and pooling, where something in them makes this another model than BERT; else nothing."""
+        """The groups that make this another model than BERT, attention, norm, pooling and the decoder; nothing where none does."""
         attention, bert = asdict(self.attention), asdict(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}
-        is_bert = self.norm == NormConfig() and self.pooling == "first"
+        own = self.decoder is not None and self.decoder.is_from_scratch
+        is_bert = self.norm == NormConfig() and self.pooling == "first" and not own
         if is_bert and all(attention[name] == bert[name] for name in in_effect):
             return {}
         attention["relative_to"] = list(self.attention.relative_to)  # as JSON has it
-        return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling}
+        decoder = {} if self.decoder is None else {"decoder": asdict(self.decoder)}
+        return {"attention": attention, "norm": asdict(self.norm), "pooling": self.pooling, **decoder}
 
     @property
     def num_weights(self) -> int:
@@ -197,6 +231,10 @@ class BertConfig(BertShape):
     def __post_init__(self) -> None:
         super().__post_init__()
         problems = size_problems(self, self.attention)
+        if self.decoder is not None and self.decoder.kind == "rnn" and self.hidden_size % 2:
+            problems.append(
+                f"model.hidden_size={self.hidden_size}: decoder=rnn needs an even number, a half for each direction"
+            )
         if problems:
             raise InputError(*problems)
         if self.vocab_size < 1:

@@ -18,6 +18,8 @@ from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, linear
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
+from bertkit.model.decoder import Decoder
+from bertkit.model.recurrent import RecurrentDecoder, RecurrentEncoder
 
 
 class MaskedLMHead(nn.Module):
@@ -53,12 +55,12 @@ class LinearHead(nn.Module):
         return self.dense(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-def make_head(name: str, config: BertConfig) -> nn.Module:
+def make_head(name: str, config: BertConfig, encoder: Bert | RecurrentEncoder) -> nn.Module:
     """Build one of `HEADS`.
 
     next_sentence tells whether segment B follows A (label 0) or not (1: it is random, or was swapped with A); sequence
     classifies or scores a text or a pair; token labels every token; span finds where an answer starts and ends; choice
-    scores one of several endings.
+    scores one of several endings; generation writes a text.
 
     Source: google-research/bert run_pretraining.py `get_next_sentence_output`, run_classifier.py and run_squad.py
     `create_model`; Devlin et al. 2019, figure 4 and section 4.4. Which heads have dropout: transformers modeling_bert.py.
@@ -73,7 +75,20 @@ def make_head(name: str, config: BertConfig) -> nn.Module:
             return LinearHead(config, len(config.labels), dropout_prob)
         case "choice":
             return LinearHead(config, 1, dropout_prob)
+        case "generation" if isinstance(encoder, RecurrentEncoder):
+            return RecurrentDecoder(config)
+        case "generation" if isinstance(encoder, Bert):
+            is_bert = config.decoder is not None and config.decoder.kind == "bert"
+            return Decoder(config, encoder, MaskedLMHead(config) if is_bert else None)
     raise AssertionError(f"unknown head {name}")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a generation head is given of the texts to write: the tokens before each of theirs, [CLS] first."""
+
+    input_ids: Tensor  # (S,)
+    layout: Layout  # in the order of the sources
 
 
 @dataclass(frozen=True)
@@ -84,10 +99,13 @@ class BertOutput:
         last_hidden_state: (S, D), or (B, T, D).
         pooled_output: (B, D); None without a pooler.
         logits: by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
-            (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices).
+            (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V) of
+            targets, or (B, T, V), where there are any.
         hidden_states: L + 1 of (S, D), or (B, T, D); None unless asked for.
         attentions: L of (B, N, T, T), the share of each key (last axis) for each query; zeros in the rows and columns of
             padding; None unless asked for.
+        alignments: the share of each source token (last axis) for each target token, (B, N, T, T), of every layer that looks
+            at the source; None unless asked for.
     """
 
     last_hidden_state: Tensor
@@ -95,6 +113,7 @@ class BertOutput:
     logits: dict[str, Tensor]
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+    alignments: tuple[Tensor, ...] | None = None
 
 
 class BertWithHeads(nn.Module):
@@ -114,8 +133,9 @@ class BertWithHeads(nn.Module):
             raise InputError(*problems)
         assert with_pooler or not set(heads) & set(POOLED_HEADS), f"{heads} need the pooler"
         self.config = config
-        self.bert = Bert(config, with_pooler)
-        self.heads = nn.ModuleDict({name: make_head(name, config) for name in HEADS if name in heads})
+        is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
+        self.bert = RecurrentEncoder(config) if is_recurrent else Bert(config, with_pooler)
+        self.heads = nn.ModuleDict({name: make_head(name, config, self.bert) for name in HEADS if name in heads})
         assert len(self.heads) == len(heads), f"unknown heads among {heads}"
 
     def use(self, fast: FastWays) -> None:
@@ -134,8 +154,9 @@ class BertWithHeads(nn.Module):
         masked_positions: Tensor | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        targets: Targets | None = None,
     ) -> BertOutput:
-        """Encode packed tokens and apply every head.
+        """Encode packed tokens and apply every head; that for generation where there are targets.
 
         Args:
             input_ids: (S,).
@@ -144,6 +165,7 @@ class BertWithHeads(nn.Module):
             masked_positions: indices into S that the masked LM head looks at, (M,); None for all of them.
             output_hidden_states: give the output of every layer.
             output_attentions: give the attention weights of every layer, T the longest sequence's tokens.
+            targets: the texts to write, as far as they are known.
 
         Raises:
             ValueError: attention weights are asked for in training mode.
@@ -151,6 +173,7 @@ class BertWithHeads(nn.Module):
         if output_attentions and self.training:
             raise ValueError("output_attentions=True: weights are given without dropout; call model.eval() first")
         kept: list[Tensor] | None = [] if output_attentions else None
+        aligned: list[Tensor] | None = [] if output_attentions and targets is not None else None
         hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states, kept)
         last = hidden_states[-1]
         logits: dict[str, Tensor] = {}
@@ -158,7 +181,11 @@ class BertWithHeads(nn.Module):
             if name == "masked_lm":
                 looked_at = last if masked_positions is None else last[masked_positions]  # (M, D)
                 logits[name] = head(looked_at, self.bert.embeddings.token.weight)
+            elif name == "generation":
+                if targets is not None:
+                    logits[name] = head(targets.input_ids, targets.layout, last, layout, aligned)
             else:
                 logits[name] = head(pooled if name in POOLED_HEADS else last)
         kept_states = tuple(hidden_states) if output_hidden_states else None
-        return BertOutput(last, pooled, logits, kept_states, None if kept is None else tuple(kept))
+        of_layers = (None if each is None else tuple(each) for each in (kept, aligned))
+        return BertOutput(last, pooled, logits, kept_states, *of_layers)

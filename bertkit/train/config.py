@@ -57,12 +57,16 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate over the steps: a linear warm-up, then a decay by a power of the steps that are left."""
+    """The learning rate over the steps: a linear warm-up, then a decay.
+
+    By a power of the steps that are left, or, `inverse`, of warm-up / step: that of Vaswani et al. 2017 has no end.
+    """
 
     power: float
     decay_from: Literal["warmup_end", "start"]
     warmup_steps: int | Literal["auto"]
     warmup_share: float | Literal["auto"]
+    decay: Literal["polynomial", "inverse"] = "polynomial"
 
     def __post_init__(self) -> None:
         problems = []

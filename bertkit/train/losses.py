@@ -24,7 +24,11 @@ class LossTerm:
 
 
 def cross_entropy(
-    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, count: float | None = None
+    logits: Tensor,
+    labels: Tensor,
+    class_weights: Tensor | None = None,
+    count: float | None = None,
+    label_smoothing: float = 0.0,
 ) -> LossTerm:
     """Sum the cross-entropy, in nats, of logits (n, classes) against labels (n,), in float32 or better.
 
@@ -34,11 +38,12 @@ def cross_entropy(
         class_weights: what a prediction of each label counts, (classes,), in the sum and in the count, as torch's
             `CrossEntropyLoss(weight=...)` has it; None when all count 1.
         count: what the labels count together, which a device would have to be waited for; None where all count 1.
+        label_smoothing: of each label's weight, the share that all classes have alike (Szegedy et al. 2016, section 7).
     """
     logits = in_float32(logits)
     is_right = logits.detach().argmax(1) == labels
     if class_weights is None:
-        total = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED)
+        total = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing)
         return LossTerm(total, len(labels) if count is None else count, is_right.sum())
     assert count is not None, "what the labels count together, by their weights"
     weights = class_weights.to(logits.dtype)
@@ -47,14 +52,14 @@ def cross_entropy(
     return LossTerm(total, count, (counted * is_right).sum())
 
 
-def cross_entropy_in_place(logits: Tensor, labels: Tensor, count: float) -> LossTerm:
+def cross_entropy_in_place(logits: Tensor, labels: Tensor, count: float, label_smoothing: float = 0.0) -> LossTerm:
     """`cross_entropy` of logits that nobody looks at any more: on a CPU their gradient comes to lie where they were.
 
     What stood in the logits is gone, and there is one way back.
     """
     if logits.device.type != "cpu" or not logits.requires_grad or not torch.is_grad_enabled():
-        return cross_entropy(logits, labels, count=count)
-    total, best = _CrossEntropyInPlace.apply(logits, labels)  # type: ignore[no-untyped-call]
+        return cross_entropy(logits, labels, count=count, label_smoothing=label_smoothing)
+    total, best = _CrossEntropyInPlace.apply(logits, labels, label_smoothing)  # type: ignore[no-untyped-call]
     return LossTerm(total, count, (best == labels).sum())
 
 
@@ -62,35 +67,45 @@ class _CrossEntropyInPlace(torch.autograd.Function):
     """Sum of the cross-entropies, and the best label of each row; the logits become exp(logit - highest), then the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         logits = logits.detach()
         is_known = labels != IGNORED
         indices = labels.where(is_known, 0)[:, None]
         dtype = torch.promote_types(logits.dtype, torch.float32)
         chosen = logits.gather(1, indices)[:, 0].to(dtype)
         highest, sums, best = torch.empty_like(chosen), torch.empty_like(chosen), torch.empty_like(labels)
+        means = torch.empty_like(chosen)
         for first in range(0, len(logits), ROWS_AT_ONCE):
             part = slice(first, first + ROWS_AT_ONCE)
             rows = logits[part]
             wide = rows.to(dtype)
             highest[part], best[part] = wide.max(1)
+            if smoothing:
+                means[part] = wide.mean(1)
             sums[part] = wide.sub_(highest[part, None]).exp_().sum(1)
             if wide is not rows:
                 rows.copy_(wide)
         losses = highest + sums.log() - chosen
         ctx.save_for_backward(logits, indices, sums, losses, is_known)
         ctx.mark_non_differentiable(best)
+        ctx.smoothing = smoothing
+        if smoothing:  # of all classes alike, the mean of their losses
+            losses = (1 - smoothing) * losses + smoothing * (highest + sums.log() - means)
         return losses.where(is_known, 0).sum(), best
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         logits, indices, sums, losses, is_known = ctx.saved_tensors
         factors = gradient * is_known
+        of_all = ctx.smoothing / logits.shape[1]
         logits.mul_((factors / sums)[:, None])
+        if of_all:
+            logits.sub_((factors * of_all)[:, None])
         # that of the label by itself: in half precision nothing would be left of a small difference from 1
-        logits.scatter_(1, indices, (factors * torch.expm1(-losses))[:, None].to(logits.dtype))
-        return logits, None
+        of_label = torch.expm1(-losses) + ctx.smoothing - of_all
+        logits.scatter_(1, indices, (factors * of_label)[:, None].to(logits.dtype))
+        return logits, None, None
 
 
 def squared_error(outputs: Tensor, numbers: Tensor) -> LossTerm:

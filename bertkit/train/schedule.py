@@ -6,7 +6,9 @@ from bertkit.train.config import ScheduleConfig
 
 
 def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:
-    """Give the learning rate of a step, counted from 0: the peak, times `polynomial`."""
+    """Give the learning rate of a step, counted from 0: the peak, times `polynomial` or `inverse`."""
+    if config.decay == "inverse":
+        return peak * inverse(step, warmup_steps, config.power)
     return peak * polynomial(step, steps, warmup_steps, config.power, config.decay_from)
 
 
@@ -35,3 +37,15 @@ def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_f
         return step / warmup_steps
     first = warmup_steps if decay_from == "warmup_end" else 0
     return float(((steps - step) / (steps - first)) ** power)
+
+
+def inverse(step: int, warmup_steps: float, power: float) -> float:
+    """Rise linearly over the warm-up, then fall by a power of the step, of whatever number: with s = step + 1
+
+        s / warmup_steps              while s < warmup_steps
+        (warmup_steps / s) ^ power    from then on
+
+    Source: Vaswani et al. 2017, equation 3, with power 0.5; the peak is there hidden_size^-0.5 warmup_steps^-0.5.
+    """
+    number, top = step + 1, max(warmup_steps, 1)
+    return number / top if number < top else float((top / number) ** power)

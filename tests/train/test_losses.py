@@ -38,3 +38,63 @@ def test_the_logits_of_an_evaluation_stay() -> None:
         term = cross_entropy_in_place(logits, labels, 3)
     assert torch.equal(logits, before)
     assert float(term.sum) == float(cross_entropy(before, labels).sum.detach())
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.37])
+@pytest.mark.parametrize("rows", [0, 1, 29])
+def test_smoothed_labels_are_those_of_torch_and_of_the_definition(rows: int, smoothing: float) -> None:
+    """Both losses, and their gradients: of 13 classes each has smoothing / 13, the label 1 - smoothing more."""
+    generator = torch.Generator().manual_seed(rows)
+    values = 5 * torch.randn(rows, 13, generator=generator, dtype=torch.float64)
+    labels = torch.randint(13, (rows,), generator=generator)
+    labels[2::5] = IGNORED
+    is_known = labels != IGNORED
+    shares = torch.full((rows, 13), smoothing / 13, dtype=torch.float64)
+    shares[is_known, labels[is_known]] += 1 - smoothing
+    expected = -(shares * torch.log_softmax(values, 1)).sum(1)[is_known].sum()
+    of_logits = (torch.softmax(values, 1) - shares) * is_known[:, None]
+    loss = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="sum")
+    for compute in (cross_entropy, cross_entropy_in_place, None):
+        inputs = values.clone().requires_grad_()
+        logits = inputs * 1
+        total = (
+            loss(logits, labels) if compute is None else compute(logits, labels, count=7, label_smoothing=smoothing).sum
+        )
+        (total / 7).backward()
+        torch.testing.assert_close(total.detach(), expected, rtol=1e-13, atol=1e-12)
+        torch.testing.assert_close(inputs.grad, of_logits / 7, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_smoothed_labels_of_a_large_vocabulary_in_place(dtype: torch.dtype) -> None:
+    """As without smoothing: in more rows than are looked at together, in other types, with the same tokens right."""
+    generator = torch.Generator().manual_seed(5)
+    values = (9 * torch.randn(149, 3001, generator=generator)).to(dtype)
+    labels = values.argmax(1).where(torch.arange(149) % 3 > 0, 17)
+    found = []
+    for compute in (cross_entropy_in_place, cross_entropy):
+        inputs = values.clone().requires_grad_()
+        term = compute(inputs * 1, labels, count=149, label_smoothing=0.1)
+        term.sum.backward()
+        found.append((term.sum.detach(), term.correct, inputs.grad))
+    (ours, right, gradient), (plain, right_plainly, plain_gradient) = found
+    assert ours.dtype == torch.float32
+    assert right == right_plainly >= 99
+    torch.testing.assert_close(ours, plain)
+    torch.testing.assert_close(gradient, plain_gradient)
+    assert gradient is not None
+    assert gradient.float().sum(1).abs().max() < (1e-5 if dtype == torch.float32 else 3e-2)
+
+
+def test_no_smoothing_is_the_loss_as_it_was() -> None:
+    values, labels = torch.randn(29, 31, generator=torch.Generator().manual_seed(3)), torch.arange(29)
+    plain = torch.nn.functional.cross_entropy(values, labels, reduction="sum")
+    assert torch.equal(cross_entropy(values, labels, label_smoothing=0.0).sum, plain)
+    sums = []
+    for more in ({}, {"label_smoothing": 0.0}):
+        inputs = values.clone().requires_grad_()
+        term = cross_entropy_in_place(inputs * 1, labels, 29, **more)
+        term.sum.backward()
+        sums.append((term.sum.detach(), inputs.grad))
+    assert torch.equal(sums[0][0], sums[1][0])
+    assert torch.equal(sums[0][1], sums[1][1])  # type: ignore[arg-type]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from bertkit.config import build, conf_dir
 from bertkit.errors import InputError
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.config import ScheduleConfig
-from bertkit.train.schedule import polynomial
+from bertkit.train.schedule import inverse, learning_rate, polynomial
 
 ROOT = math.sqrt
 TABLES = [
@@ -29,6 +30,9 @@ TABLES = [
     ("polynomial", 4, 0, [1, ROOT(3 / 4), ROOT(2 / 4), ROOT(1 / 4)]),
     ("constant", 5, 2, [0, 0.5, 1, 1, 1]),
     ("constant", 3, 0, [1, 1, 1]),
+    ("noam", 8, 4, [1 / 4, 2 / 4, 3 / 4, 1, ROOT(4 / 5), ROOT(4 / 6), ROOT(4 / 7), ROOT(4 / 8)]),
+    ("noam", 4, 0, [1, ROOT(1 / 2), ROOT(1 / 3), 1 / 2]),
+    ("noam", 3, 1, [1, ROOT(1 / 2), ROOT(1 / 3)]),
 ]
 
 
@@ -40,8 +44,10 @@ def option(name: str, *more: str) -> ScheduleConfig:
 @pytest.mark.parametrize(("name", "steps", "warmup_steps", "expected"), TABLES)
 def test_multipliers(name: str, steps: int, warmup_steps: int, expected: list[float]) -> None:
     shape = option(name)
-    values = [polynomial(step, steps, warmup_steps, shape.power, shape.decay_from) for step in range(steps)]
+    values = [learning_rate(step, 1.0, shape, steps, warmup_steps) for step in range(steps)]
     assert values == pytest.approx(expected, abs=1e-15)
+    if shape.decay == "polynomial":
+        assert values == [polynomial(step, steps, warmup_steps, shape.power, shape.decay_from) for step in range(steps)]
 
 
 def test_every_option_has_a_table() -> None:
@@ -100,3 +106,32 @@ def test_warm_up(steps_setting: int | str, share: float | str, steps: int, expec
 def test_impossible_settings_are_refused(setting: tuple[float, str, int | str, float | str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ScheduleConfig(*setting)
+
+
+def test_noam_is_equation_3_of_the_paper() -> None:
+    """The rate is d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps counted from 1; the peak is d_model^-0.5 warmup^-0.5."""
+    shape = option("noam")
+    for size, warmup in ((512, 4000), (1024, 4000), (37, 11)):
+        peak = size**-0.5 * warmup**-0.5
+        for number in (1, 2, warmup // 2, warmup - 1, warmup, warmup + 1, 3 * warmup, 300_000):
+            expected = size**-0.5 * min(number**-0.5, number * warmup**-1.5)
+            assert learning_rate(number - 1, peak, shape, 7, warmup) == pytest.approx(expected, rel=1e-13)
+
+
+def test_noam_is_that_of_transformers_a_step_later() -> None:
+    """Theirs counts from 0, where the rate is 0."""
+    from transformers import get_inverse_sqrt_schedule
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3.0)
+    theirs = get_inverse_sqrt_schedule(optimizer, num_warmup_steps=7)
+    for step in range(50):
+        optimizer.step()
+        theirs.step()
+        assert learning_rate(step, 3.0, option("noam"), 50, 7) == pytest.approx(theirs.get_last_lr()[0], rel=1e-13)
+
+
+def test_the_inverse_has_a_power_of_the_users_own() -> None:
+    values = [inverse(step, 2, 1.0) for step in range(5)]
+    assert values == pytest.approx([1 / 2, 1, 2 / 3, 2 / 4, 2 / 5], abs=1e-15)
+    shape = option("noam", "schedule.warmup_steps=2", "schedule.power=1")
+    assert [learning_rate(step, 1.0, shape, 3, shape.warmup_of(3)) for step in range(5)] == values

@@ -1,0 +1,195 @@
+"""The decoder of a Transformer: it writes a text token by token, looking back at what it wrote and across at a source.
+
+    hidden = norm(hidden + attention(hidden))                 to what stands before
+    hidden = norm(hidden + cross_attention(hidden, source))
+    hidden = norm(hidden + feed_forward(hidden))
+
+With BERT's embeddings and head it is a BERT with the line in the middle; with those of Vaswani et al. 2017, their decoder.
+
+Axes: as in attention.py; S target tokens and C tokens of a source, R rows that are written at a time, one token in each step.
+
+Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020, section 2; transformers modeling_bert.py
+`BertLayer` with cross-attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.kernels.fast import ANYWHERE
+from bertkit.kernels.layout import Layout
+from bertkit.kernels.linear import Dropout, linear
+from bertkit.model.attention import MultiHeadAttention
+from bertkit.model.bert import Bert, EncoderLayer, make_embeddings, make_norm
+from bertkit.model.config import BertConfig
+
+
+@dataclass
+class Memory:
+    """What one layer keeps of the tokens before: keys and values of targets (R, N, t, H), and of sources (B, N, C, H)."""
+
+    key: Tensor
+    value: Tensor
+    source_key: Tensor
+    source_value: Tensor
+
+
+@dataclass
+class Past:
+    """What is kept while texts are written; R = B * W, the W rows of a source stand side by side."""
+
+    layers: list[Memory]
+    is_source: Tensor  # tokens of sources apart from padding, (B, 1, 1, C)
+    place: int  # of the token that comes next
+
+    def select(self, rows: Tensor | None, sources: Tensor | None) -> None:
+        """Take some rows (R',) and some sources (B',), in that order; None: all as they are."""
+        for layer in self.layers:
+            if rows is not None:
+                layer.key, layer.value = layer.key.index_select(0, rows), layer.value.index_select(0, rows)
+            if sources is not None:
+                layer.source_key = layer.source_key.index_select(0, sources)
+                layer.source_value = layer.source_value.index_select(0, sources)
+        if sources is not None:
+            self.is_source = self.is_source.index_select(0, sources)
+
+
+class DecoderLayer(nn.Module):
+    """Attention to what stands before, attention to the source, feed-forward, each with dropout, residual and norm."""
+
+    def __init__(self, config: BertConfig, shared: EncoderLayer | None = None) -> None:
+        """`shared` is the layer of the encoder whose weights this one has, but for attention to the source."""
+        super().__init__()
+        own = EncoderLayer(config) if shared is None else shared
+        self.attention, self.attention_norm = own.attention, own.attention_norm
+        self.cross_attention, self.cross_attention_norm = MultiHeadAttention(config), make_norm(config)
+        self.feed_forward, self.feed_forward_norm = own.feed_forward, own.feed_forward_norm
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.is_pre_norm = config.norm.placement == "pre"
+
+    def forward(
+        self, hidden: Tensor, layout: Layout, source: Tensor, source_layout: Layout, kept: list[Tensor] | None = None
+    ) -> Tensor:
+        """Targets (S, D), sources (C, D) -> (S, D); `kept` takes the weights of the source's tokens, (B, N, T, C)."""
+        back, across = layout.across(layout), layout.across(source_layout)
+        hidden = self._around(hidden, self.attention_norm, lambda given: self.attention.across(given, given, back))
+        hidden = self._around(
+            hidden, self.cross_attention_norm, lambda given: self.cross_attention.across(given, source, across, kept)
+        )
+        return self._around(hidden, self.feed_forward_norm, self.feed_forward)
+
+    def step(self, hidden: Tensor, past: Past, memory: Memory) -> Tensor:
+        """The next token of each row: (R, D) -> (R, D)."""
+
+        def look_back(given: Tensor) -> Tensor:
+            key, value = self.attention.keys_and_values(given)
+            memory.key = torch.cat([memory.key, key[:, :, None]], 2)
+            memory.value = torch.cat([memory.value, value[:, :, None]], 2)
+            query = self.attention.in_heads(self.attention.query, given)[:, :, None]  # (R, N, 1, H)
+            context = F.scaled_dot_product_attention(query, memory.key, memory.value)
+            return self.attention.output(context.flatten(1))  # type: ignore[no-any-return]
+
+        def look_across(given: Tensor) -> Tensor:
+            query = self.cross_attention.in_heads(self.cross_attention.query, given)
+            query = query.view(len(past.is_source), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
+            context = F.scaled_dot_product_attention(
+                query, memory.source_key, memory.source_value, attn_mask=past.is_source
+            )
+            return self.cross_attention.output(context.transpose(1, 2).reshape(len(given), -1))  # type: ignore[no-any-return]
+
+        hidden = self._around(hidden, self.attention_norm, look_back)
+        hidden = self._around(hidden, self.cross_attention_norm, look_across)
+        return self._around(hidden, self.feed_forward_norm, self.feed_forward)
+
+    def remember(self, source: Tensor, source_layout: Layout) -> Memory:
+        """Begin: keys and values of sources (C, D), and none of targets."""
+        group = source_layout.across(source_layout).keys
+        of_source = self.cross_attention.keys_and_values(source[: group.num_tokens])
+        key, value = map(group.padded, of_source)  # (B, N, C, H)
+        none = key[:, :, :0]
+        return Memory(none, none, key, value)
+
+    def _around(self, hidden: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.is_pre_norm:
+            return hidden + self.dropout(sublayer(norm(hidden)))  # type: ignore[no-any-return]
+        return norm(hidden + self.dropout(sublayer(hidden)))  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """Embeddings, L decoder layers, and what scores the next token.
+
+    Of `bert` all is its own, or, shared, the encoder's but for attention to the source; of `transformer` the embeddings are
+    the encoder's, and score (Vaswani et al. 2017, section 3.4).
+    """
+
+    fast = ANYWHERE
+
+    def __init__(self, config: BertConfig, encoder: Bert, score: nn.Module | None) -> None:
+        """`score` is a BERT's head for tokens, (S, D) and (V, D) -> (S, V); None for the product with the embeddings."""
+        super().__init__()
+        assert config.decoder is not None, "which decoder"
+        is_shared = config.decoder.share
+        self.embeddings = encoder.embeddings if is_shared or score is None else make_embeddings(config)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, layer if is_shared and isinstance(layer, EncoderLayer) else None)
+            for layer in encoder.encoder.layers
+        )
+        self.norm = make_norm(config) if config.norm.placement == "pre" else None
+        self.score = score
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        layout: Layout,
+        source: Tensor,
+        source_layout: Layout,
+        kept: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Score the next token after each target token.
+
+        Args:
+            input_ids: what stands before the tokens to write, [CLS] first, (S,).
+            layout: where the targets lie.
+            source: what the encoder gives, (C, D).
+            source_layout: where the sources lie, in the order of the targets.
+            kept: takes the weights of source tokens of every layer, L of (B, N, T, C); None where nobody asks.
+
+        Returns:
+            Logits, (S, V).
+        """
+        hidden = self.embeddings(input_ids, torch.zeros_like(input_ids), layout.position_ids)
+        for layer in self.layers:
+            hidden = layer(hidden, layout, source, source_layout, kept)
+        return self._scored(hidden)
+
+    def start(self, source: Tensor, source_layout: Layout) -> Past:
+        """Begin to write, a row for each source."""
+        group = source_layout.across(source_layout).keys
+        is_source = group.is_token
+        if is_source is None:
+            is_source = torch.ones(group.count, group.length, dtype=torch.bool, device=source.device)
+        layers = [layer.remember(source, source_layout) for layer in self._each()]
+        return Past(layers, is_source[:, None, None], place=0)
+
+    def step(self, tokens: Tensor, past: Past) -> Tensor:
+        """Score the token after the newest one of each row: (R,) -> (R, V)."""
+        hidden = self.embeddings(tokens, torch.zeros_like(tokens), torch.full_like(tokens, past.place))
+        for layer, memory in zip(self._each(), past.layers, strict=True):
+            hidden = layer.step(hidden, past, memory)
+        past.place += 1
+        return self._scored(hidden)
+
+    def _each(self) -> Iterator[DecoderLayer]:
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            yield layer
+
+    def _scored(self, hidden: Tensor) -> Tensor:
+        hidden = hidden if self.norm is None else self.norm(hidden)
+        table = self.embeddings.token.weight
+        return linear(hidden, table, None, self.fast) if self.score is None else self.score(hidden, table)

@@ -1,0 +1,293 @@
+"""An encoder and a decoder of recurrent networks, with attention between them: neural translation before the Transformer.
+
+Everything is a GRU (Cho et al. 2014). Ours is torch's: its reset gate takes the product, r * (U h), where the papers
+write U (r * h), and so does cuDNN; its z is their 1 - z.
+
+Axes, as everywhere in the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, V vocab_size. Here
+S, T are of what is written, C is the T of its source, and R = B * W rows write, W of them from the same source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from bertkit.kernels.layout import Layout, on_device, pad
+from bertkit.kernels.linear import Dropout, Linear
+from bertkit.model.config import BertConfig
+from bertkit.model.scores import dot, general, location
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A packed batch in the order of a recurrence: all first tokens, all second ones, and so on; longest sequences first."""
+
+    tokens: Tensor  # indices into S, without slack
+    sizes: Tensor  # sequences that have a token at each step, (T,), on the CPU, as torch wants them
+    sequences: Tensor  # longest first, (B,)
+
+    @classmethod
+    def of(cls, layout: Layout) -> Steps:
+        """Order the tokens, on the CPU, so that no device is waited for."""
+        lengths = lengths_of(layout)
+        starts = lengths.cumsum(0) - lengths
+        longest_first, sequences = lengths.sort(descending=True, stable=True)
+        is_token = torch.arange(layout.longest)[:, None] < longest_first  # (T, B)
+        places, rows = is_token.nonzero(as_tuple=True)
+        tokens, device = starts[sequences[rows]] + places, layout.starts.device
+        return cls(on_device(tokens, device), is_token.sum(1), on_device(sequences, device))
+
+    def packed(self, values: Tensor, num_tokens: int) -> Tensor:
+        """Put values in this order back into that of the batch, with zeros for slack: (..., n) -> (S, n)."""
+        return values.new_zeros(num_tokens, *values.shape[1:]).index_copy(0, self.tokens, values)
+
+
+def lengths_of(layout: Layout) -> Tensor:
+    """Give the tokens of each sequence, (B,), without slack, on the CPU."""
+    lengths = [length for _, count, length in layout.runs for _ in range(count)]
+    return torch.tensor(lengths[: len(layout.starts)])
+
+
+class TokenEmbeddings(nn.Module):
+    """Token embeddings and dropout: a recurrence knows places by itself, and segments by [SEP]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """(S,) -> (S, D)."""
+        return self.dropout(self.token(input_ids))  # type: ignore[no-any-return]
+
+
+class RecurrentLayers(nn.Module):
+    """L bidirectional GRUs of D / 2 each way, with dropout between them: h_j = [forward h_j; backward h_j]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.layers = nn.ModuleList(
+            nn.GRU(size, size // 2, bidirectional=True) for _ in range(config.num_hidden_layers)
+        )
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, embedded: Tensor, layout: Layout) -> list[Tensor]:
+        """Give the input and the output of every layer, L + 1 times (S, D); slack is not computed."""
+        steps = Steps.of(layout)
+        states = [embedded[steps.tokens]]
+        for layer in self.layers:
+            inputs = states[-1] if len(states) == 1 else self.dropout(states[-1])
+            states.append(layer(PackedSequence(inputs, steps.sizes))[0].data)
+        return [embedded, *(steps.packed(each, len(embedded)) for each in states[1:])]
+
+
+class RecurrentEncoder(nn.Module):
+    """The encoder of Bahdanau et al. 2015, appendix A.2.1, over packed tokens, with the face of `bert.Bert`."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = TokenEmbeddings(config)
+        self.encoder = RecurrentLayers(config)
+        self.pooler: nn.Module | None = None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        layout: Layout,
+        output_hidden_states: bool = False,
+        kept: list[Tensor] | None = None,
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Encode packed tokens: (S,) -> the last state (S, D), or all L + 1 of them; no segments, no weights to keep."""
+        states = self.encoder(self.embeddings(input_ids), layout)
+        return states if output_hidden_states else states[-1:], None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Encoded texts, padded, for a decoder to look at."""
+
+    values: Tensor  # (B, C, D)
+    keys: Tensor  # what a score compares, (B, C, D)
+    mask: Tensor  # 0 for a token, -inf in padding, (B, C)
+
+    def select(self, sources: Tensor | slice) -> Source:
+        """Take some of the texts."""
+        values = self.values[sources]
+        return Source(values, values if self.keys is self.values else self.keys[sources], self.mask[sources])
+
+
+class SourceAttention(nn.Module):
+    """Attention of a decoder's state s to all of its source: c = sum_j a_j h_j with a = softmax_j(score(s, h_j)).
+
+    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h), that of the first paper.
+
+    Source: Bahdanau et al. 2015, appendix A.1.2; Luong et al. 2015, section 3.1.
+    """
+
+    def __init__(self, config: BertConfig, score: str) -> None:
+        super().__init__()
+        self.score, size = score, config.hidden_size
+        if score == "additive":
+            self.of_query = nn.Linear(size, size, bias=False)  # not `Linear`: rows grow fewer
+            self.of_key = Linear(size, size, bias=False)
+            self.of_sum = nn.Linear(size, 1, bias=False)
+        elif score in ("general", "location"):
+            num_outputs = size if score == "general" else config.max_position_embeddings
+            self.matrix = nn.Linear(size, num_outputs, bias=False)
+
+    def read(self, hidden: Tensor, layout: Layout) -> Source:
+        """Prepare the encoder's states (S, D), once for all that is written."""
+        count, longest = len(layout.starts), layout.longest
+        slots = layout.slots[: int(lengths_of(layout).sum())]  # without slack
+        values = pad(hidden[: len(slots)], slots, count, longest)
+        keys = pad(self.of_key(hidden)[: len(slots)], slots, count, longest) if self.score == "additive" else values
+        mask = hidden.new_full((count * longest,), -torch.inf).index_fill(0, slots, 0.0)
+        return Source(values, keys, mask.view(count, longest))
+
+    def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
+        """Look from the states (B, W, D): the shares (B, W, C) and the contexts (B, W, D)."""
+        match self.score:
+            case "dot":
+                scores = dot(query, source.keys)
+            case "general":
+                scores = general(query, source.keys, self.matrix.weight)
+            case "location":
+                places = torch.arange(source.keys.shape[1], device=query.device)
+                scores = location(query, self.matrix.weight, places)
+            case "additive":
+                sums = self.of_query(query)[:, :, None] + source.keys[:, None]  # (B, W, C, D)
+                scores = torch.tanh(sums) @ self.of_sum.weight[0]
+        shares = torch.softmax(scores + source.mask[:, None], -1)
+        return shares, shares @ source.values
+
+
+@dataclass
+class RecurrentState:
+    """Where R rows stand that write from B sources."""
+
+    last: Tensor  # the state s of each row, (R, D)
+    source: Source | None  # None where nothing looks back at it
+
+    def select(self, rows: Tensor | slice | None, sources: Tensor | slice | None) -> None:
+        """Reorder, repeat or drop: `rows` (R',) index the rows, `sources` (B',) the sources; None leaves them."""
+        if rows is not None:
+            self.last = self.last[rows]
+        if sources is not None and self.source is not None:
+            self.source = self.source.select(sources)
+
+
+class RecurrentDecoder(nn.Module):
+    """A GRU that writes a text, a token at a time, from the one that `RecurrentEncoder` has read.
+
+    additive, the decoder of Bahdanau et al. 2015, looks from the state before, and what it sees feeds the next state:
+
+        s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
+        t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
+
+    dot, general and location, the global attention of Luong et al. 2015, look from the new state, and only logits depend on
+    what is seen:
+
+        s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
+        logits W_o tanh(W_c [c_i; s_i]).
+
+    none is the same with s_0 as the only way from the source (Sutskever et al. 2014), and W_c s_i.
+
+    Source: Bahdanau et al. 2015, appendix A.2.2; Luong et al. 2015, equations 5 to 8, without the input feeding of their section
+    3.3: so one GRU runs over all of a text at once.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        assert config.decoder is not None
+        size, score = config.hidden_size, config.decoder.score
+        self.token = nn.Embedding(config.vocab_size, size)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.attention = None if score == "none" else SourceAttention(config, score)
+        self.is_fed = score == "additive"
+        self.first = Linear(size // 2 if self.is_fed else size, size)
+        self.recurrence = nn.GRUCell(2 * size, size) if self.is_fed else nn.GRU(size, size)
+        num_seen = 3 if self.is_fed else 1 if self.attention is None else 2
+        self.combined = Linear(num_seen * size, size)
+        self.vocabulary = Linear(size // 2 if self.is_fed else size, config.vocab_size)
+
+    def forward(
+        self, input_ids: Tensor, layout: Layout, hidden: Tensor, source_layout: Layout, kept: list[Tensor] | None = None
+    ) -> Tensor:
+        """Give the logits of the token after each of these, (S,) -> (S, V), from the encoder's states (S of it, D).
+
+        `kept` takes the share of each source token for each of these, (B, 1, T, C), with zeros in padding; nothing with
+        score none.
+        """
+        steps = Steps.of(layout)
+        embedded = self._embed(input_ids)[steps.tokens]
+        state = self.start(hidden, source_layout)
+        slots, count, longest = layout.slots[steps.tokens], len(layout.starts), layout.longest
+        if self.is_fed:
+            state.select(steps.sequences, steps.sequences)
+            seen, shares = self._unroll(embedded, steps, state)
+        else:
+            first = state.last[None, steps.sequences]
+            seen = self.recurrence(PackedSequence(embedded, steps.sizes), first)[0].data
+            if self.attention is not None:
+                padded_shares, contexts = self.attention(pad(seen, slots, count, longest), state.source)
+                shares = padded_shares.flatten(0, 1)[slots]
+                seen = torch.cat([contexts.flatten(0, 1)[slots], seen], 1)
+        if kept is not None and self.attention is not None:
+            kept.append(pad(shares, slots, count, longest)[:, None])
+        return self._write(steps.packed(seen, len(input_ids)))
+
+    def start(self, hidden: Tensor, source_layout: Layout) -> RecurrentState:
+        """Stand before the first token, one row for each source."""
+        half = hidden.shape[1] // 2
+        ends = hidden[source_layout.starts, half:]  # where the way back ends, (B, D / 2)
+        if not self.is_fed:
+            last = source_layout.bounds[1 : len(ends) + 1].long() - 1
+            ends = torch.cat([hidden[last, :half], ends], 1)
+        source = None if self.attention is None else self.attention.read(hidden, source_layout)
+        return RecurrentState(torch.tanh(self.first(ends)), source)
+
+    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
+        """Give the logits (R, V) after one more token of each row, (R,), and move the state."""
+        embedded = self._embed(tokens)
+        if self.is_fed:
+            context, _ = self._look(state)
+            seen = torch.cat([state.last, embedded, context], 1)
+            state.last = self.recurrence(seen[:, state.last.shape[1] :], state.last)
+        else:
+            state.last = self.recurrence(embedded[None], state.last[None])[1][0]
+            seen = state.last if self.attention is None else torch.cat([self._look(state)[0], state.last], 1)
+        return self._write(seen)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.token(tokens))  # type: ignore[no-any-return]
+
+    def _look(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        """The context (R, D) of each row, and its shares (R, C)."""
+        assert self.attention is not None
+        assert state.source is not None
+        query = state.last.view(len(state.source.mask), -1, state.last.shape[1])  # (B, W, D)
+        shares, contexts = self.attention(query, state.source)
+        return contexts.flatten(0, 1), shares.flatten(0, 1)
+
+    def _unroll(self, embedded: Tensor, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Run a step for each token, in the order of steps: [s_{i-1}; E y_{i-1}; c_i] of each, and the shares of its source."""
+        found: list[tuple[Tensor, ...]] = []
+        for token in embedded.split_with_sizes(steps.sizes.tolist()):
+            if len(token) < len(state.last):  # the shortest are written
+                state.select(slice(len(token)), slice(len(token)))
+            context, shares = self._look(state)
+            found.append((state.last, context, shares))
+            state.last = self.recurrence(torch.cat([token, context], 1), state.last)
+        states, contexts, of_all = (torch.cat(each) for each in zip(*found, strict=True))
+        return torch.cat([states, embedded, contexts], 1), of_all
+
+    def _write(self, seen: Tensor) -> Tensor:
+        combined = self.combined(seen)
+        combined = torch.maximum(combined[:, 0::2], combined[:, 1::2]) if self.is_fed else torch.tanh(combined)
+        return self.vocabulary(self.dropout(combined))  # type: ignore[no-any-return]

@@ -1,0 +1,378 @@
+"""The decoders of layers with attention to the source: beside torch's own, and what must hold between their parts.
+
+tests/interop/test_pairs.py has pairs of BERTs beside those of `transformers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import small_config
+from torch import Tensor, nn
+
+from bertkit.kernels.fast import ALL, PLAIN
+from bertkit.kernels.layout import Layout
+from bertkit.kernels.linear import Dropout
+from bertkit.model.config import AttentionConfig, DecoderConfig, NormConfig
+from bertkit.model.heads import BertWithHeads, Targets
+
+KINDS = ("bert", "shared", "post", "pre")
+SOURCES, TARGETS = (5, 11, 3, 11, 1, 7), (4, 1, 13, 13, 2, 3)  # tokens of each; one alone is the [CLS] of an empty text
+HIDDEN, NUM_HEADS, INTERMEDIATE, POSITIONS, VOCAB, LAYERS = 26, 2, 37, 17, 31, 3
+Texts = list[list[int]]
+
+
+def model_of(kind: str, dropout: float = 0.0, seed: int = 0) -> BertWithHeads:
+    is_bert = kind in ("bert", "shared")
+    placement: Any = "post" if is_bert else kind
+    config = small_config(
+        VOCAB, dropout, hidden_act="gelu" if is_bert else "relu", max_position_embeddings=POSITIONS, layer_norm_eps=1e-3,
+        attention=AttentionConfig(positions="learned" if is_bert else "sinusoidal"), norm=NormConfig(placement=placement),
+        decoder=DecoderConfig(kind="bert" if is_bert else "transformer", norm=placement, share=kind == "shared"),
+    )  # fmt: skip
+    model = BertWithHeads(config, ("generation",), with_pooler=False).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def texts(lengths: Sequence[int], seed: int) -> Texts:
+    """No token twice in a text."""
+    rng = np.random.default_rng(seed)
+    return [rng.permutation(VOCAB)[:length].tolist() for length in lengths]
+
+
+def packed(given: Texts, num_slack: int = 0) -> tuple[Tensor, Layout]:
+    ids = [token for text in given for token in text] + [3 + place for place in range(num_slack)]
+    return torch.tensor(ids), Layout.from_lengths(torch.tensor([len(text) for text in given]), num_slack=num_slack)
+
+
+def encode(model: BertWithHeads, sources: Texts, num_slack: int = 0) -> tuple[Tensor, Layout]:
+    ids, layout = packed(sources, num_slack)
+    return model(ids, torch.zeros_like(ids), layout).last_hidden_state, layout
+
+
+def logits_of(model: BertWithHeads, sources: Texts, targets: Texts, slack: tuple[int, int] = (0, 0)) -> Tensor:
+    """Of all real target tokens."""
+    ids, layout = packed(sources, slack[0])
+    out = model(ids, torch.zeros_like(ids), layout, targets=Targets(*packed(targets, slack[1])))
+    logits: Tensor = out.logits["generation"]
+    assert logits.shape == (sum(map(len, targets)) + slack[1], VOCAB)
+    assert bool(logits.isfinite().all())
+    return logits[: sum(map(len, targets))]
+
+
+def same(ours: Tensor, theirs: Tensor, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+
+
+# beside torch.nn
+
+
+class Reference(nn.Module):
+    """The Transformer of Vaswani et al. 2017 by torch's layers, of one table of embeddings, over padded texts."""
+
+    def __init__(self, is_pre: bool) -> None:
+        super().__init__()
+        shape: dict[str, Any] = {
+            "d_model": HIDDEN, "nhead": NUM_HEADS, "dim_feedforward": INTERMEDIATE, "dropout": 0.0, "batch_first": True,
+            "layer_norm_eps": 1e-3, "norm_first": is_pre,
+        }  # fmt: skip
+        norms = [nn.LayerNorm(HIDDEN, eps=1e-3) if is_pre else None for _ in range(2)]
+        self.table = nn.Parameter(torch.empty(VOCAB, HIDDEN))
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(**shape), LAYERS, norms[0], enable_nested_tensor=False
+        )
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**shape), LAYERS, norms[1])
+
+    def embed(self, ids: Tensor) -> Tensor:
+        places = [
+            [
+                (math.sin if column % 2 == 0 else math.cos)(place / 10000 ** (column // 2 * 2 / HIDDEN))
+                for column in range(HIDDEN)
+            ]
+            for place in range(ids.shape[1])
+        ]
+        return self.table[ids] * math.sqrt(HIDDEN) + torch.tensor(places, dtype=torch.float64)
+
+    def forward(self, sources: Texts, targets: Texts) -> Tensor:
+        (source, source_pad), (target, target_pad) = padded(sources), padded(targets)
+        memory = self.encoder(self.embed(source), src_key_padding_mask=source_pad)
+        later = torch.ones(target.shape[1], target.shape[1]).triu(1).bool()
+        hidden = self.decoder(
+            self.embed(target), memory, tgt_mask=later, tgt_key_padding_mask=target_pad,
+            memory_key_padding_mask=source_pad,
+        )  # fmt: skip
+        return (hidden @ self.table.T)[~target_pad]
+
+
+def padded(given: Texts) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, given))
+    ids = torch.tensor([text + [0] * (longest - len(text)) for text in given])
+    return ids, torch.tensor([[place >= len(text) for place in range(longest)] for text in given])
+
+
+def as_torch(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a Transformer, or their gradients, under the names of the reference."""
+    found = {"table": tensors["bert.embeddings.token.weight"]}
+    for side, ours in (("encoder", "bert.encoder"), ("decoder", "heads.generation")):
+        attentions = {"self_attn": "attention", **({"multihead_attn": "cross_attention"} if side == "decoder" else {})}
+        parts = {"linear1": "feed_forward.intermediate", "linear2": "feed_forward.output"}
+        parts |= {f"{there}.out_proj": f"{here}.output" for there, here in attentions.items()}
+        parts |= {f"norm{n}": f"{here}_norm" for n, here in enumerate([*attentions.values(), "feed_forward"], 1)}
+        for layer in range(LAYERS):
+            own, theirs = f"{ours}.layers.{layer}", f"{side}.layers.{layer}"
+            for which in ("weight", "bias"):
+                for there, here in parts.items():
+                    found[f"{theirs}.{there}.{which}"] = tensors[f"{own}.{here}.{which}"]
+                for there, here in attentions.items():
+                    thirds = [tensors[f"{own}.{here}.{name}.{which}"] for name in ("query", "key", "value")]
+                    found[f"{theirs}.{there}.in_proj_{which}"] = torch.cat(thirds)
+        if f"{ours}.norm.weight" in tensors:
+            found |= {f"{side}.norm.{which}": tensors[f"{ours}.norm.{which}"] for which in ("weight", "bias")}
+    return found
+
+
+@pytest.mark.parametrize("kind", ["post", "pre"])
+def test_logits_and_gradients_are_those_of_torch(kind: str) -> None:
+    model, reference = model_of(kind), Reference(kind == "pre").double().train()
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    assert len(weights) == 1 + LAYERS * (16 + 26) + (4 if kind == "pre" else 0)
+    reference.load_state_dict(as_torch(weights))
+    sources, targets = texts(SOURCES, 1), texts(TARGETS, 2)
+    ours, theirs = logits_of(model, sources, targets), reference(sources, targets)
+    same(ours, theirs, 1e-10)
+    of_logits = torch.randn(ours.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    for logits in (ours, theirs):
+        (logits * of_logits).sum().backward()
+    gradients = as_torch({name: parameter.grad for name, parameter in model.named_parameters()})  # type: ignore[misc]
+    found = dict(reference.named_parameters())
+    assert found.keys() == gradients.keys()
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        assert found[name].grad is not None
+        same(gradient / largest, found[name].grad / largest, 1e-10)  # type: ignore[operator]
+        assert "in_proj_bias" in name or gradient.abs().max() > 1e-6 * largest, name
+
+
+# what must hold
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pair_alone_gives_the_same_and_another_changes_nothing(kind: str) -> None:
+    model, sources, targets = model_of(kind), texts(SOURCES, 1), texts(TARGETS, 2)
+    together = logits_of(model, sources, targets).split(TARGETS)
+    for source, target, logits in zip(sources, targets, together, strict=True):
+        same(logits_of(model, [source], [target]), logits)
+    others = [[1 + token % 7 for token in text] if place == 1 else text for place, text in enumerate(sources)]
+    longer = [[18, *text] if place == 4 else text for place, text in enumerate(targets)]
+    changed = logits_of(model, others, longer).split([len(text) for text in longer])
+    for number, (one, other) in enumerate(zip(together, changed, strict=True)):
+        if number in (1, 4):
+            assert (one - other[: len(one)]).abs().max() > 1e-5
+        else:
+            same(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_gradient_comes_from_later_tokens_nor_from_other_pairs(kind: str) -> None:
+    model, sources, targets = model_of(kind), texts(SOURCES, 1), texts(TARGETS, 2)
+    decoder, embedded = model.heads["generation"], []  # type: ignore[var-annotated]
+    hidden, layout = encode(model, sources)
+    hidden = hidden.detach().requires_grad_()
+    decoder.embeddings.register_forward_hook(lambda *given: embedded.append(given[-1]))  # type: ignore[union-attr]
+    ids, of_targets = packed(targets)
+    logits = decoder(ids, of_targets, hidden, layout)
+    of_source = torch.arange(len(SOURCES)).repeat_interleave(torch.tensor(SOURCES))
+    for number, place in ((0, 3), (1, 0), (2, 0), (2, 7), (3, 12), (5, 1)):
+        row = int(of_targets.starts[number]) + place
+        of_written, of_hidden = torch.autograd.grad(
+            logits[row].square().sum(), [embedded[0], hidden], retain_graph=True
+        )
+        looked_at = of_written.abs().sum(1).nonzero()[:, 0].tolist()
+        assert looked_at == list(range(row - place, row + 1))
+        assert torch.equal(of_hidden.abs().sum(1) > 0, of_source == number)
+
+
+def step_all(model: BertWithHeads, sources: Texts, targets: Texts, num_slack: int = 0) -> Tensor:
+    """Write texts of one length, token after token: (B, T, V)."""
+    decoder: Any = model.heads["generation"]
+    state = decoder.start(*encode(model, sources, num_slack))
+    return torch.stack([decoder.step(column, state) for column in torch.tensor(targets).unbind(1)], 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_by_step_is_the_same_as_all_at_once(kind: str) -> None:
+    model, sources, targets = model_of(kind), texts(SOURCES, 1), texts([POSITIONS] * len(SOURCES), 2)
+    for given in (sources, texts([7] * len(SOURCES), 1)):  # with padding and without
+        for num_slack in (0, 5):
+            same(step_all(model, given, targets, num_slack).flatten(0, 1), logits_of(model, given, targets))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_widened_reordered_and_dropped(kind: str) -> None:
+    """As a beam search does: each row's logits are those of what it has read, from its source."""
+    model, sources = model_of(kind), texts(SOURCES, 1)
+    decoder: Any = model.heads["generation"]
+    state = decoder.start(*encode(model, sources))
+    written: Texts = [[] for _ in sources]
+    of_source, rng = list(range(len(sources))), np.random.default_rng(5)
+
+    def step() -> None:
+        tokens = rng.integers(VOCAB, size=len(written))
+        for text, token in zip(written, tokens.tolist(), strict=True):
+            text.append(token)
+        logits = decoder.step(torch.tensor(tokens), state)
+        all_at_once = logits_of(model, [sources[number] for number in of_source], written)
+        same(logits, all_at_once[torch.tensor([len(text) for text in written]).cumsum(0) - 1])
+
+    def select(rows: list[int], kept: list[int] | None) -> None:
+        nonlocal written, of_source
+        written, of_source = [list(written[row]) for row in rows], [of_source[row] for row in rows]
+        state.select(torch.tensor(rows), None if kept is None else torch.tensor(kept))
+
+    step()
+    select([row for row in range(6) for _ in range(2)], None)  # two rows for each source
+    step()
+    select([1, 0, 2, 2, 5, 5, 6, 7, 9, 8, 10, 10], None)
+    step()
+    select([1, 1, 9, 8, 7, 6], [0, 4, 3])  # sources 1, 2 and 5 are done
+    step()
+    state.select(None, None)
+    step()
+    assert of_source == [0, 0, 4, 4, 3, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slack_changes_nothing(kind: str) -> None:
+    model, sources, targets = model_of(kind), texts(SOURCES, 1), texts(TARGETS, 2)
+    plain, beside = logits_of(model, sources, targets), logits_of(model, sources, targets, (5, 3))
+    same(beside, plain, 1e-13)
+    of_plain, of_beside = (
+        torch.autograd.grad(logits.square().sum(), list(model.parameters())) for logits in (plain, beside)
+    )
+    for one, other in zip(of_plain, of_beside, strict=True):
+        same(one, other, 1e-13 * max(1, float(one.abs().max())))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("slack", [(0, 0), (5, 3)])
+def test_kept_weights_are_shares_of_the_source(kind: str, slack: tuple[int, int]) -> None:
+    model, sources, targets = model_of(kind), texts(SOURCES, 1), texts(TARGETS, 2)
+    ids, layout = packed(sources, slack[0])
+    given = {"targets": Targets(*packed(targets, slack[1])), "output_attentions": True}
+    alignments = model(ids, torch.zeros_like(ids), layout, **given).alignments
+    assert len(alignments) == LAYERS
+    for weights in alignments:
+        assert weights.shape == (len(SOURCES), NUM_HEADS, max(TARGETS), max(SOURCES))
+        for number, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+            own = weights[number, :, :target, :source]
+            assert bool((own > 0).all())
+            same(own.sum(-1), torch.ones(NUM_HEADS, target, dtype=torch.float64))
+            assert int((weights[number] != 0).sum()) == own.numel()  # zeros elsewhere
+    # they are what the contexts are made of: from one token of a source all is its value
+    assert torch.equal(alignments[0][4, :, :2, 0], torch.ones(NUM_HEADS, 2, dtype=torch.float64))
+
+
+def test_kept_weights_are_those_of_the_equation() -> None:
+    """softmax(query key^T / sqrt(H)) of the first layer's cross-attention, written out for one pair."""
+    model = model_of("post")
+    layer: Any = model.heads["generation"].layers[0]  # type: ignore[index, union-attr]
+    (source, layout), (ids, of_target) = encode(model, texts([11], 1)), packed(texts([5], 2))
+    kept: list[Tensor] = []
+    hidden = model.heads["generation"].embeddings(ids, ids * 0, of_target.position_ids)  # type: ignore[operator, union-attr]
+    layer(hidden, of_target, source, layout, kept)
+    back = layer.attention_norm(hidden + layer.attention.across(hidden, hidden, of_target.across(of_target)))
+    size = HIDDEN // NUM_HEADS
+    for head in range(NUM_HEADS):
+        part = slice(head * size, (head + 1) * size)
+        query, key = layer.cross_attention.query(back)[:, part], layer.cross_attention.key(source)[:, part]
+        exponents = (query @ key.T / math.sqrt(size)).exp()
+        same(kept[0][0, head], exponents / exponents.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shortest_and_longest_texts(kind: str) -> None:
+    """An empty target is [CLS] alone; sources and targets may have all positions."""
+    model = model_of(kind)
+    sources, targets = texts([POSITIONS, 1, POSITIONS, 1], 1), texts([1, POSITIONS, POSITIONS, 1], 2)
+    logits = logits_of(model, sources, targets)
+    for source, target, rows in zip(sources, targets, logits.split([1, POSITIONS, POSITIONS, 1]), strict=True):
+        alone = torch.stack([logits_of(model, [source], [target[:length]])[-1] for length in range(1, len(target) + 1)])
+        same(alone, rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_is_of_training_alone_and_seeded(kind: str) -> None:
+    """It stands behind each sublayer: in the encoder twice a layer, in the decoder three times, and behind embeddings."""
+    model, sources, targets = model_of(kind, dropout=0.3), texts(SOURCES, 1), texts(TARGETS, 2)
+    dropped: list[int] = []
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.register_forward_hook(lambda *given: dropped.append(len(given[-1])))
+    same(logits_of(model, sources, targets), logits_of(model_of(kind), sources, targets), 0)
+    assert dropped == [sum(SOURCES)] * (1 + 2 * LAYERS) + [sum(TARGETS)] * (1 + 3 * LAYERS)
+    model.float().train()
+    for fast in (PLAIN, ALL):
+        model.use(fast)
+        found = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            found.append(logits_of(model, sources, targets))
+        assert torch.equal(found[0], found[1])
+        assert (found[0] - found[2]).abs().max() > 1e-2
+        gradients = torch.autograd.grad(found[0].square().sum(), list(model.parameters()))
+        assert all(bool(gradient.isfinite().all()) and bool(gradient.any()) for gradient in gradients)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fast_ways_give_the_same(kind: str) -> None:
+    model, found = model_of(kind).float(), []
+    for fast in (PLAIN, ALL):
+        model.use(fast)
+        logits = logits_of(model, texts(SOURCES, 1), texts(TARGETS, 2), (3, 3))
+        found.append([logits.detach(), *torch.autograd.grad(logits.sum(), list(model.parameters()))])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4 * max(1.0, float(one.abs().max())))
+
+
+def test_a_shared_decoder_is_the_encoder_twice() -> None:
+    """One set of parameters; the same numbers as two sets of the same weights, whose gradients it sums."""
+    shared, pair = model_of("shared"), model_of("bert")
+    of_encoder = {name for name, _ in pair.bert.named_parameters(prefix="bert")}
+    new = {name for name, _ in pair.named_parameters() if ".cross_attention" in name or ".score." in name}
+    assert {name for name, _ in shared.named_parameters()} == of_encoder | new
+    twins = {}
+    with torch.no_grad():
+        for name, parameter in pair.named_parameters():
+            own = name.replace("heads.generation.embeddings", "bert.embeddings")
+            if name not in new:
+                own = own.replace("heads.generation.layers", "bert.encoder.layers")
+            twins[name] = own
+            parameter.copy_(shared.get_parameter(own))
+    assert len(set(twins.values())) == len(of_encoder | new)
+    logits = [logits_of(model, texts(SOURCES, 1), texts(TARGETS, 2)) for model in (shared, pair)]
+    same(*logits)
+    for each in logits:
+        each.square().mean().backward()
+    summed = {name: torch.zeros_like(parameter) for name, parameter in shared.named_parameters()}
+    for name, parameter in pair.named_parameters():
+        assert parameter.grad is not None
+        summed[twins[name]] += parameter.grad
+    for name, parameter in shared.named_parameters():
+        same(parameter.grad, summed[name], 1e-11)  # type: ignore[arg-type]
+
+
+def test_what_a_layout_plans_is_of_the_sources_that_it_was_made_for() -> None:
+    """Other sources may come to lie in memory where those before did."""
+    _, targets = packed(texts(TARGETS, 2))
+    for number in range(50):
+        lengths = [1 + (number + place) % 11 for place in range(len(TARGETS))]
+        assert targets.across(packed(texts(lengths, number))[1]).keys.num_tokens == sum(lengths)
