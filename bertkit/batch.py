@@ -1,7 +1,7 @@
 """The batch contracts: the only words that data and training share.
 
-Axes: B sequences, S packed tokens, M masked positions. A batch is packed: the tokens of all its sequences, one after
-another, without padding.
+Axes: B sequences, S packed tokens, S_t those of the targets, M masked positions. A batch is packed: the tokens of all its
+sequences, one after another, without padding.
 """
 
 from __future__ import annotations
@@ -54,15 +54,18 @@ class TaskBatch:
     """One packed micro-batch of a task.
 
     Attributes:
-        head: "sequence", "token", "span" or "choice".
+        head: "sequence", "token", "span", "choice" or "generation".
         input_ids: (S,).
         token_type_ids: (S,).
         sequence_lengths: tokens of each sequence, (B,).
         labels: sequence: (B,) label numbers, (B,) floats for a regression, or (B, C) floats, 0 or 1, where several labels
             may hold at once; token: (S,) label numbers, -100 for none; span: (B, 2), start and end among the tokens of each
-            sequence; choice: (B / num_choices,). None without labels.
+            sequence; choice: (B / num_choices,); generation: (S_t,), the token that follows each of `target_ids`. None
+            without labels.
         num_choices: neighbouring sequences that belong together; 1 except for a choice.
         class_weights: what a prediction of each label counts in the loss, (C,); None when all count 1.
+        target_ids: of a generation with labels, what its decoder reads: `[CLS] y1 .. yn` of every target, (S_t,).
+        target_lengths: tokens of each target, n + 1, (B,); they sum to S_t.
     """
 
     head: str
@@ -72,6 +75,8 @@ class TaskBatch:
     labels: NDArray[np.int64] | NDArray[np.float64] | None
     num_choices: int = 1
     class_weights: NDArray[np.float64] | None = None
+    target_ids: NDArray[np.int64] | None = None
+    target_lengths: NDArray[np.int64] | None = None
 
     @property
     def loss_counts(self) -> dict[str, float]:
@@ -88,5 +93,5 @@ class TaskBatch:
 
     @property
     def num_tokens(self) -> int:
-        """S, the number of tokens."""
-        return len(self.input_ids)
+        """The number of tokens, those of the targets too: S, or S + S_t."""
+        return len(self.input_ids) + (0 if self.target_ids is None else len(self.target_ids))

@@ -7,6 +7,7 @@ The facts of each benchmark stand in `conf/task/`. A shape more is a file that e
     task            Feature and Shape
     sequence        texts or pairs with a label or a number
     fill_mask       texts with [MASK]
+    generation      texts that are made of texts
     files.conll     sentences and documents of words in columns
     files.questions questions for a library
     files.readers   files, the hub or an input -> examples

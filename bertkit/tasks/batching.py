@@ -2,9 +2,10 @@
 
 An epoch visits every item once, in the order of a permutation keyed by (seed, epoch); its last batch is smaller where the
 batch does not divide it, as everywhere in fine-tuning. An item is a feature, or, where features of one example belong
-together (choices), all of them. A step's items are sorted by length and cut into micro-batches of about as many tokens, so
-that one forward pass has a bounded cost. All this is a function of the step and of the cut alone: any number of processes
-trains on the same micro-batches.
+together (choices), all of them. A step's items are sorted by length, those with targets by the source's and then by the
+target's, so that neighbours are alike, and cut into micro-batches of about as many tokens, so that one forward pass has a
+bounded cost. All this is a function of the step and of the cut alone: any number of processes trains on the same
+micro-batches.
 """
 
 from __future__ import annotations
@@ -60,14 +61,39 @@ class Cut:
         )
 
 
+class Ragged:
+    """Rows of tokens of different lengths, one after another.
+
+    Attributes:
+        lengths: of the rows.
+    """
+
+    def __init__(self, lengths: array[int], tokens: array[int]) -> None:
+        self.lengths: NDArray[np.int64] = np.array(lengths, np.int64)
+        self._first = np.concatenate([[0], np.cumsum(self.lengths)])
+        self._tokens = np.array(tokens, np.int32)
+
+    def places(self, rows: NDArray[np.int64], num_left_out: int = 0) -> NDArray[np.int64]:
+        """Number the tokens of rows among all, without so many last ones of each."""
+        sizes = self.lengths[rows] - num_left_out
+        starts = np.repeat(self._first[rows] - np.cumsum(sizes) + sizes, sizes)
+        numbered: NDArray[np.int64] = starts + np.arange(len(starts))
+        return numbered
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the tokens of these numbers."""
+        return self._tokens[places].astype(np.int64)
+
+
 class FeatureBatches:
     """The features of a split, packed into batches of any of them.
 
     Attributes:
         head: whose labels the features have.
         num_choices: neighbouring features that make one item.
-        labels: of all features, or of all tokens, one after another; None where they are not known.
-        lengths: tokens of each item.
+        labels: of all features, or of all tokens, one after another; None where they are not known, and of targets, which
+            are their own.
+        lengths: tokens of each item, with those that the decoder reads of its target.
         class_weights: what each label counts in the loss, (C,); None, as it is until set, for all alike.
     """
 
@@ -83,6 +109,7 @@ class FeatureBatches:
         self.head, self.num_choices = head, num_choices
         self.class_weights: NDArray[np.float64] | None = None
         sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
+        target_sizes, target_ids = array("q"), array("i")
         labels: list[object] = []  # those of the features that have one
         for feature in features:
             sizes.append(len(feature.input_ids))
@@ -92,45 +119,60 @@ class FeatureBatches:
                 token_labels.extend(
                     feature.label or [IGNORED] * len(feature.input_ids)
                 )  # a sentence without words has none
-            if feature.label is not None:
+            if head == "generation":
+                if feature.label is not None:
+                    target_sizes.append(len(feature.label))
+                    target_ids.extend(feature.label)
+            elif feature.label is not None:
                 labels.append(feature.label)
-        self._first = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        self._input_ids = np.array(input_ids, np.int32)
+        self._inputs = Ragged(sizes, input_ids)
         self._token_type_ids = np.array(token_type_ids, np.int8)
+        self._targets = Ragged(target_sizes, target_ids) if target_sizes else None
         self.labels: NDArray[np.int64] | NDArray[np.float64] | None = None
         if labels:
             self.labels = np.array(token_labels, np.int64) if head == "token" else _labels_of(labels)
-        self.lengths: NDArray[np.int64] = np.array(sizes, np.int64).reshape(-1, num_choices).sum(1)
+        self.lengths: NDArray[np.int64] = self._inputs.lengths.reshape(-1, num_choices).sum(1)
+        if self._targets is not None:
+            self.lengths += self._targets.lengths - 1
 
     def __len__(self) -> int:
         """The number of items."""
         return len(self.lengths)
 
+    def shortest_first(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sort items by length; those with targets by the source's, and then by the target's."""
+        if self._targets is None:
+            return items[np.argsort(self.lengths[items], kind="stable")]
+        return items[np.lexsort((self._targets.lengths[items], self._inputs.lengths[items]))]
+
     def take(self, items: NDArray[np.int64]) -> TaskBatch:
         """Pack items, in the order given, into one batch."""
         chosen = (items[:, None] * self.num_choices + np.arange(self.num_choices)).reshape(-1)
-        sizes = self._first[chosen + 1] - self._first[chosen]
-        starts = np.repeat(self._first[chosen] - np.cumsum(sizes) + sizes, sizes)
-        tokens = starts + np.arange(len(starts))
-        labels = self.labels
+        tokens = self._inputs.places(chosen)
+        labels, targets, target_ids, target_lengths = self.labels, self._targets, None, None
         if labels is not None:
             labels = labels[tokens if self.head == "token" else chosen[:: self.num_choices]]
+        if targets is not None:  # what the decoder reads lacks the last token, what it is to say the first
+            places = targets.places(items, num_left_out=1)
+            target_ids, target_lengths, labels = targets.at(places), targets.lengths[items] - 1, targets.at(places + 1)
         return TaskBatch(
             head=self.head,
-            input_ids=self._input_ids[tokens].astype(np.int64),
+            input_ids=self._inputs.at(tokens),
             token_type_ids=self._token_type_ids[tokens].astype(np.int64),
-            sequence_lengths=sizes,
+            sequence_lengths=self._inputs.lengths[chosen],
             labels=labels,
             num_choices=self.num_choices,
             class_weights=self.class_weights,
+            target_ids=target_ids,
+            target_lengths=target_lengths,
         )
 
     def in_turn(
-        self, micro_tokens: int, process: int, num_processes: int
+        self, micro_tokens: int, process: int, num_processes: int, micro_items: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], TaskBatch]]:
         """Give every item once, shortest first, in batches with the numbers of their items: a process's share of them."""
-        order = np.argsort(self.lengths, kind="stable")
-        parts = Cut(micro_tokens, None, 1).parts(self.lengths[order]) if len(order) else []
+        order = self.shortest_first(np.arange(len(self)))
+        parts = Cut(micro_tokens, micro_items, 1).parts(self.lengths[order]) if len(order) else []
         for part in parts[process::num_processes]:
             items = order[part.start : part.stop]
             yield items, self.take(items)
@@ -179,7 +221,7 @@ class TrainingOrder:
         """Give the most tokens of a micro-batch, and the most micro-batches of a step, among the first steps."""
         most_tokens = most_parts = 0
         for step in range(min(num_steps, self.steps_per_epoch)):
-            lengths = np.sort(self.batches.lengths[self.items(step)])
+            lengths = self.batches.lengths[self.batches.shortest_first(self.items(step))]
             parts = self.cut.parts(lengths)
             most_tokens = max(most_tokens, *(int(lengths[part.start : part.stop].sum()) for part in parts))
             most_parts = max(most_parts, len(parts))
@@ -187,8 +229,7 @@ class TrainingOrder:
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, TaskBatch]]:
         """Give a process its neighbouring share of a step's micro-batches, numbered among all of them."""
-        items = self.items(step)
-        items = items[np.argsort(self.batches.lengths[items], kind="stable")]
+        items = self.batches.shortest_first(self.items(step))
         parts = self.cut.parts(self.batches.lengths[items])
         mine = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
         return [(number, self.batches.take(items[parts[number].start : parts[number].stop])) for number in mine]

@@ -22,6 +22,7 @@ SHAPES = {
     "tagging": "bertkit.tasks.tagging",
     "spans": "bertkit.tasks.spans",
     "choice": "bertkit.tasks.choice",
+    "generation": "bertkit.tasks.generation",
 }
 
 
@@ -68,6 +69,8 @@ class ColumnsConfig:
         answers: SQuAD's `[{text, answer_start}]`, `{text: [], answer_start: []}`, or the text alone.
         endings: the columns of the second segments of a choice, or one column that holds a list.
         ending_start: what every ending begins with.
+        source: the text that another is made of.
+        target: the text that is made.
     """
 
     id: Column
@@ -81,6 +84,8 @@ class ColumnsConfig:
     answers: Column
     endings: Column
     ending_start: Column
+    source: Column = None
+    target: Column = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,62 @@ class TaggingConfig:
 
 
 @dataclass(frozen=True)
+class GenerationConfig:
+    """How long the texts are that are made, how they are searched for, and what training does to their labels.
+
+    Attributes:
+        max_target_length: tokens of a text, with the one that ends it.
+        num_beams: beginnings that the search keeps.
+        length_penalty: the score of a text is the sum of its log probabilities / length ** length_penalty.
+        label_smoothing: the share of each label that goes to all tokens alike (Szegedy et al. 2016, section 7).
+        num_candidates: texts that `predict` gives of each input.
+        sample: tokens are drawn by their probabilities, instead of the most probable ones taken.
+        temperature: what logits are divided by before tokens are drawn.
+        top_k: only so many tokens, the most probable ones, are drawn from; null: all.
+        top_p: only the fewest tokens that have this probability together are drawn from; null: all.
+    """
+
+    max_target_length: int
+    num_beams: int
+    length_penalty: float
+    label_smoothing: float
+    num_candidates: int
+    sample: bool
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.max_target_length < 2:
+            problems.append(f"task.generation.max_target_length={self.max_target_length}: expected at least 2")
+        if self.num_beams < 1:
+            problems.append(f"task.generation.num_beams={self.num_beams}: expected at least 1")
+        if not 0 <= self.label_smoothing < 1:
+            problems.append(
+                f"task.generation.label_smoothing={self.label_smoothing:g}: expected a number from 0 to less than 1"
+            )
+        if not 1 <= self.num_candidates <= max(1, self.num_beams):
+            problems.append(
+                f"task.generation.num_candidates={self.num_candidates}: expected 1 to {max(1, self.num_beams)}, at most "
+                "task.generation.num_beams; change one of the two"
+            )
+        if not self.temperature > 0:
+            problems.append(f"task.generation.temperature={self.temperature:g}: expected a positive number")
+        if self.top_k is not None and self.top_k < 1:
+            problems.append(f"task.generation.top_k={self.top_k}: expected null or at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            problems.append(f"task.generation.top_p={self.top_p:g}: expected null or a number above 0 and up to 1")
+        for name, usual in (("temperature", 1), ("top_k", None), ("top_p", None)):
+            if not self.sample and getattr(self, name) != usual:
+                problems.append(
+                    f"task.generation.{name} has no effect without task.generation.sample=true; set it, or leave {name} out"
+                )
+        if problems:
+            raise InputError(*problems)
+
+
+@dataclass(frozen=True)
 class RecipeConfig:
     """The published hyper-parameters."""
 
@@ -179,6 +240,7 @@ class TaskConfig:
         tagging: pieces and windows of words; null for other shapes.
         spans: windows and answers; null for other shapes.
         recipe: published hyper-parameters.
+        generation: lengths and search of texts that are made; null for other shapes.
     """
 
     name: str
@@ -207,6 +269,7 @@ class TaskConfig:
     tagging: TaggingConfig | None
     spans: SpansConfig | None
     recipe: RecipeConfig
+    generation: GenerationConfig | None = None
 
     def __post_init__(self) -> None:
         problems = []

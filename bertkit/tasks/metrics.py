@@ -7,11 +7,14 @@
 | pearson, spearmanr | numbers | the metric's name |
 | seqeval | rows of tags, one for each word | overall_precision, overall_recall, overall_f1, overall_accuracy |
 | seqeval_strict (well-formed IOB2 only) | rows of tags | strict_precision, strict_recall, strict_f1 |
+| bleu, chrf | texts | the metric's name |
+| rouge | texts | rouge1, rouge2, rougeL |
+| exact_match_text | texts | exact |
 | squad | id -> answer, id -> accepted answers | exact_match, f1, total |
 | squad_v2 | id -> answer, id -> accepted answers, and id -> probability of no answer | exact, f1, total, HasAns_* and NoAns_* of the same, best_exact, best_exact_thresh, best_f1, best_f1_thresh |
 
-SQuAD's are in per cent, all others shares, as their official programs give them. Scores are of predictions, which are
-small; no metric needs logits.
+SQuAD's, bleu and chrf are in per cent, all others shares, as their official programs give them. Scores are of predictions,
+which are small; no metric needs logits. `overlap` says more of those of texts.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertkit.errors import InputError
+from bertkit.tasks import overlap
 
 T = TypeVar("T")
 
@@ -36,6 +40,7 @@ METRICS: dict[str, tuple[str, ...]] = {
         *(prefix + key for prefix in ("", "HasAns_", "NoAns_") for key in _SQUAD_V2),
         *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
     ),
+    **overlap.KEYS,
 }
 
 MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # that measure several labels at once
@@ -46,10 +51,16 @@ def keys_of(names: Iterable[str]) -> list[str]:
     return [key for name in names for key in METRICS[name]]
 
 
+def signatures(names: Iterable[str]) -> dict[str, str]:
+    """Give what the scores of some metrics have to be reported with, by the metric; nothing of those that have none."""
+    given = {name: overlap.signature(name) for name in names}
+    return {name: text for name, text in given.items() if text is not None}
+
+
 def score(
     names: Iterable[str], predictions: Any, references: Any, no_answer_probs: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Compute metrics with the `evaluate` classes of `official.py`.
+    """Compute metrics with the `evaluate` classes of `official.py`, those of texts with `overlap.py`.
 
     Args:
         names: some of `METRICS`.
@@ -62,7 +73,7 @@ def score(
 
     Raises:
         InputError: an unknown metric, nothing to score, not as many predictions as references, labels that f1 is not
-            for, or squad_v2 misses the prediction of a question.
+            for, squad_v2 misses the prediction of a question, or the package of a metric is not installed.
     """
     names = list(names)
     for name in names:
@@ -70,10 +81,14 @@ def score(
             raise InputError(f"metric {name!r}: expected one of {', '.join(METRICS)}")
     if not len(references):
         raise InputError(f"metrics {', '.join(names)}: no references to score against; check the split's labels")
-    from bertkit.tasks.official import CLASSES
-
     scores: dict[str, float] = {}
     for name in names:
+        if name in overlap.KEYS:
+            _check_number(name, predictions, references)
+            scores.update(overlap.score_texts(name, predictions, references))
+            continue
+        from bertkit.tasks.official import CLASSES
+
         metric, options, keys = CLASSES[name]
         rows = _rows(name, predictions, references, no_answer_probs)
         config_name = "multilabel" if isinstance(references, np.ndarray) else None
@@ -97,8 +112,7 @@ def _rows(name: str, predictions: Any, references: Any, no_answer_probs: Mapping
                 key = answer["id"]
                 answer["no_answer_probability"] = None if no_answer_probs is None else no_answer_probs[key]
         return answers, [{"id": key, "answers": {"text": list(texts)}} for key, texts in references.items()]
-    if len(predictions) != len(references):
-        raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
+    _check_number(name, predictions, references)
     if isinstance(references, np.ndarray):
         return predictions.astype(int).tolist(), references.astype(int).tolist()
     if name.startswith("seqeval"):
@@ -110,6 +124,11 @@ def _rows(name: str, predictions: Any, references: Any, no_answer_probs: Mapping
         numbers = {tag: number for number, tag in enumerate(sorted({*flat[0], *flat[1]}))}
         return [[numbers[tag] for tag in tags] for tags in flat]
     return list(predictions), list(references)
+
+
+def _check_number(name: str, predictions: Any, references: Any) -> None:
+    if len(predictions) != len(references):
+        raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
 
 
 def _check_rows(name: str, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:

@@ -51,10 +51,12 @@ class Case:
 
 
 def measured_beside(review: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what stands beside the scores in eval.json, nested: `per_label`, and `calibration_error`."""
+    """Give what stands beside the scores in eval.json, nested: `per_label`, `by_length` and `calibration_error`."""
     found: dict[str, Any] = {}
     if "by_label" in review:
         found["per_label"] = review["by_label"]
+    if "by_length" in review:
+        found["by_length"] = review["by_length"]
     if "calibration" in review:
         found["calibration_error"] = review["calibration"]["error"]
     return found

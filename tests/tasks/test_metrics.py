@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,23 +21,28 @@ import torch
 from conftest import real_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rouge_score import rouge_scorer
+from task_configs import task_config
 
 from bertkit.errors import InputError
-from bertkit.tasks.metrics import METRICS, MULTI_LABEL, score
+from bertkit.tasks import overlap
+from bertkit.tasks.metrics import METRICS, MULTI_LABEL, score, signatures
 from bertkit.tasks.official import normalize_answer
+from bertkit.tasks.shapes import check_metrics
 from bertkit.train.processes import gather_in_order
 
 
 def test_classes_give_the_keys_that_the_table_says() -> None:
     from bertkit.tasks.official import CLASSES
 
-    assert list(CLASSES) == list(METRICS)
-    assert len(METRICS) == 11
+    assert [*CLASSES, *overlap.KEYS] == list(METRICS)
+    assert len(METRICS) == 15
     inputs: dict[str, Any] = {
         **dict.fromkeys(METRICS, ([0, 1, 1], [0, 1, 0])),
         "seqeval": ([["B-X"]], [["B-X"]]),
         "seqeval_strict": ([["B-X"]], [["B-X"]]),
         "squad": ({"q": "a b"}, {"q": ["b"]}),
+        **dict.fromkeys(overlap.KEYS, (["a b"], ["a c"])),
     }
     for name, keys in METRICS.items():
         if name == "squad_v2":
@@ -153,7 +159,9 @@ def test_a_correlation_that_is_not_defined_is_0(
 
 
 BAD = [
-    (["bleu"], [1], [1], "metric 'bleu': expected one of accuracy, f1"),
+    (["meteor"], [1], [1], "metric 'meteor': expected one of accuracy, f1"),
+    (["bleu"], ["a"], ["a", "b"], "metric bleu: 1 predictions but 2 references"),
+    (["exact_match_text"], [], [], "metrics exact_match_text: no references"),
     (["f1"], [], [], "no references"),
     (["f1"], [1], [1, 0], "1 predictions but 2 references"),
     (["f1"], [1, 2], [1, 0], r"labels \[0, 1, 2\], expected 0 and 1; use f1_macro"),
@@ -341,6 +349,86 @@ def test_answers_of_systems_score_as_published_to_the_last_digit(version: str, s
     predictions = json.loads((folder / f"predictions-{version}.{system}.json").read_text(encoding="utf-8"))
     expected = json.loads((folder / "expected_metrics.public.json").read_text(encoding="utf-8"))
     assert score([metric], predictions, golds) == expected[f"{version}/public/{system}"]
+
+
+# ---- texts
+
+
+def test_bleu_by_hand() -> None:
+    """11 tokens for 12 of the references; of the n-grams 10 of 11, 6 of 9, 3 of 7 and 1 of 5 are found."""
+    said = ["the cat sat on a mat .", "a dog ran off"]
+    true = ["the cat sat on the mat .", "a big dog ran off"]
+    expected = 100 * math.exp(1 - 12 / 11) * (10 / 11 * 6 / 9 * 3 / 7 * 1 / 5) ** (1 / 4)
+    assert score(["bleu"], said, true)["bleu"] == pytest.approx(expected, abs=1e-10)
+
+
+def test_chrf_by_hand() -> None:
+    """A b c against a b d: of the orders 1, 2 and 3, which both have, 2 of 3, 1 of 2 and 0 of 1 are found."""
+    assert score(["chrf"], ["abc"], ["abd"])["chrf"] == pytest.approx(100 * (2 / 3 + 1 / 2 + 0) / 3, abs=1e-10)
+
+
+def test_rouge_by_hand() -> None:
+    """3 words of 4 and of 5, 1 pair of them of 3 and of 4, a c d in a row; then a text that has nothing of its own."""
+    found = score(["rouge"], ["A b! c d", "x"], ["a C d e f", "y"])
+    assert found == pytest.approx({"rouge1": 6 / 9 / 2, "rouge2": 2 / 7 / 2, "rougeL": 6 / 9 / 2}, abs=1e-12)
+
+
+def test_exact_texts_by_hand() -> None:
+    found = score(["exact_match_text"], ["a  b ", "A b", "", "c"], ["a b", "a b", "", "c."])
+    assert found == {"exact": 0.5}
+
+
+def test_nothing_said_is_nothing_found() -> None:
+    scores = score(list(overlap.KEYS), ["", ""], ["a b", "c"])
+    assert list(scores) == ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact"]
+    assert set(scores.values()) == {0.0}
+
+
+def test_texts_score_as_the_published_programs_say_of_real_pairs(tmp_path: Path) -> None:
+    """English said of German, where names and numbers are the same; and German with a word of each text left out."""
+    lines = real_data("translation_en_de", "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    english, german = (list(column) for column in zip(*(line.split("\t") for line in lines), strict=True))
+    thinned = [" ".join(word for n, word in enumerate(text.split()) if n != 2) for text in german]
+    (tmp_path / "reference").write_text("".join(f"{text}\n" for text in german), encoding="utf-8")
+    for said, most in ((english, 10), (thinned, 95)):
+        (tmp_path / "said").write_text("".join(f"{text}\n" for text in said), encoding="utf-8")
+        command = [sys.executable, "-m", "sacrebleu", "reference", "-i", "said", "-m", "bleu", "chrf", "-w", "10"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        theirs = json.loads(done.stdout)
+        scores = score(["bleu", "chrf", "rouge"], said, german)
+        assert [scores["bleu"], scores["chrf"]] == pytest.approx([each["score"] for each in theirs], abs=1e-9)
+        assert 0 < scores["bleu"] < most
+        for each, own in zip(theirs, signatures(["bleu", "rouge", "chrf"]).values(), strict=True):
+            assert own.split("|") == [part for part in each["signature"].split("|") if part]
+        keys = ["rouge1", "rouge2", "rougeL"]
+        scorer = rouge_scorer.RougeScorer(keys, use_stemmer=False)
+        found = [scorer.score(target=gold, prediction=text) for text, gold in zip(said, german, strict=True)]
+        for key in keys:
+            assert scores[key] == pytest.approx(np.mean([each[key].fmeasure for each in found]), abs=1e-12)
+
+
+def test_signatures_are_of_bleu_and_chrf_alone() -> None:
+    found = signatures(["accuracy", "chrf", "exact_match_text", "bleu"])
+    assert list(found) == ["chrf", "bleu"]
+    assert found["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2")
+
+
+@pytest.mark.parametrize(
+    ("task", "module", "message"),
+    [
+        ("translation", "sacrebleu", "task.metrics: bleu needs sacrebleu; pip install 'bertkit[generation]'"),
+        ("generation", "rouge_score", "task.metrics: rouge needs rouge-score; pip install 'bertkit[generation]'"),
+    ],
+)
+def test_a_metric_without_its_package_is_refused_before_training(
+    task: str, module: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_metrics(task_config(task))
+    monkeypatch.setitem(sys.modules, module, None)  # as where it is not installed
+    with pytest.raises(InputError) as caught:
+        check_metrics(task_config(task))
+    assert str(caught.value) == message
+    check_metrics(task_config(task, "task.metrics=[exact_match_text]", "task.best_metric=exact"))
 
 
 # ---- many processes, no network, no home

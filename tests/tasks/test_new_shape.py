@@ -150,6 +150,6 @@ def test_it_is_finetuned_evaluated_and_predicted(
 
 def test_a_kind_that_there_is_not() -> None:
     with pytest.raises(
-        InputError, match=r"task\.kind='grade': expected sequence or tagging or spans or choice or grades"
+        InputError, match=r"task\.kind='grade': expected sequence or tagging or spans or choice or generation or grades"
     ):
         task_config("sequence", "task.kind=grade")

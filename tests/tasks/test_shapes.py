@@ -10,6 +10,7 @@ from task_configs import task_config
 from bertkit.errors import InputError
 from bertkit.tasks import shapes
 from bertkit.tasks.choice import ChoiceExample, ChoicePrediction
+from bertkit.tasks.generation import GenerationExample, GenerationPrediction
 from bertkit.tasks.metrics import METRICS
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.span_search import HIGHEST_ODDS, SpanCandidate, SpanPrediction
@@ -30,6 +31,7 @@ PREDICTED: list[tuple[str, tuple[str, ...], tuple[str, ...] | None, str]] = [
     ("squad1", (), (), "answers to every question"),
     ("squad2", (), (), "answers, or none"),
     ("choice", (), (), "a choice of endings"),
+    ("translation", (), (), "texts"),
 ]
 
 
@@ -124,6 +126,7 @@ def tagged(*names: str) -> TaggingPrediction:
 
 
 ENDINGS = [ChoiceExample(str(n), "x", ("a", "b"), n) for n in range(2)]
+TRANSLATIONS = [GenerationExample(str(n), "x", "ab"[n]) for n in range(2)]
 NUMBERS = ("task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson")
 DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
     ("sequence", (), labelled("a", "b"), said("a", "a"), True),
@@ -141,6 +144,9 @@ DEGENERATE: list[tuple[str, tuple[str, ...], Any, Any, bool]] = [
     ("squad2", (), [question("p"), question("q")], [answered("p", "", 1.0), answered("q", "", 1.0)], False),
     ("choice", (), ENDINGS, [ChoicePrediction(str(n), 0, (1.0, 0.0)) for n in range(2)], True),
     ("choice", (), ENDINGS, [ChoicePrediction(str(n), n, (0.5, 0.5)) for n in range(2)], False),
+    ("translation", (), TRANSLATIONS, [GenerationPrediction(str(n), "c", -1.0) for n in range(2)], True),
+    ("translation", (), TRANSLATIONS, [GenerationPrediction(str(n), "cd"[n], -1.0) for n in range(2)], False),
+    ("translation", (), TRANSLATIONS[:1], [GenerationPrediction("0", "c", -1.0)], False),
 ]  # fmt: skip
 
 

@@ -62,6 +62,8 @@ TABLE = {
     "tagging": ("auto", None, ("seqeval",), "overall_f1", 32, 5e-5, 3),
     "spans": (None, None, ("squad_v2",), "f1", 48, 5e-5, 2),
     "regression": ("regression", None, ("pearson", "spearmanr"), "pearson", 32, 2e-5, 3),
+    "generation": (None, None, ("rouge", "exact_match_text"), "rougeL", 64, 5e-5, 10),
+    "translation": (None, None, ("bleu", "chrf"), "bleu", 64, 5e-5, 10),
 }
 TABLE |= {alias: TABLE[name] for alias, name in (("classification", "sequence"), ("ner", "tagging"), ("qa", "spans"))}
 KINDS = {
@@ -74,12 +76,15 @@ KINDS = {
     "choice": "choice",
     "ner": "tagging",
     "qa": "spans",
+    "generation": "generation",
+    "translation": "generation",
 }
+LENGTHS = {"squad1": 384, "squad2": 384, "spans": 384, "qa": 384, "generation": 512}
 
 
 def test_every_task_is_in_the_table() -> None:
     assert sorted(path.stem for path in (conf_dir() / "task").glob("*.yaml")) == sorted(TABLE)
-    assert len(TABLE) == 23
+    assert len(TABLE) == 25
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -90,8 +95,9 @@ def test_the_facts_of_a_task(name: str) -> None:
     assert (*facts, recipe.batch_sequences, recipe.peak_learning_rate, recipe.num_epochs) == TABLE[name]
     assert task.name == name
     assert task.kind == KINDS.get(name, "tagging" if name == "tagging" else "sequence")
-    assert task.max_seq_length == (384 if task.kind == "spans" else 128)
+    assert task.max_seq_length == LENGTHS.get(name, 128)
     assert (task.spans is not None) == (task.kind == "spans")
+    assert (task.generation is not None) == (task.kind == "generation")
     assert task.is_regression == (name in ("stsb", "regression"))
     assert task.needs_pair == (name in ("mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"))
 
@@ -121,6 +127,15 @@ def test_the_numbers_of_squad() -> None:
     assert numbers == (128, None, 64, 20, 30)
     assert not spans.is_always_answered
     assert task_config("squad1").spans.is_always_answered  # type: ignore[union-attr]
+
+
+def test_the_numbers_of_generation() -> None:
+    for name, longest in (("generation", 128), ("translation", 64)):
+        made = task_config(name).generation
+        assert made is not None
+        assert (made.max_target_length, made.num_beams, made.length_penalty) == (longest, 4, 1.0)
+        assert (made.label_smoothing, made.num_candidates, made.sample) == (0.1, 1, False)
+        assert (made.temperature, made.top_k, made.top_p) == (1.0, None, None)
 
 
 REFUSED = [

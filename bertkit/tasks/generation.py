@@ -1,0 +1,236 @@
+"""Generation: a text in, a text out, such as a translation or a summary.
+
+A feature is `[CLS] source [SEP]`; its label is `[CLS] y1 .. yn [SEP]` of the target, of which the decoder reads all but the
+last token and says all but the first. Special tokens named in a source are special, as in every text that is read; in a target
+they are text, since a [SEP] would end it.
+
+A text is written as the tokenizer joins its pieces: lower-cased where the model is, and without the blanks that pieces do not
+keep. It is scored against the reference as the file has it.
+
+Source: Sutskever et al. 2014; Vaswani et al. 2017, section 3.1; Rothe et al. 2020.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.tasks import metrics, overlap
+from bertkit.tasks.config import GenerationConfig, TaskConfig
+from bertkit.tasks.files.source import Reading, Wanted, given, text_of
+from bertkit.tasks.files.tables import Table
+from bertkit.tasks.metrics import METRICS
+from bertkit.tasks.review import NUM_MISTAKES
+from bertkit.tasks.sequence import pieces
+from bertkit.tasks.task import TABLES, Feature, Measured, Shape, json_lines, says_the_same
+
+Found = tuple[list[int], float]  # a text that the search found, without the tokens that begin and end it, and its score
+NUM_GROUPS = 4  # of sources by length
+
+
+@dataclass(frozen=True)
+class GenerationExample:
+    """A text, and what is to be made of it.
+
+    Attributes:
+        id: as the file has it, or the number of the row.
+        source: the text that is read.
+        target: the text that is written; None where it is not known.
+    """
+
+    id: str
+    source: str
+    target: str | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A text that a model makes, and its score."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class GenerationPrediction:
+    """What a model makes of an example.
+
+    Attributes:
+        id: of the example.
+        text: the best one.
+        score: of it, the sum of its log probabilities / length ** length_penalty.
+        candidates: the best ones, this one first; none where a single one is asked for.
+    """
+
+    id: str
+    text: str
+    score: float
+    candidates: tuple[Candidate, ...] = ()
+
+
+def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+    """Read the rows of a table; texts alone are sources, whatever their column is called.
+
+    Raises:
+        InputError: a column is missing; of a row, when it is taken.
+    """
+    reading = Reading(task, table, wanted)
+    columns, is_plain = task.columns, wanted.is_input and table.names == ("text",)
+    source = reading.find("text" if is_plain else columns.source, "source")
+    target = None
+    if wanted.is_labelled:
+        target = reading.find(columns.target, "target")
+    elif not wanted.is_input:
+        names = (columns.target,) if isinstance(columns.target, str) else columns.target
+        target = reading.find(names, "target", False)
+    ids = reading.ids()
+    if not table.has_header:
+        reading.notes.append("without a header")
+
+    def examples() -> Iterator[GenerationExample]:
+        for number, row in reading.rows:
+            where = table.place(number)
+            text = text_of(row, source, where)
+            is_known = wanted.is_labelled or given(row, target) is not None
+            made = text_of(row, target, where) if is_known and target is not None else None
+            if not text.strip() or (made is not None and not made.strip()):
+                reading.empty.append(where)
+            yield GenerationExample(ids.take(given(row, ids.field), where, number), text, made)
+
+    reading.examples = examples()
+    return reading
+
+
+def make_features(task: TaskConfig, examples: Sequence[GenerationExample], tokenizer: Tokenizer) -> list[Feature]:
+    """Turn examples into features, one each; sources and targets are cut at their ends, and keep the [SEP]."""
+    facts, room, target_room = tokenizer.facts, task.max_seq_length - 2, _settings(task).max_target_length - 1
+    sources = pieces(tokenizer, [example.source for example in examples])
+    known = [place for place, example in enumerate(examples) if example.target is not None]
+    encoded = tokenizer.encode_document([examples[place].target or "" for place in known])
+    targets = dict(zip(known, encoded, strict=True))
+    features = []
+    for place, source in enumerate(sources):
+        input_ids = [facts.cls, *source[:room], facts.sep]
+        target = targets.get(place)
+        label = None if target is None else [facts.cls, *target[:target_room], facts.sep]
+        num_cut = max(0, len(source) - room) + max(0, len(target or ()) - target_room)
+        features.append(Feature(place, input_ids, [0] * len(input_ids), label, num_cut=num_cut))
+    return features
+
+
+def predictions(
+    task: TaskConfig,
+    examples: Sequence[GenerationExample],
+    features: Sequence[Feature],
+    found: Sequence[Sequence[Found]],
+    tokenizer: Tokenizer,
+) -> list[GenerationPrediction]:
+    """Turn what the search found of each feature, the best first, into predictions, one for each example."""
+    num_candidates = _settings(task).num_candidates
+    answers = []
+    for feature, of_feature in zip(features, found, strict=True):
+        best = [
+            Candidate(tokenizer.decode(ids, skip_special_tokens=True), float(score))
+            for ids, score in of_feature[:num_candidates]
+        ]
+        candidates = tuple(best) if num_candidates > 1 else ()
+        answers.append(GenerationPrediction(examples[feature.example].id, best[0].text, best[0].score, candidates))
+    return answers
+
+
+def _settings(task: TaskConfig) -> GenerationConfig:
+    assert task.generation is not None, "TaskConfig requires it of this kind"
+    return task.generation
+
+
+def _measured(task: TaskConfig, _: Sequence[str] | None) -> Measured:
+    overlap.require_packages(task.metrics)
+    return Measured("texts", tuple(overlap.KEYS))
+
+
+def _targets(examples: Sequence[GenerationExample]) -> list[str]:
+    return [example.target or "" for example in examples]
+
+
+def _score(
+    task: TaskConfig,
+    examples: Sequence[GenerationExample],
+    predictions: Sequence[GenerationPrediction],
+    _: Sequence[str] = (),
+) -> dict[str, float]:
+    return metrics.score(task.metrics, [said.text for said in predictions], _targets(examples))
+
+
+def _row(_: GenerationExample | None, prediction: GenerationPrediction) -> dict[str, Any]:
+    row = dataclasses.asdict(prediction)
+    if not prediction.candidates:
+        del row["candidates"]
+    return row
+
+
+def _files(examples: Sequence[GenerationExample], predictions: Sequence[GenerationPrediction]) -> dict[str, str]:
+    pairs = zip(examples, predictions, strict=True)
+    return {"predictions.jsonl": json_lines({**_row(None, said), "reference": each.target} for each, said in pairs)}
+
+
+def _review(
+    task: TaskConfig,
+    examples: Sequence[GenerationExample],
+    predictions: Sequence[GenerationPrediction],
+    _: Sequence[str],
+) -> dict[str, Any]:
+    """The main score of sources by their length (Bahdanau et al. 2015, figure 2), and texts that are not their references."""
+    main = tuple(name for name in task.metrics if task.best_metric in METRICS[name])
+    only = dataclasses.replace(task, metrics=main)
+    lengths = np.array([len(example.source.split()) for example in examples])
+    borders = np.unique(np.quantile(lengths, np.arange(1, NUM_GROUPS) / NUM_GROUPS, method="inverted_cdf"))
+    group = np.searchsorted(borders, lengths)
+    rows, by_length = [], {}
+    for number in range(len(borders) + 1):
+        own: list[int] = np.flatnonzero(group == number).tolist()
+        if own:
+            scores = _score(only, [examples[n] for n in own], [predictions[n] for n in own])
+            words = f"{lengths[own].min()} to {lengths[own].max()}"
+            by_length[words] = scores[task.best_metric]
+            rows.append([words, f"{scores[task.best_metric]:.4g}", f"{len(own):,}"])
+    columns = ["words", task.best_metric, "texts"]
+    wrong = [(said, each) for said, each in zip(predictions, examples, strict=True) if said.text != each.target]
+    surest = sorted(wrong, key=lambda pair: -pair[0].score)[:NUM_MISTAKES]
+    shown = [[each.id, each.source, each.target or "", said.text, f"{said.score:.3f}"] for said, each in surest]
+    title = f"The {len(shown)} best scored texts that are not their references"
+    return {
+        "by_length": by_length,
+        "groups": [{"title": "By length of the source", "columns": columns, "rows": rows}],
+        "mistakes": {"title": title, "columns": ["id", "source", "reference", "predicted", "score"], "rows": shown},
+    }
+
+
+SHAPE = Shape(
+    kind="generation",
+    head="generation",
+    unit="texts",
+    formats=("text", *TABLES),
+    plain="text",
+    has_classes=False,
+    read=read,
+    content=lambda example: example.source,
+    labels_of=lambda example: [None if example.target is None else "with a target"],
+    is_labelled=lambda example: example.target is not None,
+    features=lambda task, examples, tokenizer, _: make_features(task, examples, tokenizer),
+    predictions=lambda task, examples, features, found, _, tokenizer: predictions(
+        task, examples, features, found, tokenizer
+    ),
+    measured=_measured,
+    score=_score,
+    is_degenerate=lambda _, examples, predictions: says_the_same(
+        [said.text for said in predictions], _targets(examples)
+    ),
+    files=_files,
+    row=_row,
+    review=_review,
+)

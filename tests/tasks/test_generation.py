@@ -1,0 +1,362 @@
+"""Texts that are made of texts: how they are read, cut, packed, written and reviewed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import sacrebleu
+from conftest import real_data
+from pyarrow import parquet
+from task_configs import task_config
+from task_files import read, write
+
+from bertkit.config import build, to_mapping
+from bertkit.data.tokenizer import Tokenizer, train_wordpiece
+from bertkit.errors import InputError
+from bertkit.tasks import generation, metrics
+from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
+from bertkit.tasks.config import GenerationConfig, TaskConfig
+from bertkit.tasks.files.readers import open_inputs, take_texts
+from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, make_features
+from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.task import Feature
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "e", ".", "[", "]", "sep"]
+TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
+SHAPE = generation.SHAPE
+
+
+def task(*overrides: str, name: str = "translation") -> TaskConfig:
+    return task_config(name, *(f"task.{text}" for text in overrides))
+
+
+# ---- files
+
+PAIRS = [('A cat, "two"', "Eine Katze"), ("drei\nvier", "fünf")]
+RECORDS = [{"en": source, "de": target} for source, target in PAIRS]
+
+
+def files(folder: Path) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows([("en", "de"), *PAIRS])
+    write(folder, "train.csv", text.getvalue())
+    write(folder, "dev.jsonl", "".join(json.dumps(record) + "\n" for record in RECORDS))
+    parquet.write_table(pyarrow.Table.from_pylist(RECORDS), folder / "test.parquet")
+
+
+def test_csv_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
+    files(tmp_path)
+    for split in ("train", "dev", "test"):
+        source = read(tmp_path, "translation", split, "columns.source=en", "columns.target=de")
+        assert [(each.id, each.source, each.target) for each in source.examples] == [
+            (str(number), *pair) for number, pair in enumerate(PAIRS)
+        ]
+        assert source.describe().endswith(": 2 texts; with a target 2 (100.0%)")
+        assert (source.labels, source.warnings) == ((), ())
+
+
+def test_tables_with_usual_names_without_a_header_and_without_targets(tmp_path: Path) -> None:
+    write(tmp_path, "train.tsv", 'src\tid\ttgt\nx "y\t7\tz\n\t8\t\n')
+    write(tmp_path, "dev.tsv", "x\ty\nz\t\n")
+    write(tmp_path, "test.tsv", "source\nx\n")
+    write(tmp_path, "one.jsonl", '{"document": "x", "summary": "y"}\n')
+    train = read(tmp_path, "translation", "train")
+    assert train.examples == [GenerationExample("7", 'x "y', "z"), GenerationExample("8", "", "")]
+    assert train.warnings == (f"1 examples have an empty text, the first at {tmp_path}/train.tsv:3",)
+    dev = read(tmp_path, "translation", "dev", "columns.source=0", "columns.target=1")
+    assert dev.examples == [GenerationExample("0", "x", "y"), GenerationExample("1", "z", "")]
+    assert "without a header" in dev.describe()
+    test = read(tmp_path, "translation", "test")
+    assert test.examples == [GenerationExample("0", "x", None)]
+    assert test.describe().endswith(": 1 texts; no labels")
+    (one,) = read(tmp_path, "generation", "train", "files.train=one.jsonl").examples
+    assert one == GenerationExample("0", "x", "y")
+
+
+FAULTS = [
+    ("train.tsv", "en\tde\nx\ty\n", ":1: no column 'source' or 'src' (it has: 'en', 'de'); set task.columns.source="),
+    ("train.tsv", "source\nx\n", ":1: no column 'target' or 'tgt' (it has: 'source'); set task.columns.target="),
+    ("train.jsonl", '{"source": "x", "target": 3}\n', ":1: field 'target' is int, expected text"),
+    ("train.jsonl", '{"source": "x", "target": null}\n', ":1: field 'target' is NoneType, expected text"),
+    ("train.jsonl", '{"source": "x", "target": "y"}\n{"source": "x"}\n', ":2: no field 'target'"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), FAULTS)
+def test_files_that_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+    write(tmp_path, name, text)
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, "translation", "train")
+    assert str(caught.value).startswith(f"{tmp_path}/{name}{message}")
+
+
+INPUTS = [
+    ("in.txt", b"x y\n\nz\n", None, ["x y", "", "z"]),
+    ("in.tsv", b"en\tde\nx\ty\n", None, ["x"]),
+    ("in.csv", b"id,en\n5,x\n", None, ["x"]),
+    ("in.jsonl", b'{"en": "x"}\n{"en": "z", "de": null}\n', None, ["x", "z"]),
+    ("-", b"x\ty\n", "text", ["x\ty"]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "format", "expected"), INPUTS)
+def test_inputs_need_no_target(name: str, content: bytes, format: str | None, expected: list[str]) -> None:
+    asked = task("columns.source=en", "columns.target=de")
+    inputs = open_inputs(SHAPE, asked, io.BufferedReader(io.BytesIO(content)), Path(name), format, ())  # type: ignore[arg-type]
+    (examples,) = inputs.chunks
+    assert [(each.source, each.target) for each in examples] == [(text, None) for text in expected]
+
+
+def test_texts_in_memory() -> None:
+    (examples,) = take_texts(SHAPE, task("columns.source=en"), ["x", "y"]).chunks
+    assert examples == [GenerationExample("0", "x", None), GenerationExample("1", "y", None)]
+    with pytest.raises(InputError, match="text_pair: has no effect on this model"):
+        take_texts(SHAPE, task(), ["x"], ["y"])
+
+
+def test_what_is_held_out_shares_no_source() -> None:
+    assert SHAPE.content(GenerationExample("0", "x", "y")) == SHAPE.content(GenerationExample("1", "x", "z")) == "x"
+
+
+# ---- settings
+
+REFUSED = [
+    ("max_target_length=1", "task.generation.max_target_length=1: expected at least 2"),
+    ("num_beams=0", "task.generation.num_beams=0: expected at least 1"),
+    ("label_smoothing=1", "task.generation.label_smoothing=1: expected a number from 0 to less than 1"),
+    ("num_candidates=5", "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams"),
+    ("num_candidates=0", "task.generation.num_candidates=0: expected 1 to 4"),
+    ("temperature=0", "task.generation.temperature=0: expected a positive number"),
+    ("top_k=0", "task.generation.top_k=0: expected null or at least 1"),
+    ("top_p=1.5", "task.generation.top_p=1.5: expected null or a number above 0 and up to 1"),
+    ("temperature=0.5", "task.generation.temperature has no effect without task.generation.sample=true"),
+    ("top_k=3", "task.generation.top_k has no effect without task.generation.sample=true"),
+    ("top_p=0.9", "task.generation.top_p has no effect without task.generation.sample=true"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSED)
+def test_settings_that_cannot_work(override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        task(f"generation.{override}")
+    assert str(caught.value).startswith(message) or f"\n{message}" in str(caught.value)
+
+
+def test_the_shape_needs_its_settings() -> None:
+    with pytest.raises(InputError, match=r"task\.generation=null: expected its settings for kind=generation"):
+        task("generation=null")
+
+
+def test_sampling_takes_its_settings() -> None:
+    made = task("generation.sample=true", "generation.temperature=0.7", "generation.top_k=5", "generation.top_p=0.9")
+    assert made.generation == GenerationConfig(64, 4, 1.0, 0.1, 1, True, 0.7, 5, 0.9)
+
+
+def test_settings_of_runs_that_knew_no_generation_still_open() -> None:
+    settings = to_mapping(task_config("sequence"))
+    for name in ("source", "target"):
+        del settings["columns"][name]
+    del settings["generation"]
+    assert build(TaskConfig, settings) == task_config("sequence")
+
+
+# ---- features
+
+
+def words(ids: list[int] | None) -> str | None:
+    return None if ids is None else " ".join(TOKENS[number] for number in ids)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected", "label", "num_cut"),
+    [
+        ("a b", "c e", "[CLS] a b [SEP]", "[CLS] c e [SEP]", 0),
+        ("a", None, "[CLS] a [SEP]", None, 0),
+        ("", "", "[CLS] [SEP]", "[CLS] [SEP]", 0),
+        ("a b c a b c a b", "cd e", "[CLS] a b c a b c [SEP]", "[CLS] c ##d e [SEP]", 2),
+        ("a", "a b c e a", "[CLS] a [SEP]", "[CLS] a b c e [SEP]", 1),
+        ("a b c a b c a", "a b c e a", "[CLS] a b c a b c [SEP]", "[CLS] a b c e [SEP]", 2),
+        ("[SEP] a", "[SEP]", "[CLS] [SEP] a [SEP]", "[CLS] [ sep ] [SEP]", 0),  # in a target a special token is text
+    ],
+)
+def test_features(source: str, target: str | None, expected: str, label: str | None, num_cut: int) -> None:
+    small = task("max_seq_length=8", "generation.max_target_length=5")
+    others = [GenerationExample("1", "b", None), GenerationExample("2", "c", "b")]
+    found = make_features(small, [others[0], GenerationExample("7", source, target), others[1]], TOKENIZER)
+    assert [feature.example for feature in found] == [0, 1, 2]
+    assert (words(found[0].label), words(found[2].label)) == (None, "[CLS] b [SEP]")
+    assert (words(found[1].input_ids), words(found[1].label), found[1].num_cut) == (expected, label, num_cut)
+    assert found[1].token_type_ids == [0] * len(found[1].input_ids)
+
+
+# ---- batches
+
+
+def pairs_of(lengths: list[tuple[int, int]], is_labelled: bool = True) -> FeatureBatches:
+    """Source n has the tokens 100 n, 100 n + 1, ...; its target, of that many tokens to say, 1000 n, 1000 n + 1, ..."""
+    made = [
+        Feature(
+            n,
+            [100 * n + t for t in range(source)],
+            [0] * source,
+            [1000 * n + t for t in range(target + 1)] if is_labelled else None,
+        )
+        for n, (source, target) in enumerate(lengths)
+    ]
+    return FeatureBatches(made, "generation")
+
+
+def test_targets_are_packed_beside_their_sources() -> None:
+    batches = pairs_of([(2, 3), (5, 1), (3, 2)])
+    batch = batches.take(np.array([2, 0]))
+    assert batch.input_ids.tolist() == [200, 201, 202, 0, 1]
+    assert batch.sequence_lengths.tolist() == [3, 2]
+    assert batch.target_ids is not None
+    assert batch.target_lengths is not None
+    assert batch.labels is not None
+    assert batch.target_ids.tolist() == [2000, 2001, 0, 1, 2]
+    assert batch.labels.tolist() == [2001, 2002, 1, 2, 3]
+    assert batch.target_lengths.tolist() == [2, 3]
+    assert {each.dtype for each in (batch.target_ids, batch.labels, batch.target_lengths)} == {np.dtype(np.int64)}
+    assert (batch.loss_counts, batch.num_tokens) == ({"generation": 5}, 10)
+    assert batches.lengths.tolist() == [5, 6, 5]
+
+
+def test_without_targets_there_are_none() -> None:
+    batches = pairs_of([(2, 3), (5, 1), (3, 2)], is_labelled=False)
+    ((items, batch),) = batches.in_turn(100, 0, 1)
+    assert items.tolist() == [0, 2, 1]
+    assert (batch.labels, batch.target_ids, batch.target_lengths) == (None, None, None)
+    assert (batch.num_tokens, batches.lengths.tolist()) == (10, [2, 5, 3])
+
+
+def test_neighbours_have_sources_and_then_targets_of_like_length() -> None:
+    lengths = [(5, 2), (3, 7), (5, 1), (3, 2), (2, 11), (3, 7)]
+    batches = pairs_of(lengths)
+    ((items, _),) = batches.in_turn(1000, 0, 1)
+    assert items.tolist() == [4, 3, 1, 5, 2, 0]  # of equal ones the first comes first
+    order = TrainingOrder(batches, 5, seed=3, cut=Cut(13, None, 2))
+    most_tokens = most_parts = 0
+    seen: list[tuple[int, int]] = []
+    for step in range(2):
+        parts = [batch for _, batch in order.micro_batches(step, 0, 1)]
+        for batch in parts:
+            assert batch.target_lengths is not None
+            assert batch.num_tokens <= 13 or len(batch.sequence_lengths) == 1
+            most_tokens = max(most_tokens, batch.num_tokens)
+        most_parts = max(most_parts, len(parts))
+        of_step = [
+            pair
+            for batch in parts
+            for pair in zip(batch.sequence_lengths.tolist(), np.asarray(batch.target_lengths).tolist(), strict=True)
+        ]
+        assert of_step == sorted(of_step)
+        seen += of_step
+    assert sorted(seen) == sorted(lengths)
+    assert order.largest_part(9) == (most_tokens, most_parts)
+    whole = np.concatenate([batch.labels for step in range(2) for _, batch in order.micro_batches(step, 0, 1)])  # type: ignore[misc]
+    assert len(whole) == sum(target for _, target in lengths)
+
+
+# ---- the way back
+
+
+def test_predictions_and_their_files() -> None:
+    examples = [GenerationExample("p", "a", "B."), GenerationExample("q", "b", None)]
+    features = make_features(task(), examples, TOKENIZER)
+    found = [[([6, 4, 10], -0.5), ([6], -0.75)], [([], -1.0)]]  # "b [MASK] ." and "b"; an empty one
+    one = SHAPE.predictions(task(), examples, features, found, (), TOKENIZER)
+    assert one == [GenerationPrediction("p", "b.", -0.5), GenerationPrediction("q", "", -1.0)]
+    assert SHAPE.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5}
+    (text,) = SHAPE.files(examples, one).values()
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {"id": "p", "text": "b.", "score": -0.5, "reference": "B."},
+        {"id": "q", "text": "", "score": -1.0, "reference": None},
+    ]
+    several = SHAPE.predictions(task("generation.num_candidates=2"), examples, features, found, (), TOKENIZER)
+    assert several[0].candidates == (Candidate("b.", -0.5), Candidate("b", -0.75))
+    (text,) = SHAPE.files(examples[:1], several[:1]).values()
+    assert json.loads(text)["candidates"] == [{"text": "b.", "score": -0.5}, {"text": "b", "score": -0.75}]
+
+
+def test_texts_are_written_as_transformers_writes_them(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    lines = real_data("translation_en_de", "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    texts = [cell for line in lines for cell in line.split("\t")] + ["it's, don't ( x ) -- 3.5 % !", "[SEP] a", "日本"]
+    for lowercase in (True, False):
+        tokenizer = train_wordpiece(lambda: texts, 997, lowercase, 2)
+        folder = tmp_path / str(lowercase)
+        tokenizer.save(folder)
+        theirs = transformers.BertTokenizer.from_pretrained(folder)
+        rows = [row[1:-1] for row in tokenizer(texts)["input_ids"]]
+        rows.append([number for number in range(tokenizer.vocab_size)])  # special tokens too
+        ours = [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        assert ours == [theirs.decode(row, skip_special_tokens=True) for row in rows]
+        assert len(ours) > 1000
+        assert sum(said == text for said, text in zip(ours, texts, strict=False)) > (50 if lowercase else 700)
+
+
+def test_texts_are_scored_against_references_as_they_stand() -> None:
+    examples = [GenerationExample("p", "x", "The cat sat on the mat."), GenerationExample("q", "x", "A dog ran off .")]
+    said = [
+        GenerationPrediction("p", "the cat sat on the mat.", -1.0),
+        GenerationPrediction("q", "A dog ran off .", 0.0),
+    ]
+    asked = task("metrics=[bleu,chrf,rouge,exact_match_text]")
+    scores = SHAPE.score(asked, examples, said, ())
+    assert (scores["exact"], scores["rouge1"], scores["rougeL"]) == (0.5, 1.0, 1.0)  # rouge lower-cases
+    assert scores == metrics.score(asked.metrics, [p.text for p in said], [e.target for e in examples])
+    assert 50 < scores["bleu"] < 100
+    assert 50 < scores["chrf"] < 100
+
+
+def test_the_review_has_scores_by_length_and_texts_that_are_wrong() -> None:
+    examples = [GenerationExample(str(n), "w " * n, "a b c d e") for n in (1, 1, 1, 2, 3, 5, 7, 11)]
+    said = [
+        GenerationPrediction(each.id, "a b c d e" if len(each.source) < 9 else "f", -float(each.id))
+        for each in examples
+    ]
+    found = SHAPE.review(task(), examples, said, ())
+    (table,) = found["groups"]
+    assert table["columns"] == ["words", "bleu", "texts"]
+    assert table["rows"] == [
+        ["1 to 1", "100", "3"],
+        ["2 to 2", "100", "1"],
+        ["3 to 5", "49.05", "2"],
+        ["7 to 11", "0", "2"],
+    ]
+    assert [row[0] for row in found["mistakes"]["rows"]] == ["5", "7", "11"]  # the best scored first
+    assert found["mistakes"]["rows"][0][2:] == ["a b c d e", "f", "-5.000"]
+
+
+def test_one_length_is_one_group() -> None:
+    said = [GenerationPrediction("0", "a b c d", 0.0)]
+    found = SHAPE.review(task(), [GenerationExample("0", "w w", "a b c d")], said, ())
+    assert found["groups"][0]["rows"] == [["2 to 2", "100", "1"]]
+    assert found["mistakes"]["rows"] == []
+
+
+@pytest.mark.parametrize(("lowercase", "bleu", "exact"), [(False, 76.4, 0.592), (True, 19.0, 0.0015)])
+def test_what_a_perfect_model_scores_on_real_pairs(lowercase: bool, bleu: float, exact: float) -> None:
+    """Pieces keep neither case nor all blanks, and the references are as the file has them."""
+    named = ("columns.source=en", "columns.target=de", "metrics=[bleu,chrf,exact_match_text]")
+    asked, examples = task(*named), read(real_data("translation_en_de"), "translation", "dev", *named).examples
+    assert len(examples) == 687
+    texts = [text for each in examples for text in (each.source, each.target)]
+    tokenizer = train_wordpiece(lambda: texts, 1999, lowercase, 2)
+    features = make_features(asked, examples, tokenizer)
+    batches = FeatureBatches(features, "generation")
+    assert sum(batch.num_tokens for _, batch in batches.in_turn(2048, 0, 1)) == int(batches.lengths.sum())
+    found = [[(feature.label[1:-1], 0.0)] for feature in features]
+    said = shape_of(asked).predictions(asked, examples, features, found, (), tokenizer)
+    scores = SHAPE.score(asked, examples, said, ())
+    assert scores["bleu"] == pytest.approx(bleu, abs=0.5)
+    assert scores["exact"] == pytest.approx(exact, abs=0.01)
+    again = sacrebleu.corpus_bleu([each.text for each in said], [[each.target for each in examples]])
+    assert (scores["bleu"], scores["chrf"] > scores["bleu"]) == (again.score, True)
