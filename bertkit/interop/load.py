@@ -24,11 +24,11 @@ from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as google
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.interop.hugging_face import hub
-from bertkit.interop.hugging_face.config import problem_type_of, read_config
-from bertkit.interop.hugging_face.names import from_hugging_face, to_hugging_face
+from bertkit.interop.hugging_face.config import changed_from_bert, problem_type_of, read_config
+from bertkit.interop.hugging_face.names import from_hugging_face, in_decoder, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.bert import init_weights
-from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, ProblemType, head_problems
+from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, DecoderConfig, ProblemType, head_problems
 from bertkit.model.heads import BertWithHeads
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
@@ -186,6 +186,16 @@ class _Held:
         """Whether there are weights of a part of the model."""
         return any(name.startswith(f"{part}.") for name in self.weights)
 
+    @property
+    def has_decoder_apart(self) -> bool:
+        """Whether weights of the decoder are others than those of the encoder in the same place."""
+        both = {name: in_decoder(name) for name in self.weights if name.startswith("bert.")}
+        return any(
+            there in self.weights and not torch.equal(self.weights[here], self.weights[there])
+            for here, there in both.items()
+            if there is not None
+        )
+
 
 def load_directory(
     directory: Path,
@@ -194,6 +204,7 @@ def load_directory(
     seed: int = 0,
     labels: Sequence[str] | None = None,
     problem_type: ProblemType | None = None,
+    decoder: DecoderConfig | None = None,
 ) -> tuple[BertWithHeads, LoadReport]:
     """Build the model of a directory that `resolve_model_dir` gave, and load its weights.
 
@@ -205,6 +216,8 @@ def load_directory(
         labels: of a sequence or token head; None for those of the directory. The rows of a head of the same labels are put
             into their order; a head of other labels is left out and made anew.
         problem_type: goes with `labels`.
+        decoder: of a generation head; its weights begin as those of the encoder and of the masked LM head, those that look at
+            the source anew, where the directory holds none.
 
     Raises:
         InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
@@ -213,8 +226,12 @@ def load_directory(
     held_heads = [head for head in HEADS if held.has(f"heads.{head}")]
     heads = held_heads if heads is None else heads
     if with_pooler is None:
-        with_pooler = held.has("bert.pooler") or bool(set(heads) & set(POOLED_HEADS))
-    config = held.config
+        is_free = held.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder looks at tokens alone
+        with_pooler = is_free or bool(set(heads) & set(POOLED_HEADS))
+    begins = decoder is not None and held.config.decoder is None
+    config = dataclasses.replace(held.config, decoder=_decoder_of(held, heads, decoder))
+    if begins:
+        held.weights.update({name: tensor for each, tensor in held.weights.items() if (name := in_decoder(each))})
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
         _relabel(held, heads, config)
@@ -223,7 +240,7 @@ def load_directory(
         raise InputError(*(f"{held.config_path}: {each}" for each in problems))
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
-    new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)))
+    new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)), begins)
     model.to_empty(device="cpu")
     if new:
         init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
@@ -234,12 +251,36 @@ def load_directory(
     return model, LoadReport(sorted(set(parameters) - set(new)), held.skipped, new)
 
 
+def _decoder_of(held: _Held, heads: Sequence[str], wanted: DecoderConfig | None) -> DecoderConfig | None:
+    """Give the decoder that a model has: the one that is wanted, or that of the directory where it writes.
+
+    Raises:
+        InputError: there is none, or the weights are not of such a one.
+    """
+    there = held.config.decoder
+    if wanted is None and there is None and "generation" in heads:
+        raise InputError(f"{held.directory}: no weights for the generation; choose among those it holds")
+    if wanted is None:
+        if there is None or there.is_from_scratch:
+            return there  # which makes the encoder another one
+        share = there.share and not held.has_decoder_apart  # transformers trains two of what was one
+        return dataclasses.replace(there, share=share) if "generation" in heads else None
+    if held.config.variant and (there is None or there.kind != wanted.kind):
+        raise InputError(
+            f"{held.config_path}: decoder={wanted.kind} with {', '.join(changed_from_bert(held.config))}: a decoder begins as a "
+            "BERT without changes; start from another model"
+        )
+    if wanted.share and held.has_decoder_apart:
+        raise InputError(f"{held.directory}: its decoder and encoder differ and cannot be one; set decoder.share=false")
+    return wanted
+
+
 def _read(directory: Path) -> _Held:
     prefix = _google_prefix(directory)
     tensors, skipped = hugging_face.read_weights(directory) if prefix is None else google.read_weights(prefix)
     path = directory / "config.json" if prefix is None else google.config_file(prefix)
     config, classifier = read_config(path, tensors)
-    num_layers = len({name for name in tensors if name.endswith(".attention.self.query.weight")})
+    num_layers = sum(name.endswith((".attention.self.query.weight", ".weight_ih_l0")) for name in tensors)
     if config.num_hidden_layers > 2 * num_layers + 8:  # said before so many are made
         raise InputError(
             f"{directory}: num_hidden_layers={config.num_hidden_layers}, but the weights are of {num_layers} layers; "
@@ -262,7 +303,7 @@ def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
             held.skipped[held.theirs[name]] = f"of a head of other labels: {', '.join(held.config.labels[:MAX_LISTED])}"
 
 
-def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool) -> list[str]:
+def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:
     """Refuse weights that do not fit a model; give the parameters that are new, and note the tensors that are left out."""
     expected, problems, new = dict(model.named_parameters()), [], []
     for name, parameter in expected.items():
@@ -273,7 +314,9 @@ def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool) -> list[st
                 problems.append(
                     f"{to_hugging_face(name)}: shape {tuple(found.shape)}, expected {tuple(parameter.shape)}"
                 )
-        elif not held.has(part) and (name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)):
+        elif (not held.has(part) and (name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler))) or (
+            begins and name.startswith("heads.generation.")
+        ):
             new.append(name)
         else:
             problems.append(f"{to_hugging_face(name)}: missing")

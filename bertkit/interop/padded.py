@@ -5,12 +5,15 @@ Axes: as in model/attention.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from bertkit.kernels.layout import Layout, pad
 from bertkit.model.config import POOLED_HEADS, BertConfig
-from bertkit.model.heads import BertOutput, BertWithHeads
+from bertkit.model.heads import BertOutput, BertWithHeads, Targets
 
 
 class PaddedBert(nn.Module):
@@ -32,10 +35,13 @@ class PaddedBert(nn.Module):
         token_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
     ) -> BertOutput:
         """Encode a padded batch.
 
-        With the choice head, inputs are (questions, choices, T), and B is their product.
+        With the choice head, inputs are (questions, choices, T), and B is their product. With the generation head, there are
+        logits where there are targets.
 
         Args:
             input_ids: (B, T).
@@ -44,33 +50,63 @@ class PaddedBert(nn.Module):
             output_hidden_states: give the output of every layer.
             output_attentions: give the attention weights of every layer; in evaluation mode only, without dropout. The
                 fast kernels do not keep them, so attention is then computed in the plain way.
+            decoder_input_ids: what stands before the tokens of each target, [CLS] first, (B, T of targets).
+            decoder_attention_mask: 1 for its tokens, 0 for padding; None when all are tokens.
 
         Raises:
             ValueError: the sequences are longer than the model's positions, one has no token, the inputs have other
                 shapes, or attention weights are asked for in training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
-        num_sequences, num_columns = ids.shape
         indices, layout = unpad(mask)
+        targets, places = self._targets(decoder_input_ids, decoder_attention_mask, len(ids))
         out = self.model(
             ids.reshape(-1)[indices],
             types.reshape(-1)[indices],
             layout,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
+            targets=targets,
         )
+        columns = columns_of(layout, indices, ids.shape[1])
+        found = self._padded(out, lambda packed: pad(packed, indices, *ids.shape), columns, len(input_ids))
+        if targets is None or decoder_input_ids is None:
+            return found
+        rows = columns_of(targets.layout, places, decoder_input_ids.shape[1])
+        written = {"generation": pad(out.logits["generation"], places, *decoder_input_ids.shape)}
+        return replace(found, logits=found.logits | written, alignments=_spread(out.alignments, rows, columns))
 
-        def padded(packed: Tensor) -> Tensor:
-            return pad(packed, indices, num_sequences, num_columns)
-
-        logits = {name: value if name in POOLED_HEADS else padded(value) for name, value in out.logits.items()}
+    def _padded(
+        self, out: BertOutput, padded: Callable[[Tensor], Tensor], columns: tuple[Tensor, int], num_inputs: int
+    ) -> BertOutput:
+        logits = {
+            name: value if name in POOLED_HEADS else padded(value)
+            for name, value in out.logits.items()
+            if name != "generation"
+        }
         if "choice" in logits:
-            logits["choice"] = logits["choice"].view(len(input_ids), -1)
+            logits["choice"] = logits["choice"].view(num_inputs, -1)
         hidden_states = tuple(map(padded, out.hidden_states)) if out.hidden_states is not None else None
-        attentions = None
-        if out.attentions is not None:
-            attentions = tuple(pad_both(each, layout, indices, num_columns) for each in out.attentions)
+        attentions = _spread(out.attentions, columns, columns)
         return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
+
+    def _targets(self, ids: Tensor | None, mask: Tensor | None, num_sequences: int) -> tuple[Targets | None, Tensor]:
+        """Unpad targets, and give the places of their tokens in the padded batch; ValueError as of `forward`."""
+        if ids is None:
+            return None, torch.empty(0)
+        if "generation" not in self.model.heads:
+            raise ValueError("decoder_input_ids: the model has no generation head")
+        if ids.dim() != 2 or len(ids) != num_sequences or (mask is not None and mask.shape != ids.shape):
+            raise ValueError(
+                f"decoder_input_ids: shape {tuple(ids.shape)}, expected ({num_sequences}, tokens), and its mask alike"
+            )
+        limit = self.config.max_position_embeddings
+        if ids.shape[1] > limit:
+            raise ValueError(
+                f"decoder_input_ids: {ids.shape[1]} tokens exceed max_position_embeddings={limit}; truncate them"
+            )
+        places, layout = unpad(torch.ones_like(ids) if mask is None else mask, "decoder_attention_mask")
+        return Targets(ids.reshape(-1)[places], layout), places
 
     def _checked(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
@@ -93,7 +129,7 @@ class PaddedBert(nn.Module):
         return ids, mask, types
 
 
-def unpad(attention_mask: Tensor) -> tuple[Tensor, Layout]:
+def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor, Layout]:
     """Find the tokens of a padded batch: their indices into the flattened (B * T,) batch, (S,), and their layout.
 
     Positions are columns, so a sequence padded on the left keeps the positions that it has in the padded batch.
@@ -105,20 +141,28 @@ def unpad(attention_mask: Tensor) -> tuple[Tensor, Layout]:
     indices = is_token.reshape(-1).nonzero().squeeze(1)  # (S,)
     lengths = is_token.sum(1).cpu()  # (B,)
     if not bool((lengths > 0).all()):
-        raise ValueError("attention_mask: a sequence has no token; every row needs at least one 1")
+        raise ValueError(f"{name}: a sequence has no token; every row needs at least one 1")
     columns = indices.remainder(attention_mask.shape[1])
     return indices, Layout.from_lengths(lengths, attention_mask.device, columns)
 
 
-def pad_both(packed: Tensor, layout: Layout, indices: Tensor, num_columns: int) -> Tensor:
-    """Put weights between the tokens of each sequence, (B, N, longest, longest), at their columns: (B, N, T, T), else zeros."""
-    num_sequences, num_heads = packed.shape[:2]
-    columns = indices.new_full(
-        (num_sequences * layout.longest,), num_columns
-    )  # padding goes to a column that is cut off
+def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tensor, int]:
+    """Give the column of each token in the padded batch, (B, longest), and how many there are: one more is for no token."""
+    columns = indices.new_full((len(layout.starts) * layout.longest,), num_columns)
     columns[layout.slots] = indices.remainder(num_columns)
-    columns = columns.view(num_sequences, layout.longest)
-    padded = packed.new_zeros(num_sequences, num_columns + 1, num_columns + 1, num_heads)
-    rows = torch.arange(num_sequences, device=indices.device)[:, None, None]
-    places = (rows, columns[:, :, None], columns[:, None, :])
+    return columns.view(-1, layout.longest), num_columns
+
+
+def _spread(
+    weights: tuple[Tensor, ...] | None, rows: tuple[Tensor, int], columns: tuple[Tensor, int]
+) -> tuple[Tensor, ...] | None:
+    return None if weights is None else tuple(pad_both(each, rows, columns) for each in weights)
+
+
+def pad_both(packed: Tensor, rows: tuple[Tensor, int], columns: tuple[Tensor, int]) -> Tensor:
+    """Put weights of pairs of tokens, (B, N, longest, longest), into their rows and columns: (B, N, T, T), else zeros."""
+    num_sequences, num_heads = packed.shape[:2]
+    padded = packed.new_zeros(num_sequences, rows[1] + 1, columns[1] + 1, num_heads)
+    numbers = torch.arange(num_sequences, device=packed.device)[:, None, None]
+    places = (numbers, rows[0][:, :, None], columns[0][:, None, :])
     return padded.index_put(places, packed.permute(0, 2, 3, 1))[:, :-1, :-1].permute(0, 3, 1, 2)

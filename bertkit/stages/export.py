@@ -114,6 +114,10 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
         raise InputError(f"google=true: google-research/bert has no {heads} head; export another one")
     if settings.google and is_decoder(model.config):
         raise InputError("google=true: google-research/bert has no causal attention; leave it out")
+    if settings.onnx and "generation" in model.heads:
+        raise InputError(
+            "onnx=true: a pair that writes is two graphs and a search, which onnx=true does not make; leave it out"
+        )
     if settings.onnx and is_decoder(model.config):
         raise InputError(
             "onnx=true with attention.pattern=causal: torch does not export the cache that it gives; leave it out"

@@ -12,7 +12,7 @@ import yaml
 from bertkit import __version__
 from bertkit.errors import in_markdown
 from bertkit.hub import is_id
-from bertkit.interop.hugging_face.config import architecture_of, is_decoder
+from bertkit.interop.hugging_face.config import PAIR, architecture_of, is_decoder
 from bertkit.model.heads import BertWithHeads
 
 _TEXT = 'inputs = tokenizer("A text to read.", return_tensors="pt")'
@@ -69,6 +69,18 @@ _TASKS: dict[str, tuple[str, list[str]]] = {
             "print(int(model(**{name: value[None] for name, value in inputs.items()}).logits.argmax()))",
         ],
     ),
+    "EncoderDecoderModel": (
+        "text2text-generation",
+        [_TEXT, "print(tokenizer.decode(model.generate(**inputs, num_beams=4)[0], skip_special_tokens=True))"],
+    ),
+    PAIR: (
+        "text2text-generation",
+        [
+            _TEXT,
+            "written = model.generate(**inputs, max_length=model.config.decoder.max_position_embeddings)",
+            "print(tokenizer.decode(written[0], skip_special_tokens=True))",
+        ],
+    ),
     "BertModel": ("feature-extraction", [_TEXT, "print(model(**inputs).last_hidden_state.shape)"]),
 }
 _OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
@@ -94,7 +106,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Write a card: what the model is, how it was made, what was measured, how to load it."""
     architecture = architecture_of(model)
     auto_class = architecture.replace("BertModel", "AutoModel").replace("BertFor", "AutoModelFor")
-    auto_class = auto_class.replace("BertLMHeadModel", "AutoModelForCausalLM")
+    auto_class = auto_class.replace("BertLMHeadModel", "AutoModelForCausalLM").replace(PAIR, "AutoModelForSeq2SeqLM")
     more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters())
@@ -114,6 +126,8 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
             'model = SentenceTransformer("DIRECTORY")',
             'print(model.encode(["A text to read.", "Another one."]).shape)',
         ]
+    elif config.variant and "generation" in model.heads:
+        lines += ["import bertkit", "", 'print(bertkit.load_predictor("DIRECTORY")("A text to read.")["text"])']
     elif config.variant and not is_decoder(config):
         lines += [
             "import bertkit",

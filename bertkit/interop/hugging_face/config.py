@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,9 +16,10 @@ from bertkit.errors import InputError
 from bertkit.files import to_json
 from bertkit.interop.hugging_face.names import CLASSIFIERS
 from bertkit.lines import read_json
-from bertkit.model.config import MOST, AttentionConfig, BertConfig, NormConfig, ProblemType
+from bertkit.model.config import MOST, AttentionConfig, BertConfig, DecoderConfig, NormConfig, ProblemType
 from bertkit.model.heads import BertWithHeads
 
+PAIR, PAIR_TYPE = "EncoderDecoderModel", "encoder-decoder"
 ARCHITECTURES = {
     ("masked_lm", "next_sentence"): "BertForPreTraining",
     ("masked_lm",): "BertForMaskedLM",
@@ -26,6 +28,7 @@ ARCHITECTURES = {
     ("token",): "BertForTokenClassification",
     ("span",): "BertForQuestionAnswering",
     ("choice",): "BertForMultipleChoice",
+    ("generation",): PAIR,
     (): "BertModel",
 }
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
@@ -69,15 +72,20 @@ def require_bert(config: BertConfig, where: str) -> None:
         InputError: naming the settings that make it one.
     """
     if config.variant and not is_decoder(config):
-        bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
-        changed = [f"{key}={value}" for key, _, value in differences(bert, config.variant)]
-        named = [
-            each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])
-        ]
         raise InputError(
-            f"{where}: no BERT of transformers 5 computes {', '.join(named)}; bertkit.load_model, finetune, predict and embed "
-            "take the model as it is"
+            f"{where}: no BERT of transformers 5 computes {', '.join(changed_from_bert(config))}; bertkit.load_model, finetune, "
+            "predict and embed take the model as it is"
         )
+
+
+def changed_from_bert(config: BertConfig) -> list[str]:
+    """List the settings, as they are given, that make a model another one than BERT."""
+    bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
+    variant = {key: value for key, value in config.variant.items() if key != "decoder"}
+    if config.decoder is not None and config.decoder.is_from_scratch:
+        variant["decoder"] = config.decoder.kind
+    changed = [f"{key}={value}" for key, _, value in differences(bert, variant)]
+    return [each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])]
 
 
 def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
@@ -85,8 +93,10 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
 
     What no BERT of theirs computes has the model type of bertkit, which they refuse to load.
     """
+    if config.decoder is not None and not config.decoder.is_from_scratch:
+        return _pair_json(config, config.decoder, dtype)
     content = asdict(config)
-    for name in ("attention", "norm", "pooling"):
+    for name in ("attention", "norm", "pooling", "decoder"):
         del content[name]
     labels, problem_type = content.pop("labels"), content.pop("problem_type")
     content |= {
@@ -110,6 +120,54 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
     return to_json(dict(sorted(content.items())))
 
 
+def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -> str:
+    """Write that of two BERTs, of which the second one writes; `decoder_shares_encoder` is bertkit's own word."""
+    encoder = json.loads(config_json(replace(config, decoder=None), ARCHITECTURES[()], dtype))
+    writes = {"add_cross_attention": True, "is_decoder": True, "architectures": ["BertLMHeadModel"]}
+    pair = {
+        "architectures": [PAIR],
+        "decoder": encoder | writes,
+        "decoder_shares_encoder": decoder.share,
+        "decoder_start_token_id": decoder.start_token_id,
+        "dtype": encoder["dtype"],
+        "encoder": encoder,
+        "eos_token_id": decoder.end_token_id,
+        "is_encoder_decoder": True,
+        "model_type": PAIR_TYPE,
+        "pad_token_id": config.pad_token_id,
+        "torch_dtype": encoder["dtype"],
+    }
+    return to_json(dict(sorted(pair.items())))
+
+
+def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Give the encoder's part of a pair, with what bertkit says of a decoder.
+
+    Raises:
+        InputError: they are not two BERTs of one shape, or the second one cannot write.
+    """
+    parts = [content.get(side) for side in ("encoder", "decoder")]
+    encoder, decoder = (part if isinstance(part, dict) else {} for part in parts)
+    other = [key for key in SHAPE if encoder.get(key, _DEFAULTS.get(key)) != decoder.get(key, _DEFAULTS.get(key))]
+    other += [f"decoder.{key}" for key in ("is_decoder", "add_cross_attention") if decoder.get(key) is not True]
+    other += [
+        f"{side}.model_type"
+        for side, part in zip(("encoder", "decoder"), (encoder, decoder), strict=True)
+        if part.get("model_type") != "bert"
+    ]
+    if other:
+        raise InputError(
+            f"{path}: {', '.join(other[:3])}: expected two BERTs of one shape, the second with is_decoder and add_cross_attention"
+        )
+    start = content.get("decoder_start_token_id", decoder.get("decoder_start_token_id"))
+    end = content.get("eos_token_id", decoder.get("eos_token_id"))
+    if type(start) is not int or type(end) is not int:
+        raise InputError(f"{path}: no decoder_start_token_id and eos_token_id; set them to the ids of [CLS] and [SEP]")
+    shared = content.get("decoder_shares_encoder", content.get("tie_encoder_decoder", False))
+    known = {"kind": "bert", "share": shared, "start_token_id": start, "end_token_id": end}
+    return {**encoder, "decoder": {**asdict(DecoderConfig(kind="bert")), **known}, "architectures": [PAIR]}
+
+
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
     """Read `config.json`, or Google's `bert_config.json`.
 
@@ -122,6 +180,8 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         InputError: no such file, not a BERT, or settings that BERT cannot honour.
     """
     content, tensors = _read_content(path), tensors or {}
+    if content.get("model_type") == PAIR_TYPE:
+        content = _of_pair(path, content)
     problems = [
         f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
         for key, allowed in _HONOURED.items()
@@ -130,7 +190,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     shape: dict[str, Any] = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in SHAPE}
     shape["pad_token_id"] = content.get("pad_token_id") or 0
     shape["classifier_dropout"] = content.get("classifier_dropout")
-    shape["problem_type"] = content.get("problem_type")
+    shape["problem_type"], shape["decoder"] = content.get("problem_type"), content.get("decoder")
     groups: dict[str, Any] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
     if content.get("model_type") == OWN_TYPE:
         for name, known in groups.items():
@@ -171,9 +231,11 @@ def problem_type_of(config: BertConfig) -> ProblemType:
 
 def _read_content(path: Path) -> dict[str, Any]:
     content = read_json(path)
-    if not isinstance(content, dict) or content.get("model_type", "bert") not in ("bert", OWN_TYPE):
+    if not isinstance(content, dict) or content.get("model_type", "bert") not in (
+        "bert", OWN_TYPE, PAIR_TYPE,
+    ):  # fmt: skip
         kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
-        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert'")
+        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert' and pairs of two")
     architectures = content.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise InputError(f"{path}: architectures={architectures!r}: expected a list of names")

@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.files import building_dir, read_tensors, write_tensors
-from bertkit.interop.hugging_face.config import RELATIVE_KEY, architecture_of, config_json, require_bert
+from bertkit.interop.hugging_face.config import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.lines import read_json
@@ -30,9 +30,12 @@ _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+_TIES |= {f"decoder.{tied}": f"decoder.{original}" for tied, original in _TIES.items()}
 _DISTANCES, _PLACES = ".attention.self.distance_embedding.weight", "bert.embeddings.position_embeddings.weight"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+_BUFFERS = tuple(
+    f"{part}bert.embeddings.{name}_ids" for part in ("", "decoder.") for name in ("position", "token_type")
+)
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
@@ -96,13 +99,28 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
 
     A pooler is left out where that class has none.
     """
-    architecture = architecture_of(model)
+    architecture, decoder = architecture_of(model), model.config.decoder
+    if decoder is not None and decoder.kind == "bert":
+        return _tensors_of_pair(model)
     prefix = "bert." if architecture == "BertModel" else ""
     return {
         to_hugging_face(name).removeprefix(prefix): tensor.detach()
         for name, tensor in model.named_parameters()
         if not (architecture in WITHOUT_POOLER and name.startswith("bert.pooler."))
     }
+
+
+def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
+    """The weights of two BERTs, each whole, if they share some or not; their encoder has a pooler, which nobody looks at."""
+    size = model.config.hidden_size
+    pooler = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
+    like = next(model.parameters())
+    tensors = {name: like.new_zeros(shape) for name, shape in pooler.items()}
+    alone = dict(model.named_parameters())
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
+        tensors[theirs] = tensor.detach() if name in alone else tensor.detach().clone()  # a file holds each by itself
+    return tensors
 
 
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
@@ -139,8 +157,13 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     renamed: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
+    config = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
+    is_pair = isinstance(config, dict) and config.get("model_type") == PAIR_TYPE
     for name, tensor in _read_files(directory).items():
-        full = full_name(name.removeprefix("module."))
+        if is_pair and name.startswith("encoder.pooler."):
+            skipped[name] = "a pooler that nothing looks at"
+            continue
+        full = full_name(re.sub("^encoder[.]", "bert.", name) if is_pair else name.removeprefix("module."))
         full = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", full)
         full = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", full)
         if full in _BUFFERS:
@@ -149,7 +172,6 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
         else:
             renamed[full] = tensor
-    config = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
     is_relative = isinstance(config, dict) and config.get("position_embedding_type") == RELATIVE_KEY
     for name in [
         name for name in renamed if is_relative and name.endswith(_DISTANCES)

@@ -36,6 +36,27 @@ HUGGING_FACE = {
     "heads.masked_lm.bias": "cls.predictions.bias",
     **{f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
 }
+_DECODER = (
+    ("bert.embeddings.", "heads.generation.embeddings."),
+    ("bert.encoder.layers.", "heads.generation.layers."),
+    ("heads.masked_lm.", "heads.generation.score."),
+)
+_CROSS = {
+    f"heads.generation.layers.{{}}.cross_{ours}.{part}": f"decoder.bert.encoder.layer.{{}}.cross{theirs}.{part}"
+    for ours, theirs in OF_A_LAYER.items()
+    for part in ("weight", "bias")
+    if ours.startswith("attention")
+}
+
+
+def in_decoder(name: str) -> str | None:
+    """Say what a parameter of a BERT is called in a decoder of its kind; None for one that a decoder lacks."""
+    return next((f"{there}{name.removeprefix(here)}" for here, there in _DECODER if name.startswith(here)), None)
+
+
+HUGGING_FACE |= _CROSS | {
+    ours: f"decoder.{theirs}" for name, theirs in HUGGING_FACE.items() if (ours := in_decoder(name)) is not None
+}
 _INVERSES = {
     meant: {
         theirs: ours
@@ -44,13 +65,17 @@ _INVERSES = {
     }
     for meant in CLASSIFIERS
 }
-OWN = re.compile(r"\.attention\.slots\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.")
-_ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.")
+OWN = re.compile(
+    r"\.attention\.slots\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\.|^heads\.generation\."
+    r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # of a GRU
+)
+_ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.", "decoder.", "heads.")
 
 
 def to_hugging_face(name: str) -> str:
     """Translate a bertkit name; parameters that no BERT of theirs has keep it."""
-    return name if OWN.search(name) else translate([name], HUGGING_FACE)[name]
+    found = translate([name], HUGGING_FACE)
+    return name if name not in found and OWN.search(name) else found[name]
 
 
 def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:

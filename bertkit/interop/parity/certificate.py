@@ -33,6 +33,8 @@ class _Certificate:
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
     """Give what makes a model in memory the one it is: its configuration, and a hash of every weight."""
     config = to_mapping(model.config)
+    if model.config.decoder is None:  # as before there were decoders
+        del config["decoder"]
     if not model.config.variant:  # as before there were variants
         config = {key: value for key, value in config.items() if key not in ("attention", "norm", "pooling")}
     return {"config": config, "tensor_sha256": {name: _hash(x) for name, x in sorted(full_tensors(model).items())}}

@@ -12,6 +12,7 @@ import io
 import logging
 import math
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ NOTES = (
     "as that of transformers: where gradients nearly cancel, both keep little but rounding",
     "google-research/bert divides the masked LM loss by its weights' sum + 1e-5, both implementations here by the count",
     "transformers keeps back the gradient of the [PAD] embedding, bertkit and google-research/bert do not; no input here has one",
+    "weights that a decoder shares with its encoder are two in transformers; their gradients are compared as a sum",
     "the span loss of transformers counts padding as possible answers; where there is padding, both are compared without it",
 )
 
@@ -153,11 +155,12 @@ def _compare(ours: PaddedBert, theirs: Any, inputs: Inputs, dtype: torch.dtype) 
     labels = {head: label.to(dtype) if label.is_floating_point() else label for head, label in inputs.labels.items()}
     reference = theirs(**inputs.arguments(), **_their_labels(labels), output_hidden_states=True)
     assert out.hidden_states is not None
-    hidden = [(a[is_token], b[is_token]) for a, b in zip(out.hidden_states, reference.hidden_states, strict=True)]
+    their_states = reference.encoder_hidden_states if inputs.has_targets else reference.hidden_states
+    hidden = [(a[is_token], b[is_token]) for a, b in zip(out.hidden_states, their_states, strict=True)]
     outputs = {}
     their_logits = _their_logits(reference, tuple(out.logits))
     for head, logits in out.logits.items():
-        where = ... if head in POOLED_HEADS else is_token
+        where = ... if head in POOLED_HEADS else inputs.of_target(is_token) if inputs.has_targets else is_token
         outputs[f"logits.{head}"] = (logits[where], their_logits[head][where])
     if out.pooled_output is not None and "pooler_output" in reference:
         outputs["pooled_output"] = (out.pooled_output, reference.pooler_output)
@@ -218,16 +221,19 @@ def _row(dtype: torch.dtype, what: str, absolute: float, relative: float, within
 def _gradients(ours: BertWithHeads, theirs: Any) -> Gradients:
     """Give the gradient of every parameter that both have; a pooler beside a head that does not look at it is ours alone."""
     their_parameters = dict(theirs.named_parameters())
-    prefix = "bert." if not any(name.startswith("bert.") for name in their_parameters) else ""
+    is_bare = not any(name.startswith("bert.") for name in their_parameters)
+    is_shared = ours.config.decoder is not None and ours.config.decoder.share
     gradients = {}
     for name, parameter in full_tensors(ours).items():
-        other = their_parameters.get(name.removeprefix(prefix))
-        if other is None and name.startswith("bert.pooler."):
+        encoder = re.sub(r"^bert\.", "encoder." if "generation" in ours.heads else "", name) if is_bare else name
+        both = (encoder, f"decoder.{name}") if is_shared else (encoder,)  # of a decoder, which has no pooler
+        others = [their_parameters[each] for each in both if each in their_parameters]
+        if not others and name.startswith("bert.pooler."):
             continue
-        assert other is not None, f"transformers has no {name}"
+        assert others, f"transformers has no {name}"
         zero = torch.zeros_like(parameter)
-        pair = tuple(zero if side.grad is None else side.grad.clone() for side in (parameter, other))
-        gradients[name] = (pair[0], pair[1])
+        own, *of_others = (zero if each.grad is None else each.grad.clone() for each in (parameter, *others))
+        gradients[name] = (own, torch.stack(of_others).sum(0))
     return gradients
 
 

@@ -26,12 +26,13 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Inputs:
-    """A padded batch, (B, T) or (questions, choices, T), with the labels of each head."""
+    """A padded batch, (B, T) or (questions, choices, T), with the labels of each head, or with texts that are written."""
 
     input_ids: Tensor
     attention_mask: Tensor | None
     token_type_ids: Tensor
     labels: dict[str, Tensor]
+    has_targets: bool = False
 
     @property
     def is_token(self) -> Tensor:
@@ -42,7 +43,17 @@ class Inputs:
     def arguments(self) -> dict[str, Tensor]:
         """Name the tensors as both implementations take them."""
         mask = {} if self.attention_mask is None else {"attention_mask": self.attention_mask}
-        return {"input_ids": self.input_ids, "token_type_ids": self.token_type_ids, **mask}
+        source = {"input_ids": self.input_ids, "token_type_ids": self.token_type_ids, **mask}
+        return source | {
+            f"decoder_{name}": self.of_target(each) for name, each in source.items() if self._is_written(name)
+        }
+
+    def of_target(self, values: Tensor) -> Tensor:
+        """Of what is written: the sequences of the batch in reverse order, so that lengths of pairs differ."""
+        return values.flip(0)
+
+    def _is_written(self, name: str) -> bool:
+        return self.has_targets and name != "token_type_ids"
 
 
 def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences: int) -> dict[str, Inputs]:
@@ -118,4 +129,4 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
                 ids, types = (tensor.view(num_sequences // 2, 2, -1) for tensor in (ids, types))
                 mask = None if mask is None else mask.view(num_sequences // 2, 2, -1)
                 labels[head] = torch.ones(num_sequences // 2, dtype=torch.long)
-    return Inputs(ids, mask, types, labels)
+    return Inputs(ids, mask, types, labels, "generation" in heads)

@@ -6,7 +6,7 @@ import pytest
 from conftest import LAYERS, small_model
 
 from bertkit.interop.hugging_face.names import CLASSIFIERS, HUGGING_FACE, from_hugging_face, to_hugging_face
-from bertkit.model.config import TASK_HEADS
+from bertkit.model.config import TASK_HEADS, DecoderConfig
 
 BY_HAND = {
     "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
@@ -46,9 +46,10 @@ def test_total_both_ways() -> None:
 
 
 def test_the_table_is_one_to_one_and_every_row_is_used() -> None:
-    assert len(HUGGING_FACE) == 5 + 16 + 2 + 5 + 2 + 2 + 3 * 2
+    assert len(HUGGING_FACE) == 5 + 16 + 2 + 5 + 2 + 2 + 3 * 2 + (5 + 16 + 10 + 5)
     assert len(set(HUGGING_FACE.values())) == len(HUGGING_FACE) - 2 * 2  # three heads are called classifier
-    models = [small_model(), *(small_model(heads=(head,)) for head in TASK_HEADS)]
+    decoder = DecoderConfig(kind="bert")
+    models = [small_model(), *(small_model(heads=(head,), decoder=decoder) for head in TASK_HEADS)]
     used = {to_hugging_face(name).replace("layer.0.", "layer.{}.") for m in models for name, _ in m.named_parameters()}
     assert set(HUGGING_FACE.values()) <= used
 

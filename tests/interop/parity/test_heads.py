@@ -18,13 +18,14 @@ from bertkit import export_model, load_model
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.hugging_face.config import ARCHITECTURES, architecture_of, config_json
+from bertkit.interop.hugging_face.config import ARCHITECTURES, PAIR, architecture_of, config_json
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.kernels.linear import ACTIVATIONS
 from bertkit.model.config import HEADS, POOLED_HEADS
 
-KINDS = {"_".join(heads) or "encoder": (heads, name) for heads, name in ARCHITECTURES.items()}
+# pairs of BERTs are in tests/interop/test_pairs.py
+KINDS = {"_".join(heads) or "encoder": (heads, name) for heads, name in ARCHITECTURES.items() if name != PAIR}
 
 
 def kind_options(kind: str) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def test_shapes_of_the_logits() -> None:
     shapes = {
         "masked_lm": (5, 7, 131), "next_sentence": (5, 2), "sequence": (5, 3), "token": (5, 7, 3), "span": (5, 7, 2),
     }  # fmt: skip
-    assert {*shapes, "choice"} == set(HEADS)
+    assert {*shapes, "choice", "generation"} == set(HEADS)
     from bertkit.interop.padded import PaddedBert
 
     for head, shape in shapes.items():
