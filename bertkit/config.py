@@ -182,17 +182,18 @@ def _build_dataclass(schema: Any, mapping: Any, path: str, errors: list[str]) ->
         errors.append(f"{path.rstrip('.') or 'configuration'}={mapping!r}: expected a group of settings")
         return None
     annotations = get_type_hints(schema)
-    names = [field.name for field in dataclasses.fields(schema)]
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    names = list(fields)
     for key in mapping:
         if key not in names:
             errors.append(f"unknown key '{path}{key}'{nearest(str(key), names)}")
     values: dict[str, Any] = {}
     errors_before = len(errors)
     for name in names:
-        if name not in mapping:
-            errors.append(f"missing value: set {path}{name}=")
-        else:
+        if name in mapping:
             values[name] = _convert(annotations[name], mapping[name], f"{path}{name}", errors)
+        elif fields[name].default is dataclasses.MISSING:  # else a file from before it was a setting
+            errors.append(f"missing value: set {path}{name}=")
     if len(errors) > errors_before:
         return None
     try:

@@ -18,7 +18,9 @@ Doors:
     objective      what is minimised, of a packed batch
     comparison     runs beside one another
     measure        losses on prepared text, and whether things fit together
-    task_model     a model with its task; its predictions, in order, by any number of processes
+    task_model     a model with its task
+    answers        its predictions, in order, by any number of processes
+    generating     texts that a decoder writes: greedily, by beam search, drawn
     predictor      what Python predicts with
     embedding      texts to vectors
     searching      a question to passages, in the order of an engine, of a reader or of both

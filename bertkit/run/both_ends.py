@@ -189,7 +189,7 @@ def report_of(
     trained = sum(parameter.numel() for parameter in state.names)
     resumed = f", from step {state.first_step:,} on" if state.first_step else ""
     facts = {
-        "started from": settings.model_dir,
+        "started from": settings.model_dir or "nothing",
         "parameters": f"{size:,}, of which {trained:,} are trained",
         "time": f"{duration(time.monotonic() - state.started_at)}{resumed}",
         "steps": f"{state.last_step:,}; the best: {result['best_step']:,}, after {result['best_epoch']:g} epochs",

@@ -16,6 +16,7 @@ import os
 import shutil
 
 import torch
+from torch import nn
 
 from bertkit.kernels.fast import allow_compiler_cache
 from bertkit.model.attention import attend
@@ -35,8 +36,10 @@ def missing_for(device_type: str) -> str | None:
     return None if torch.cuda.get_device_capability() >= (7, 0) else "a GPU of compute capability 7.0 or later"
 
 
-def compile_layers(encoder: Encoder, backend: str = "inductor") -> None:
-    """Compile the layers of an encoder, when each of them first runs."""
+def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
+    """Compile the layers of an encoder, when each of them first runs; those of a recurrent one are the device's own."""
+    if not isinstance(encoder, Encoder):
+        return
     allow_compiler_cache()
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)

@@ -21,8 +21,8 @@ from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.config import BertConfig
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.answers import require_finite
 from bertkit.run.objective import text_vectors
-from bertkit.run.task_model import require_finite
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import processes, shares

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit import signs
-from bertkit.config import nearest
 from bertkit.errors import InputError
 from bertkit.kernels.layout import Layout
 from bertkit.model.heads import BertOutput, BertWithHeads
-from bertkit.run.task_model import Predictor, answer_here, require_finite
+from bertkit.run.aims import AIMS, Target, chosen
+from bertkit.run.aligning import align, is_recurrent
+from bertkit.run.answers import answer_here, require_finite
+from bertkit.run.task_model import Predictor
 from bertkit.tasks.task import Feature
-from bertkit.view.look import Attribution, Look
+from bertkit.view.look import Alignment, Attribution, Look
 
 FEWEST_STEPS, MOST_STEPS = 16, 256  # of a path whose number of points is found here
 ENOUGH = 0.01  # of the difference that attributions add up to: an error that is not worth more points
@@ -31,25 +32,13 @@ NUM_WORDS = 5  # at [MASK] that are said
 FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is explained: a logit, or the sum of two, of one sequence.
-
-    Attributes:
-        what: it is, in words.
-        head: whose logits.
-        places: (token, column) of each logit; token None for a head of the whole sequence.
-        tokens: that the target is about, such as those of an answer.
-    """
-
-    what: str
-    head: str
-    places: tuple[tuple[int | None, int], ...]
-    tokens: tuple[int, ...] = ()
-
-
 def look(
-    predictor: Predictor, example: Any, features: Sequence[Feature], target: str | None = None, steps: int | None = None
+    predictor: Predictor,
+    example: Any,
+    features: Sequence[Feature],
+    target: str | None = None,
+    steps: int | None = None,
+    target_text: str | None = None,
 ) -> Look:
     """Look into a model while it reads one example.
 
@@ -59,6 +48,7 @@ def look(
         features: of this example alone.
         target: what is explained; None for what is predicted.
         steps: points of the path of integrated gradients; None for as many as it takes, 0 for no attributions.
+        target_text: of a model that writes, the text whose tokens are aligned with the source's; None for what it writes.
 
     Raises:
         InputError: there is no such target.
@@ -67,14 +57,7 @@ def look(
     features = [dataclasses.replace(feature, label=None, example=0) for feature in features]
     model: Any = predictor.model
     model.requires_grad_(False)
-    said: dict[str, Any] | None = None
-    if predictor.shape.head in model.heads:
-        (prediction,) = answer_here(predictor, [example], features)
-        said = predictor.shape.row(example, prediction)
-        feature, aim = _AIMS[predictor.shape.head](predictor, example, features, prediction, target)
-    else:
-        feature = features[0]
-        said, aim = _pretraining_aim(predictor, feature, target)
+    feature, said, aim, alignment = _explained(predictor, example, features, target, target_text)
     if aim is None and target is not None:
         raise InputError(f"target={target}: the model predicts nothing of this input; leave target= out")
     facts, vocab = predictor.tokenizer.facts, predictor.tokenizer.vocab
@@ -89,7 +72,7 @@ def look(
         token_ids=feature.input_ids,
         segments=feature.token_type_ids,
         num_layers=model.config.num_hidden_layers,
-        num_heads=model.config.num_attention_heads,
+        num_heads=0 if is_recurrent(model.config) else model.config.num_attention_heads,
         prediction=said,
         target=None if aim is None else aim.what,
         marked=() if aim is None else aim.tokens,
@@ -98,12 +81,32 @@ def look(
         rollout=None if attentions is None else rollout(attentions),
         num_cut=feature.num_cut,
         num_windows=1 if predictor.shape.has_choices else len(features),
+        alignment=alignment,
     )
 
 
+def _explained(
+    predictor: Predictor, example: Any, features: Sequence[Feature], target: str | None, target_text: str | None
+) -> tuple[Feature, dict[str, Any] | None, Target | None, Alignment | None]:
+    """Give the feature that is looked at, what is predicted, what of it is explained, and how a text that is written is aligned."""
+    model: Any = predictor.model
+    if predictor.shape.head == "generation":
+        if target is not None:
+            raise InputError(
+                f"target={target}: nothing is explained of a model that writes; target_text= is a text of its own"
+            )
+        feature, said, alignment = align(predictor, example, target_text)
+        return feature, said, None, alignment
+    if predictor.shape.head not in model.heads:
+        return features[0], *_pretraining_aim(predictor, features[0], target), None
+    (prediction,) = answer_here(predictor, [example], features)
+    feature, aim = AIMS[predictor.shape.head](predictor, example, features, prediction, target)
+    return feature, predictor.shape.row(example, prediction), aim, None
+
+
 def attentions_of(model: BertWithHeads, feature: Feature) -> NDArray[np.float32] | None:
-    """Give the share of each key (last axis) for each query, (L, N, T, T); None where keys are compressed, and no tokens."""
-    if model.config.attention.pattern == "linformer":
+    """Give the share of each key (last axis) for each query, (L, N, T, T); None where no token looks at another."""
+    if model.config.attention.pattern == "linformer" or is_recurrent(model.config):
         return None
     with torch.no_grad():
         found = _run(model, feature, output_attentions=True).attentions
@@ -237,84 +240,6 @@ def _embedded_as(model: BertWithHeads, embeddings: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def _column(target: str | None, names: Sequence[str], predicted: int, what: str) -> int:
-    """Find what the user names, else what is predicted, among names."""
-    if target is None:
-        return predicted
-    if target not in names:
-        some = f"; expected one of {', '.join(names)}" if len(names) <= 50 else ""
-        raise InputError(f"target={target}: no such {what}{nearest(target, names) or some}")
-    return names.index(target)
-
-
-def _sequence_aim(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
-) -> tuple[Feature, Target]:
-    labels = list(predictor.labels)
-    if not labels:
-        _column(target, (), 0, "label: the model predicts a number")
-        return features[0], Target("the number", "sequence", ((None, 0),))
-    best = int(np.argmax([prediction.probabilities[label] for label in labels]))
-    column = _column(target, labels, best, "label")
-    return features[0], Target(f"the label {labels[column]}", "sequence", ((None, column),))
-
-
-def _token_aim(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
-) -> tuple[Feature, Target | None]:
-    """Explain the tag of a word, in the window with most around it, as the tag was chosen."""
-    words: list[str] = list(example.words if hasattr(example, "words") else prediction.words)
-    if not words:
-        _column(target, (), 0, "word: there are none")
-        return features[0], None
-    first = next((place for place, tag in enumerate(prediction.tags) if tag != "O"), 0)
-    word = _column(target, words, first, "word of the text")
-
-    def room(feature: Feature) -> int:
-        place = int(feature.where.index(word))
-        return min(place - 1, len(feature.input_ids) - 2 - place)
-
-    feature = max((each for each in features if word in each.where), key=room)
-    start = feature.where.index(word)
-    after = next((n for n, at in enumerate(feature.where) if n > start and at >= 0), len(feature.where) - 1)
-    tag = prediction.tags[word]
-    place = (start, list(predictor.labels).index(tag))
-    return feature, Target(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after)))
-
-
-def _span_aim(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
-) -> tuple[Feature, Target]:
-    """Explain the start and the end of the answer; of no answer both at [CLS], in the first window."""
-    _column(target, (), 0, "choice: the answer is what is explained of a question")
-    answer = next((each for each in prediction.n_best if each.text == prediction.text), None)
-    if prediction.text and answer is not None:
-        for feature in features:
-            places = list(enumerate(feature.where))
-            starts = [n for n, at in places if at is not None and at.is_max_context and at.start == answer.start]
-            ends = [n for n, at in places if at is not None and at.end == answer.end]
-            if starts and ends:
-                start, end = starts[0], ends[-1]
-                what = f"the answer {prediction.text}"
-                return feature, Target(what, "span", ((start, 0), (end, 1)), tuple(range(start, end + 1)))
-    return features[0], Target("that there is no answer", "span", ((0, 0), (0, 1)), (0,))
-
-
-def _choice_aim(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
-) -> tuple[Feature, Target]:
-    column = _column(target, [str(number) for number in range(len(features))], prediction.label, "ending")
-    return features[column], Target(f"ending {column}", "choice", ((None, 0),))
-
-
-_AIMS: dict[str, Callable[[Predictor, Any, Sequence[Feature], Any, str | None], tuple[Feature, Target | None]]] = {
-    "sequence": _sequence_aim,
-    "token": _token_aim,
-    "span": _span_aim,
-    "choice": _choice_aim,
-}
-
-
 def _pretraining_aim(
     predictor: Predictor, feature: Feature, target: str | None
 ) -> tuple[dict[str, Any] | None, Target | None]:
@@ -326,11 +251,11 @@ def _pretraining_aim(
         shares = _shares(model, feature, "masked_lm", place)
         best = shares.argsort()[::-1][:NUM_WORDS].tolist()
         said = [{"token": vocab[number], "probability": float(shares[number])} for number in best]
-        column = _column(target, vocab, best[0], "token of the vocabulary")
+        column = chosen(target, vocab, best[0], "token of the vocabulary")
         return {"masks": [said]}, Target(f"{vocab[column]} at [MASK]", "masked_lm", ((place, column),), (place,))
     if "next_sentence" in model.heads and 1 in feature.token_type_ids:
         shares = _shares(model, feature, "next_sentence")
-        column = _column(target, FOLLOWS, int(shares.argmax()), "label")
+        column = chosen(target, FOLLOWS, int(shares.argmax()), "label")
         said_of_pair = {"next_sentence": dict(zip(FOLLOWS, shares.tolist(), strict=True))}
         return said_of_pair, Target(f"that the second text {FOLLOWS[column]}", "next_sentence", ((None, column),))
     return None, None

@@ -26,7 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bertkit.kernels.layout import Layout
 from bertkit.memory import gigabytes, memory_here, require_memory
 from bertkit.model.config import BertConfig
-from bertkit.model.heads import BertWithHeads
+from bertkit.model.heads import BertWithHeads, Targets
+from bertkit.model.recurrent import RecurrentEncoder
 from bertkit.run.depth import freeze_below
 from bertkit.train.losses import cross_entropy
 
@@ -108,6 +109,8 @@ class MemoryPlan:
 
 def plan_step(step: TrainingStep, num_tokens: int) -> MemoryPlan:
     """Say what a step needs whose micro-batches have `num_tokens` tokens, in sequences as long as the longest one."""
+    if "generation" in step.model.heads:
+        return _plan_of_pair(step, num_tokens)
     trained = _trained(step.model.parameters())
     gradients, largest = _bytes_of(trained), max(parameter.nbytes for parameter in trained)
     of_layers = [_bytes_of(_trained(layer.parameters())) for layer in step.model.bert.encoder.layers]
@@ -128,8 +131,46 @@ def plan_step(step: TrainingStep, num_tokens: int) -> MemoryPlan:
     )
 
 
+def _plan_of_pair(step: TrainingStep, num_tokens: int) -> MemoryPlan:
+    """The same of an encoder with a decoder, all layers of which are run; half of the tokens are the decoder's."""
+    gradients = _bytes_of(_trained(step.model.parameters()))
+    kept, most = _measure_pair(step, num_tokens)
+    standing = gradients * (step.accumulates + (step.num_processes > 1) + 3 * step.is_strict)
+    return MemoryPlan(
+        weights=_bytes_of(step.model.parameters()),
+        moments=2 * gradients,
+        gradients=gradients,
+        activations=kept,
+        of_step=_with_overhead(step, standing + most),
+    )
+
+
+def _measure_pair(step: TrainingStep, num_tokens: int, is_training: bool = True) -> tuple[int, int]:
+    """Give what autograd keeps of a fake forward pass, and the most that there is of a step, beside the weights."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    like = step.model
+    with FakeTensorMode(), _LiveBytes() as live, torch.set_grad_enabled(is_training):
+        with torch.device(step.device):
+            model = BertWithHeads(like.config, tuple(like.heads), like.bert.pooler is not None).train(is_training)
+            model.use(like.fast)
+            length = max(1, min(step.max_seq_length, num_tokens // 2))
+            ids, _, layout, _ = _inputs(num_tokens // 2 // length * length, length)
+        before = live.most = live.now
+        with torch.autocast(step.device, torch.bfloat16, enabled=step.precision == "bf16"):
+            logits = model(ids, ids, layout, targets=Targets(ids, layout)).logits["generation"]
+        is_in_place = is_training and model.fast.loss_in_place and step.device == "cpu"
+        kept = live.now - before
+        if is_training:
+            loss = logits if is_in_place else cross_entropy(logits, ids).sum
+            torch.autograd.backward([loss], [logits.detach() if is_in_place else None])
+    return kept, live.most - before
+
+
 def needed_by_evaluation(step: TrainingStep, num_tokens: int) -> int:
     """Say what the forward pass of an evaluation needs, beyond what the process holds."""
+    if "generation" in step.model.heads:
+        return _with_overhead(step, _measure_pair(step, num_tokens, is_training=False)[1])
     fake = _measure(step, num_tokens, is_training=False)
     return _with_overhead(step, fake.at_head + (len(step.model.bert.encoder.layers) - 1) * fake.kept_by_layer)
 
@@ -270,6 +311,8 @@ def _inputs(num_tokens: int, max_seq_length: int) -> tuple[Tensor, Tensor, Layou
 
 def memory_lines(parts: Sequence[PartOfRun], num_here: int) -> list[str]:
     """Say what the part that needs most will need, and warn where that is more than is free to each of the processes."""
+    if any(isinstance(part.step.model.bert, RecurrentEncoder) for part in parts):
+        return []  # whose kernels cannot be run with shapes alone
     here = memory_here(parts[0].step.device)
     if here is None:
         return []

@@ -18,11 +18,12 @@ from bertkit import signs
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout, on_device
+from bertkit.model.heads import Targets
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
 
 
 @dataclass(frozen=True)
-class _Entrance:
+class Entrance:
     """Where batches enter a model: onto its device, in a precision, and with numbers of rows that come again.
 
     oneDNN makes and keeps a program for each number of rows (`FastWays.even_rows`). Where it computes, tokens and masked
@@ -35,7 +36,8 @@ class _Entrance:
     is_rounding: bool
 
     @classmethod
-    def of(cls, model: nn.Module, precision: str) -> _Entrance:
+    def of(cls, model: nn.Module, precision: str) -> Entrance:
+        """That of a model, on the device where its weights are."""
         weight, fast = next(model.parameters()), _fast_ways_of(model)
         is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
         return cls(weight.device, precision, fast.even_rows and is_by_onednn and weight.device.type == "cpu")
@@ -45,15 +47,28 @@ class _Entrance:
         return -num_rows % (1 << max(0, num_rows.bit_length() - 6)) if self.is_rounding else 0
 
     def rows(self, array: NDArray[Any], of_slack: int = 0) -> Tensor:
+        """Take a number for each row; those of slack are `of_slack`."""
         padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=of_slack)
         return _tensor(padded, self.device)
 
     def tokens(self, batch: PretrainBatch | TaskBatch) -> tuple[Tensor, Tensor, Layout]:
-        lengths, num_slack = torch.from_numpy(batch.sequence_lengths), self.num_slack(batch.num_tokens)
-        layout = Layout.from_lengths(lengths, self.device, num_slack=num_slack)
-        return self.rows(batch.input_ids), self.rows(batch.token_type_ids), layout
+        """Take the sequences of a batch."""
+        return (
+            self.rows(batch.input_ids),
+            self.rows(batch.token_type_ids),
+            self._layout(batch.input_ids, batch.sequence_lengths),
+        )
+
+    def targets(self, batch: TaskBatch) -> Targets | None:
+        """Take the texts that a batch gives for its sequences, if it does."""
+        ids, lengths = batch.target_ids, batch.target_lengths
+        return None if ids is None or lengths is None else Targets(self.rows(ids), self._layout(ids, lengths))
+
+    def _layout(self, ids: NDArray[Any], lengths: NDArray[np.int64]) -> Layout:
+        return Layout.from_lengths(torch.from_numpy(lengths), self.device, num_slack=self.num_slack(len(ids)))
 
     def autocast(self) -> torch.autocast:
+        """Compute in its precision."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
 
@@ -73,7 +88,7 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     bfloat16; weights, LayerNorm, softmax of the losses and gradients stay in float32.
     """
     signs.beat()  # a step, or an evaluation, may be many forward passes long
-    entrance = _Entrance.of(model, precision)
+    entrance = Entrance.of(model, precision)
     with entrance.autocast():
         logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits
     masked_lm_loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
@@ -90,7 +105,7 @@ def best_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Give the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
     signs.beat()
-    entrance = _Entrance.of(model, precision)
+    entrance = Entrance.of(model, precision)
     with entrance.autocast():
         logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits["masked_lm"]
     shares = torch.softmax(logits[: len(batch.masked_positions)].float(), -1)
@@ -98,16 +113,31 @@ def best_tokens(
     return best.indices.cpu().numpy(), best.values.cpu().numpy()
 
 
-def task_losses(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> dict[str, LossTerm]:
+def task_losses(
+    model: nn.Module, batch: TaskBatch, precision: str = "fp32", label_smoothing: float = 0.0
+) -> dict[str, LossTerm]:
     """Run the model over a packed batch with labels; give the loss of its head, by the head's name.
 
     sequence: cross-entropy over the labels; the squared error of a regression; a cross-entropy for each label where
     several may hold. token: cross-entropy of every token that has a label. choice: cross-entropy over the endings.
     span: the mean of the cross-entropies of start and end, each over the tokens of its own sequence, with no padding
     among them as Hugging Face has it (google-research/bert run_squad.py, lines 642-662). Class weights, of the batch,
-    weight the cross-entropy of sequence and token.
+    weight the cross-entropy of sequence and token. generation: the cross-entropy of every token of the texts, smoothed.
     """
+    if batch.head == "generation":
+        return {batch.head: _generation_loss(model, batch, precision, label_smoothing)}
     return {batch.head: _task_loss(_head_logits(model, batch, precision), batch)}
+
+
+def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_smoothing: float) -> LossTerm:
+    assert batch.labels is not None, "no texts to learn from"
+    signs.beat()
+    entrance = Entrance.of(model, precision)
+    with entrance.autocast():
+        logits = model(*entrance.tokens(batch), targets=entrance.targets(batch)).logits[batch.head]
+    loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
+    labels = entrance.rows(batch.labels, IGNORED)
+    return loss(logits, labels, count=len(batch.labels), label_smoothing=label_smoothing)
 
 
 def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
@@ -155,7 +185,7 @@ def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: st
         precision: of the matrix products.
     """
     signs.beat()
-    entrance = _Entrance.of(model, precision)
+    entrance = Entrance.of(model, precision)
     with entrance.autocast():
         hidden = model(*entrance.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)
     lengths = _tensor(batch.sequence_lengths, entrance.device)
@@ -168,7 +198,7 @@ def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: st
 
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
     signs.beat()  # a step, or an evaluation, may be many forward passes long
-    entrance = _Entrance.of(model, precision)
+    entrance = Entrance.of(model, precision)
     with entrance.autocast():
         logits: Tensor = model(*entrance.tokens(batch)).logits[batch.head]
     return logits[: batch.num_tokens]  # of sequences there are no more than tokens

@@ -14,7 +14,8 @@ import numpy as np
 from bertkit.config import build
 from bertkit.errors import InputError
 from bertkit.kernels import fast
-from bertkit.run.task_model import Predictor, answer_here, check_labels, logits_here, open_task_model
+from bertkit.run.answers import answer_here, logits_here
+from bertkit.run.task_model import Predictor, check_labels, open_task_model
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.readers import open_inputs
@@ -64,7 +65,7 @@ class LoadedPredictor:
     """Predict texts, pairs of texts, or rows, as `bertkit predict` does.
 
     Attributes:
-        labels: the names in the order of the logits; none for numbers, answers, choices and [MASK].
+        labels: the names in the order of the logits; none for numbers, answers, choices, texts and [MASK].
     """
 
     def __init__(self, settings: PredictSettings) -> None:
@@ -104,8 +105,12 @@ class LoadedPredictor:
             or (T, 2) of each sequence of T tokens that the model sees, windows of long inputs one after another.
 
         Raises:
-            InputError: a masked LM has none of a whole input; or as for a call.
+            InputError: a masked LM has none of a whole input, nor has a model that writes; or as for a call.
         """
+        if self._predictor.shape.head == "generation":
+            raise InputError(
+                "logits: a model that writes has none before it writes; call load_model with decoder_input_ids"
+            )
         if self._predictor.shape.pack is not None:
             raise InputError("logits: a masked LM gives tokens at [MASK]; call load_model for its logits")
         inputs = [inputs] if isinstance(inputs, (str, tuple, Mapping)) else inputs
@@ -146,10 +151,13 @@ def _as_rows(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConf
         return inputs, task
     if shape.is_of_words:
         names: tuple[str, ...] = ("text",) if isinstance(first, str) else ("words",)
+    elif shape.head == "generation":
+        names = ("source", "text_pair")
     else:
         names = ("question", "context") if shape.head == "span" else ("text", "text_pair")
-    if isinstance(first, tuple) and shape.pack is not None:
-        raise InputError(f"inputs: pairs, but a masked LM reads single texts; give {_wanted(shape, names[:1])}")
+    if isinstance(first, tuple) and (shape.pack is not None or shape.head == "generation"):
+        what = "a masked LM" if shape.pack is not None else "a model of generation"
+        raise InputError(f"inputs: pairs, but {what} reads single texts; give {_wanted(shape, names[:1])}")
     columns = dataclasses.replace(task.columns, id=None, **{name: name for name in names})
     if not isinstance(first, tuple):
         if shape.head == "span" or shape.has_choices or task.needs_pair:

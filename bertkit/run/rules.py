@@ -64,6 +64,7 @@ FINETUNE: Rules = {
     "model_dir": FREE,
     "task": FIXED,
     **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), BEGUN),  # the head has their shape
+    **dict.fromkeys(("decoder", "model", "tokenizer"), BEGUN),  # the weights have their shape
     "num_epochs": FIXED,
     "freeze": BEGUN,
     "reinit_layers": BEGUN,
@@ -119,6 +120,8 @@ def _with_newer(identity: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(identity)
     if isinstance(segments := identity.get("segments"), Mapping) and segments.get("kind") != "google":
         found["segments"] = {"next_sentence": "nsp" if segments.get("kind") == "pairs" else "none", **segments}
+    if isinstance(schedule := identity.get("schedule"), Mapping):
+        found["schedule"] = {"decay": "polynomial", **schedule}
     if isinstance(masking := identity.get("masking"), Mapping):
         found["masking"] = {"max_ngram": 1, **masking}
     if "model" in identity:

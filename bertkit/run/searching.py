@@ -31,7 +31,8 @@ from bertkit.data.library.library import Hit
 from bertkit.data.library.passages import words_of
 from bertkit.errors import InputError
 from bertkit.lines import is_blank, read_lines
-from bertkit.run.task_model import Predictor, answer_here
+from bertkit.run.answers import answer_here
+from bertkit.run.task_model import Predictor
 from bertkit.settings.search import ORDERS, BothConfig
 from bertkit.tasks.files.readers import take_texts
 from bertkit.tasks.shapes import make_features

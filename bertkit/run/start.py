@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,21 @@ import torch
 from torch import Tensor
 
 from bertkit.data.prepared import PreparedDataset
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.tokenizer import Tokenizer, train_wordpiece
+from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError, say
 from bertkit.files import sha256_file
-from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
+from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
-from bertkit.model.config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, too_long
+from bertkit.model.config import (
+    POOLED_HEADS,
+    PRETRAINING_HEADS,
+    AttentionConfig,
+    BertConfig,
+    NormConfig,
+    too_long,
+)
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.depth import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
@@ -26,6 +35,7 @@ from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
 from bertkit.run.memory import check_size
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.files import readers
 from bertkit.tasks.shapes import shape_of
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS
@@ -138,26 +148,69 @@ def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[s
     return moments
 
 
+def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
+    """Load the tokenizer of a model, or learn one from the texts to train on, on both sides."""
+    if source is not None:
+        return load_tokenizer(source)
+    wanted = settings.tokenizer
+    assert wanted is not None, "refused by the settings"
+    if wanted.path is not None:
+        return load_tokenizer_files(Path(wanted.path), wanted.lowercase)
+    examples = readers.read_examples(settings.task, settings.data_dir, "train").examples
+
+    def texts() -> Iterator[str]:
+        return (text for example in examples for text in (example.source, example.target or "") if text)
+
+    # texts that are written keep their capitals, unless it is asked for
+    return train_wordpiece(texts, wanted.vocab_size, wanted.lowercase is True, wanted.min_frequency)
+
+
+def _make_task_model(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[BertWithHeads, dict[str, Any]]:
+    """Make a model that starts from nothing: encoder and decoder."""
+    shape, decoder, facts = settings.model, settings.decoder, tokenizer.facts
+    assert shape is not None, "refused by the settings"
+    assert decoder is not None, "refused by the settings"
+    is_transformer = decoder.kind == "transformer"
+    sizes = dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)}
+    config = BertConfig(
+        **sizes,
+        vocab_size=facts.size,
+        attention=AttentionConfig(positions="sinusoidal" if is_transformer else "none"),
+        norm=NormConfig(placement=decoder.norm),
+        decoder=decoder.of_model(facts.cls, facts.sep),
+        pad_token_id=facts.pad,
+    )
+    model = BertWithHeads(config, ("generation",), with_pooler=False)
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
+    return model, {"model_dir": None, "summary": f"a new model, decoder={decoder.kind}", "sha256": None}
+
+
 def build_task_model(
-    settings: FinetuneSettings, source: Path, tokenizer: Tokenizer, labels: tuple[str, ...]
+    settings: FinetuneSettings, source: Path | None, tokenizer: Tokenizer, labels: tuple[str, ...]
 ) -> tuple[BertWithHeads, dict[str, Any]]:
     """Load a model with the task's head, a new one where it has none of these labels; give it with what is known of it.
+
+    Without a source it is made anew.
 
     Raises:
         InputError: the tokenizer is not the model's, or more is to be frozen or drawn anew than there is.
     """
+    if source is None:
+        return _make_task_model(settings, tokenizer)
     task, head = settings.task, shape_of(settings.task).head
     named: dict[str, Any] = {"labels": labels} if labels else {}
     if task.is_regression:
         named = {"labels": (SCORE,), "problem_type": "regression"}
     if task.multi_label:
         named["problem_type"] = "multi_label_classification"
+    if settings.decoder is not None:
+        named = {"decoder": settings.decoder.of_model(tokenizer.facts.cls, tokenizer.facts.sep)}
     model, report = load_directory(source, (head,), head in POOLED_HEADS, settings.seed, **named)
     num_layers = model.config.num_hidden_layers
     settings.frozen_depth(num_layers)
     if settings.reinit_layers > num_layers:
         raise InputError(f"reinit_layers={settings.reinit_layers}: the model has {num_layers} layers; lower it")
-    check_tokenizer(settings.model_dir, tokenizer, model.config)
+    check_tokenizer(settings.model_dir or "", tokenizer, model.config)
     reinitialise_top(model, settings.reinit_layers, settings.seed)
     summary = str(report)
     return model, {"model_dir": settings.model_dir, "summary": summary, "sha256": hashes_of(source)}
@@ -171,6 +224,9 @@ def check_task_fits(settings: FinetuneSettings, config: BertConfig, has_pairs: b
     """
     longest, limit = settings.task.max_seq_length, config.max_position_embeddings
     problems = too_long("task.max_seq_length", longest, limit, "task.max_seq_length")
+    if settings.task.generation is not None:
+        name = "task.generation.max_target_length"
+        problems += too_long(name, settings.task.generation.max_target_length, limit, name)
     if has_pairs and config.type_vocab_size < 2:
         problems.append(f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2")
     if problems:

@@ -1,39 +1,29 @@
-"""A model with the task that it is for, as `predict` and `evaluate` open it; and its predictions for examples.
-
-Predictions come in the order of the examples, by any number of processes.
-"""
+"""A model with the task that it is for, as `predict` and `evaluate` open it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from torch import nn
 
-from bertkit.config import build, checked, conf_dir
+from bertkit.config import build, checked, conf_dir, to_mapping
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError, NumericsError
+from bertkit.errors import InputError
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.model.config import TASK_HEADS, too_long
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.measure import check_tokenizer
-from bertkit.run.objective import best_tokens, task_logits
 from bertkit.tasks import fill_mask
-from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.shapes import shape_of, shape_of_head
-from bertkit.tasks.task import Feature, Shape
-from bertkit.train import loop, processes
-from bertkit.train.losses import LossTerm
-from bertkit.train.processes import gather_in_order
+from bertkit.tasks.task import Shape
 
-EXAMPLES_AT_ONCE = 2048  # whose logits are kept at a time
 TOP_K = 5  # tokens of a mask
 
 
@@ -154,6 +144,9 @@ def _task_for(
         if settings is None:
             settings = _general(kind)
             settings |= {"max_seq_length": min(settings["max_seq_length"], longest), "multi_label": multi_label}
+            if settings.get("generation"):
+                most = min(settings["generation"]["max_target_length"], longest)
+                settings["generation"] = {**settings["generation"], "max_target_length": most}
         task = _changed(settings, changes)
     if shape_of(task).head != head:
         raise InputError(
@@ -172,8 +165,22 @@ def _task_for(
 
 def _check_length(task: TaskConfig, longest: int) -> None:
     problems = too_long("task.max_seq_length", task.max_seq_length, longest, "task.max_seq_length")
+    if task.generation is not None:
+        name = "task.generation.max_target_length"
+        problems += too_long(name, task.generation.max_target_length, longest, name)
     if problems:
         raise InputError(problems[0])
+
+
+def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
+    """Set more of the task of a model.
+
+    Raises:
+        InputError: a value is wrong, or more than the model can take.
+    """
+    task = _changed(to_mapping(opened.task), changes)
+    _check_length(task, opened.model.config.max_position_embeddings)
+    return dataclasses.replace(opened, task=task)
 
 
 def task_of_texts(column: str | int | None) -> TaskConfig:
@@ -203,6 +210,8 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
     merged = dict(settings)
     for name, value in changes.items():
         inside = settings.get(name)
+        if inside is None and isinstance(value, dict):
+            raise InputError(f"task.{name}: has no effect on a task of kind {settings['kind']}; leave it out")
         merged[name] = {**inside, **value} if isinstance(inside, dict) and isinstance(value, dict) else value
     return build(_OfTask, {"task": merged}).task
 
@@ -245,100 +254,3 @@ def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:
         if isinstance(task.get(group), dict):
             kept[group] = {name: change(value) for name, value in task[group].items()}
     return kept
-
-
-def answer(
-    accelerator: processes.Accelerator,
-    predictor: Predictor,
-    examples: Sequence[Any],
-    features: Sequence[Feature],
-    losses: list[LossTerm] | None = None,
-) -> list[Any]:
-    """Predict every example; all processes take a share, and all get all predictions.
-
-    The accelerator has prepared the model, which is left in the modes it was in. There is at least one example;
-    features come in the order of their examples. `losses` is where the loss of every batch of this process is put, of
-    features that all have labels; None for features that need not have any.
-    """
-    rank, size = accelerator.process_index, accelerator.num_processes
-    first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
-    borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
-    found: list[tuple[int, Any]] = []
-    with loop.evaluating(predictor.model):
-        for start in range(first, last, EXAMPLES_AT_ONCE):
-            stop = min(start + EXAMPLES_AT_ONCE, last)
-            mine = [
-                dataclasses.replace(feature, example=feature.example - start)
-                for feature in features[borders[start] : borders[stop]]
-            ]
-            found += enumerate(answer_here(predictor, examples[start:stop], mine, losses), start)
-    return gather_in_order(found, len(examples))
-
-
-def answer_here(
-    predictor: Predictor,
-    examples: Sequence[Any],
-    features: Sequence[Feature],
-    losses: list[LossTerm] | None = None,
-) -> list[Any]:
-    """Predict examples in this process, with a model in evaluation mode; arguments as of `answer`."""
-    logits = logits_here(predictor, examples, features, losses)
-    task, labels, tokenizer = predictor.task, predictor.labels, predictor.tokenizer
-    return predictor.shape.predictions(task, examples, features, logits, labels, tokenizer)
-
-
-def logits_here(
-    predictor: Predictor,
-    examples: Sequence[Any],
-    features: Sequence[Feature],
-    losses: list[LossTerm] | None = None,
-) -> list[Any]:
-    """Give the logits of each feature, of masked LM the most probable tokens; arguments as of `answer`."""
-    shape = predictor.shape
-    given = features if losses is not None else [dataclasses.replace(feature, label=None) for feature in features]
-    num_choices = shape.num_choices(examples)
-    batches = FeatureBatches(given, shape.head, num_choices)
-    logits: list[Any] = [None] * len(features)
-    rows: list[Any]
-    for items, batch in batches.in_turn(predictor.micro_tokens, 0, 1):
-        places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
-        if shape.pack is not None:
-            rows = list(_best_tokens(predictor, [features[place] for place in places.tolist()]))
-        else:
-            rows, loss = task_logits(predictor.model, batch, predictor.precision)
-            if losses is not None and loss is not None:
-                losses.append(loss)
-            require_finite(all(np.isfinite(row).all() for row in rows))
-        for place, row in zip(places, rows, strict=True):
-            logits[place] = row
-    return logits
-
-
-def require_finite(is_finite: bool) -> None:
-    """Refuse to take for an answer what a model overflowed at.
-
-    Raises:
-        NumericsError: so it is.
-    """
-    if not is_finite:
-        raise NumericsError(
-            "what the model computes is not finite: its weights are too large or damaged; verify says more; take another "
-            "checkpoint, or train again with a lower optimizer.peak_learning_rate="
-        )
-
-
-def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[list[tuple[list[int], list[float]]]]:
-    """Give for each feature the tokens of its masks, the best first, and their probabilities."""
-    assert predictor.shape.pack is not None
-    tokens, shares = best_tokens(predictor.model, predictor.shape.pack(features), predictor.top_k, predictor.precision)
-    require_finite(bool(np.isfinite(shares).all()))
-    of_masks = zip(tokens.tolist(), shares.tolist(), strict=True)
-    for feature in features:
-        yield [next(of_masks) for _ in feature.where]
-
-
-def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) -> float:
-    """Give the mean of what `answer` put into `losses`, over all predictions of all processes."""
-    own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
-    everyone = gather_in_order([(accelerator.process_index, own)], accelerator.num_processes)
-    return sum(total for total, _ in everyone) / sum(count for _, count in everyone)

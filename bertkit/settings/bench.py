@@ -16,6 +16,8 @@ class BenchSettings:
     what: Literal[
         "pretrain",
         "finetune",
+        "translate",
+        "generate",
         "predict",
         "embed",
         "prepare",
@@ -42,6 +44,8 @@ class BenchSettings:
     num_threads: int
     num_clients: int
     round_seconds: float
+    num_beams: int
+    max_target_length: int
     tricks: bool
     batch_sizes: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -55,7 +59,7 @@ class BenchSettings:
         sizes = ("vocab_size", "max_seq_length", "batch_sequences", "num_texts", "text_megabytes", "rounds")
         problems = [
             f"{name}={getattr(self, name)}: expected 1 or more"
-            for name in (*sizes, "steps_per_round", "num_threads", "num_clients")
+            for name in (*sizes, "steps_per_round", "num_threads", "num_clients", "num_beams")
             if getattr(self, name) < 1
         ]
         for name in ("batch_sizes", "lengths", "corpus_megabytes"):
@@ -70,14 +74,20 @@ class BenchSettings:
             problems.append(f"round_seconds={self.round_seconds}: expected more than 0, and less than 1,000,000")
         if not self.options or len(set(self.options)) != len(self.options):
             problems.append(f"options={list(self.options)}: expected one or more, each once")
-        if self.tricks and self.what not in ("pretrain", "finetune", "predict", "embed"):
+        if self.max_target_length < 2:
+            problems.append(f"max_target_length={self.max_target_length}: expected at least 2")
+        if self.what == "generate" and self.precision != "fp32":
+            problems.append(f"precision={self.precision}: rounding changes texts, and they are compared; leave it out")
+        if self.tricks and self.what not in ("pretrain", "finetune", "translate", "predict", "embed"):
             problems.append(f"tricks=true: has no effect with what={self.what}; leave it out")
         has_no_model = self.what in ("prepare", "batches", "startup")
         for name, has_effect, default in (
             ("precision", not has_no_model, "fp32"),
             ("num_threads", self.what != "startup", 1),
-            ("model_dir", self.what in ("embed", "serve"), None),
-            ("text", self.what in ("prepare", "scaling", "serve"), None),
+            ("model_dir", self.what in ("embed", "serve", "translate", "generate"), None),
+            ("text", self.what in ("prepare", "scaling", "serve", "translate", "generate"), None),
+            ("num_beams", self.what == "generate", 4),
+            ("max_target_length", self.what == "generate", 32),
         ):
             if getattr(self, name) != default and not has_effect:
                 problems.append(f"{name}={getattr(self, name)}: has no effect with what={self.what}; leave it out")

@@ -33,9 +33,9 @@ from bertkit.settings.yaml_files import check_files, keys_of_experiment
 WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
 OF_WORDS = {"compare": "runs"}  # a setting that is given as words without a name, too
-KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate", "view", "search")  # they take task.* without task=
+KNOW_THE_TASK_OF_A_MODEL = ("predict", "evaluate", "view", "search", "serve")  # they take task.* without task=
 # settings whose value is a text as it stands, whatever Hydra would read in it
-LITERAL = {**dict.fromkeys(("predict", "view"), ("text", "text_pair")), "search": ("question",)}
+LITERAL = {"predict": ("text", "text_pair"), "view": ("text", "text_pair", "target_text"), "search": ("question",)}
 
 
 def compose(command: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
             known: dict[str, Any] = OmegaConf.to_container(with_choices, resolve=False)  # type: ignore[assignment]
             changes: list[str] = []
-            if command in KNOW_THE_TASK_OF_A_MODEL and known["task"] is None:
+            if command in KNOW_THE_TASK_OF_A_MODEL and known.get("task") is None:
                 changes = [text for text in overrides if text.startswith("task.")]
                 known |= {"task": _keys_of_tasks()} if changes else {}
             given = _check_overrides(command, overrides, known, groups)
@@ -246,6 +246,8 @@ def _check_overrides(
                 continue
             if value not in groups[key]:
                 hint = nearest(value, groups[key]) if isinstance(value, str) else ""
+                if key == "model" and command == "finetune" and not hint:
+                    hint = f"; a model to start from is model_dir={value}"
                 errors.append(f"unknown option {key}={value}{hint} (one of {', '.join(groups[key])})")
         elif key.endswith((".kind", ".name")) and override.value() in groups.get(key.rpartition(".")[0], ()):
             group = key.rpartition(".")[0]
@@ -273,9 +275,11 @@ def _keys_of_tasks() -> dict[str, Any]:
     """What may be set of a task of any shape, as the general ones have it."""
     tasks = {
         kind: yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
-        for kind in ("sequence", "tagging", "spans")
+        for kind in ("sequence", "tagging", "spans", "generation")
     }
-    return {**tasks["sequence"], **{kind: tasks[kind][kind] for kind in ("tagging", "spans")}}
+    columns = {**tasks["generation"]["columns"], **tasks["sequence"]["columns"]}
+    own = {kind: tasks[kind][kind] for kind in ("tagging", "spans", "generation")}
+    return {**tasks["sequence"], "columns": columns, **own}
 
 
 def _values(overrides: list[str]) -> dict[str, Any]:

@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.data.config import TokenizerConfig
 from bertkit.errors import InputError
 from bertkit.launch.config import LaunchConfig
+from bertkit.model.config import BertShape, DecoderConfig, DecoderShape
 from bertkit.settings.common import SkipConfig, seed_problems
 from bertkit.tasks.config import TaskConfig
 from bertkit.train.config import (
@@ -23,6 +25,7 @@ from bertkit.train.config import (
 
 BASE_HIDDEN_SIZE = 768  # of the encoders that the published learning rates are for
 MOST_RATE = 1e-3
+RATE_TIMES_SIZE = 0.36  # of models that start from nothing
 FROZEN_LAYERS = re.compile(r"layers:(\d+)")
 
 
@@ -56,12 +59,28 @@ def _require_steps(group: str, every_steps: int | str) -> None:
         raise InputError(f"{group}.every_steps={every_steps}: expected epoch or at least 1")
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecoderSettings(DecoderShape):
+    """The decoder, and how widely the matrices of a model that starts from nothing are drawn."""
+
+    initializer_range: float | Literal["auto"] = "auto"
+
+    def std_of(self, hidden_size: int) -> float:
+        """Give the standard deviation that auto stands for: that of embeddings which are multiplied with sqrt(D)."""
+        return float(f"{hidden_size**-0.5:.3g}") if self.initializer_range == "auto" else self.initializer_range
+
+    def of_model(self, start_token_id: int, end_token_id: int) -> DecoderConfig:
+        """Give the decoder of a model with these special tokens."""
+        shape = {each.name: getattr(self, each.name) for each in dataclasses.fields(DecoderShape)}
+        return DecoderConfig(**shape, start_token_id=start_token_id, end_token_id=end_token_id)
+
+
 @dataclass(frozen=True)
 class FinetuneSettings:
     """`bertkit finetune`."""
 
     task: TaskConfig
-    model_dir: str
+    model_dir: str | None
     data_dir: str | None
     output_dir: str
     num_epochs: float
@@ -87,9 +106,12 @@ class FinetuneSettings:
     data: SkipConfig
     resume: ResumeConfig
     launch: LaunchConfig
+    decoder: DecoderSettings | None = None
+    model: BertShape | None = None
+    tokenizer: TokenizerConfig | None = None
 
     def __post_init__(self) -> None:
-        problems = seed_problems(self.seed)
+        problems = [*seed_problems(self.seed), *self._start_problems()]
         if not self.num_epochs > 0:
             problems.append(f"num_epochs={self.num_epochs}: expected a positive number")
         if self.freeze not in (None, "embeddings", "encoder") and not FROZEN_LAYERS.fullmatch(self.freeze or ""):
@@ -105,6 +127,35 @@ class FinetuneSettings:
         problems += self._class_weight_problems()
         if problems:
             raise InputError(*problems)
+
+    @property
+    def is_from_scratch(self) -> bool:
+        """Whether the model and its vocabulary are made by the run."""
+        return self.decoder is not None and self.decoder.is_from_scratch
+
+    def _start_problems(self) -> list[str]:
+        """Say what is missing to start from a model, or from none."""
+        decoder = self.decoder
+        if decoder is not None and self.task.kind != "generation":
+            return [f"decoder={decoder.kind}: has no effect with task={self.task.name}; leave it out"]
+        if decoder is None and self.task.kind == "generation" and self.model_dir is None:
+            return ["missing value: set decoder= (one of bert, rnn, transformer)"]
+        if decoder is None or not decoder.is_from_scratch:
+            unused = {"model": self.model, "tokenizer": self.tokenizer}
+            problems = [
+                f"{name}=: has no effect with model_dir=, whose model has its own; leave it out"
+                for name, given in unused.items()
+                if given is not None
+            ]
+            return problems if self.model_dir is not None else [*problems, "missing value: set model_dir="]
+        if self.model_dir is not None:
+            return [
+                f"model_dir={self.model_dir} with decoder={decoder.kind}, which starts from nothing; leave one of them out"
+            ]
+        given = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
+        return [
+            f"missing value: set {name} for decoder={decoder.kind}" for name, value in given.items() if value is None
+        ]
 
     def _class_weight_problems(self) -> list[str]:
         weights = self.class_weights
@@ -135,6 +186,8 @@ class FinetuneSettings:
 
     def rate_for(self, hidden_size: int) -> float:
         """Give the peak learning rate that auto stands for; conf/finetune.yaml says why."""
+        if self.is_from_scratch:
+            return float(f"{RATE_TIMES_SIZE / hidden_size:.2g}")
         published = self.task.recipe.peak_learning_rate
         if hidden_size >= BASE_HIDDEN_SIZE:
             return published

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bertkit.errors import InputError
 from bertkit.settings.search import BothConfig
@@ -34,6 +34,7 @@ class ServeSettings:
         max_view_tokens: of an input that is looked into.
         view_steps: of integrated gradients.
         top_k: tokens that are given for a mask.
+        task_changes: what is set of the models' own tasks; of a group such as `generation`, of those that have it.
     """
 
     model_dir: str | tuple[str, ...]
@@ -62,6 +63,7 @@ class ServeSettings:
     kernels: Literal["auto", "plain"]
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
+    task_changes: dict[str, Any]
 
     def __post_init__(self) -> None:
         problems = []

@@ -11,6 +11,7 @@ from bertkit.settings.predict import PredictFormat
 from bertkit.tasks.config import TaskConfig
 
 ENDINGS = (".html", ".json", ".svg", ".png")
+BOTH = "layer= and head=: set both, for a picture of one head, or none"
 MOST_STEPS = 100_000  # more than any path was ever cut into; the points are the roots of a polynomial of this degree
 
 
@@ -25,6 +26,7 @@ class ViewSettings:
         steps: of integrated gradients; None for as many as it takes, 0 for none.
         layer: of a picture of one head, from 1.
         head: of it, from 1.
+        target_text: of a model that writes, the text to align with the source; None for the one that it writes.
     """
 
     model_dir: str
@@ -41,6 +43,7 @@ class ViewSettings:
     steps: int | None
     layer: int | None
     head: int | None
+    target_text: str | None
     device: Literal["auto", "cpu", "cuda"]
 
     @property
@@ -71,8 +74,8 @@ class ViewSettings:
         if self.steps == 0 and self.target is not None:
             problems.append(f"target={self.target}: has no effect with steps=0; leave one of them out")
         chosen = {"layer": self.layer, "head": self.head}
-        if (self.layer is None) != (self.head is None):
-            problems.append("layer= and head=: set both, for a picture of one head, or none")
+        if self.layer is None and self.head is not None:
+            problems.append(BOTH)
         for name, value in chosen.items():
             if value is not None and value < 1:
                 problems.append(f"{name}={value}: expected at least 1")

@@ -57,6 +57,9 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
     "task_name": ("task",),
     "label_list": ("task.labels",),
     "doc_stride": ("task.spans.window_step",),
+    **dict.fromkeys(("num_beams", "beam_size"), ("task.generation.num_beams",)),
+    **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), ("task.generation.label_smoothing",)),
+    **dict.fromkeys(("max_target_length", "generation_max_length"), ("task.generation.max_target_length",)),
     **dict.fromkeys(("num_gpus", "nproc_per_node", "num_devices"), ("launch.num_processes",)),
     **dict.fromkeys(("resume_from_checkpoint", "overwrite_output_dir"), ("output_dir",)),
 }

@@ -17,12 +17,14 @@ from bertkit.errors import InputError, NumericsError, say
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.answers import answer
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.measure import as_stored, check_fit, check_vocabulary, measure_split
 from bertkit.run.task_data import Coverage
-from bertkit.run.task_model import answer, check_labels, open_task_model, task_settings_of_run
+from bertkit.run.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.files import readers
+from bertkit.tasks.metrics import signatures
 from bertkit.tasks.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, make_features
 from bertkit.train import shares
@@ -130,6 +132,8 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         labels = task.label_names or opened.labels
         metrics = opened.shape.score(task, examples, predictions, labels)
         more = measured_beside(opened.shape.review(task, examples, predictions, labels))
+        signed = signatures(task.metrics)
+        more |= {"signatures": signed} if signed else {}
         return {**metrics, "num_examples": len(examples), "split": split, **more}
 
 

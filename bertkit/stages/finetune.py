@@ -11,20 +11,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
 from bertkit.config import to_mapping
 from bertkit.errors import say
 from bertkit.interop.exports.card import finetuning_facts
-from bertkit.interop.load import hashes_of, load_tokenizer, resolve_model_dir
+from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch.world import world_from_environment
+from bertkit.run.answers import answer, mean_loss
 from bertkit.run.both_ends import opened, plan, publish, report_of, reported, say_what_happens
 from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import task_losses
 from bertkit.run.rules import FINETUNE, identity_of
-from bertkit.run.start import Start, build_task_model, check_task_fits
+from bertkit.run.start import Start, build_task_model, check_task_fits, tokenizer_of
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import (
     TaskData,
@@ -36,11 +38,12 @@ from bertkit.run.task_data import (
     training_order,
     weigh_classes,
 )  # fmt: skip
-from bertkit.run.task_model import Predictor, answer, mean_loss
+from bertkit.run.task_model import Predictor
 from bertkit.run.trainer import Lessons, Recorded, Trained, fit
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.baseline import Baseline
 from bertkit.tasks.batching import TrainingOrder
+from bertkit.tasks.metrics import signatures
 from bertkit.tasks.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
@@ -50,6 +53,7 @@ from bertkit.view import console
 from bertkit.view.progress import Progress
 from bertkit.view.report import TASK_CHARTS, write_report
 
+MOST_LOSS = 700.0  # whose exponential is a number
 LOOKED_AT = 50  # steps, to know how large a micro-batch gets; a millisecond each
 
 
@@ -70,8 +74,9 @@ def run(settings: FinetuneSettings) -> None:
         return
     choose_device(settings.device)  # refused before all the files are read
     check_metrics(settings.task, settings.task.label_names)
-    world, source = world_from_environment(), resolve_model_dir(settings.model_dir)
-    tokenizer = load_tokenizer(source)
+    world = world_from_environment()
+    source = None if settings.model_dir is None else resolve_model_dir(settings.model_dir)
+    tokenizer = tokenizer_of(settings, source)
     data = load_task_data(settings, tokenizer)
     check_metrics(settings.task, data.labels)
     model, init_from = build_task_model(settings, source, tokenizer, data.labels)
@@ -89,7 +94,7 @@ def run(settings: FinetuneSettings) -> None:
     facts = {
         "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
         "tokenizer_sha256": hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest(),
-        "init_from": init_from,
+        "init_from": init_from if source is not None else None,
     }
     frozen_depth = settings.frozen_depth(model.config.num_hidden_layers)
     start = Start(model, tokenizer, frozen_depth=frozen_depth, layer_decay=settings.layer_decay)
@@ -120,7 +125,11 @@ def _say_start(settings: FinetuneSettings, data: TaskData, summary: str) -> None
             f"warning: batch.sequences={settings.batch.sequences} is more than the {len(data.batches):,} there are to "
             "train on; every step takes all of them"
         )
-    say(f"starting from {settings.model_dir}: {summary}")
+    say(
+        f"starting from {settings.model_dir}: {summary}"
+        if settings.model_dir is not None
+        else f"starting with {summary}"
+    )
 
 
 def _say_if_done(settings: FinetuneSettings) -> bool:
@@ -128,7 +137,9 @@ def _say_if_done(settings: FinetuneSettings) -> bool:
     directory, known = Path(settings.output_dir), dict[str, Any]()
     if not is_finished(directory, identity_of(to_mapping(settings), FINETUNE), FINETUNE):
         return False
-    if Path(settings.model_dir).expanduser().exists():
+    if settings.model_dir is None:
+        known["starting_weights"] = None
+    elif Path(settings.model_dir).expanduser().exists():
         known["starting_weights"] = hashes_of(resolve_model_dir(settings.model_dir))
     if settings.data_dir is not None and Path(settings.data_dir).expanduser().exists():
         known["data_fingerprint"] = [fingerprint_of(source.examples) for source in read_splits(settings)]
@@ -163,9 +174,11 @@ class _Finetuning:
 
     def lessons(self) -> Lessons:
         """Give what is learned, and when the run ends."""
+        search = self.settings.task.generation
+        smoothing = 0.0 if search is None else search.label_smoothing
         return Lessons(
             self.order,
-            functools.partial(task_losses, precision=self.settings.precision),
+            functools.partial(task_losses, precision=self.settings.precision, label_smoothing=smoothing),
             self.steps,
             self.settings.warmup_of(self.steps),
             self.order.steps_per_epoch,
@@ -239,6 +252,9 @@ class _Finetuning:
             warnings += self.baseline.warnings(predictions, score, error)
             result |= {"majority_baseline": self.majority, "standard_error": error}
         result["warnings"] = warnings
+        signed = signatures(task.metrics)
+        result |= {"signatures": signed} if signed else {}
+        say(*signed.values())
         say(*(f"warning: {warning}" for warning in warnings))
         line = f"dev: {console.scores_line(metrics, self.majority)} (step {best_step}, the best by {task.best_metric})"
         publish(
@@ -257,4 +273,7 @@ class _Finetuning:
         examples, accelerator = self.data.dev.source.examples, self.state.accelerator
         predictions = answer(accelerator, self.predictor, examples, self.data.dev_features, losses)
         scores = self.predictor.shape.score(self.settings.task, examples, predictions, self.data.labels)
-        return scores, predictions, mean_loss(accelerator, losses)
+        loss = mean_loss(accelerator, losses)
+        if self.settings.task.kind == "generation":
+            scores["perplexity"] = math.exp(min(loss, MOST_LOSS))  # of a token of the references, without smoothing
+        return scores, predictions, loss

@@ -21,9 +21,10 @@ from bertkit.errors import InputError, NumericsError, say
 from bertkit.files import to_json, write_durably
 from bertkit.interop.load import hashes_of, load_packed, load_tokenizer, resolve_model_dir
 from bertkit.launch import world
+from bertkit.run.answers import answer
 from bertkit.run.directory import read_manifest, read_scores
 from bertkit.run.task_data import read_splits
-from bertkit.run.task_model import Predictor, answer
+from bertkit.run.task_model import Predictor
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune

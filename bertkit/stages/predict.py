@@ -18,9 +18,10 @@ from typing import Any, TextIO
 
 from bertkit.errors import InputError, say
 from bertkit.lines import opened_input
+from bertkit.run.answers import answer_here
 from bertkit.run.outputs import check_free, is_stream, opened_output, partial_of
 from bertkit.run.predictor import open_predictor
-from bertkit.run.task_model import Predictor, answer_here
+from bertkit.run.task_model import Predictor
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.files.readers import Inputs, open_inputs, take_texts
 from bertkit.tasks.files.writers import Write, row_writer, write_lines

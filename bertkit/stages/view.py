@@ -14,13 +14,14 @@ from bertkit.lines import opened_input
 from bertkit.run.looking import look
 from bertkit.run.outputs import check_free, opened_output
 from bertkit.run.task_model import Predictor, check_labels, open_task_model
-from bertkit.settings.view import ViewSettings
+from bertkit.settings.view import BOTH, ViewSettings
 from bertkit.tasks.files.readers import Inputs, open_inputs, take_texts
 from bertkit.tasks.shapes import make_features
 from bertkit.train import processes, shares
+from bertkit.view.alignment import alignment_picture
 from bertkit.view.attention import attention_page
 from bertkit.view.head import as_png, heads_picture, one_head_picture, png_writer
-from bertkit.view.look import NO_WEIGHTS, Look, json_parts
+from bertkit.view.look import NO_LOOKING, NO_WEIGHTS, Look, json_parts
 
 
 def run(settings: ViewSettings) -> None:
@@ -36,12 +37,14 @@ def run(settings: ViewSettings) -> None:
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
     if opened.task.labels != "auto" and opened.labels:
         check_labels(settings.model_dir, opened)
-    _check_head(settings, opened.model.config)
+    writes = opened.shape.head == "generation"
+    _check_target(settings, writes)
+    _check_head(settings, opened.model.config, writes)
     predictor = opened.predictor("fp32", shares.TOKENS_AT_ONCE[device.type], opened.model.to(device))
     predictor, example = _example(settings, predictor)
     features = list(make_features(predictor.task, [example], predictor.tokenizer, predictor.labels, predictor.shape))
     target = None if settings.target is None else str(settings.target)
-    found = look(predictor, example, features, target, settings.steps)
+    found = look(predictor, example, features, target, settings.steps, settings.target_text)
     with opened_output(settings.output, is_binary=writer is not None) as file:
         if settings.ending == ".json":
             file.writelines(json_parts(found))
@@ -52,15 +55,39 @@ def run(settings: ViewSettings) -> None:
             file.write(picture if writer is None else as_png(writer, picture))
     for line in [*found.notes(), *([found.attribution.completeness()] if found.attribution else [])]:
         say(line)
-    said = f" and what {found.target} rests on" if found.attribution else ""
-    say(f"attention of {len(found.tokens)} tokens{said} in {settings.output}")
+    say(f"{_summary(found)} in {settings.output}")
 
 
-def _check_head(settings: ViewSettings, config: Any) -> None:
+def _summary(found: Look) -> str:
+    """Say what there is to see."""
+    source = f"{len(found.tokens)} tokens"
+    if found.alignment is not None:
+        looks = "" if found.alignment.weights is None else ", what each looks at"
+        return f"a text of {len(found.alignment.tokens)} tokens{looks}, and the {source} of its source"
+    return f"attention of {source}{f' and what {found.target} rests on' if found.attribution else ''}"
+
+
+def _check_target(settings: ViewSettings, writes: bool) -> None:
+    """Refuse what is explained where a text is written, and a text where none is."""
+    if writes and settings.steps:
+        raise InputError(f"steps={settings.steps}: has no effect on a model that writes; leave it out")
+    if not writes and settings.target_text is not None:
+        raise InputError("target_text: has no effect on a model that does not write; leave it out")
+
+
+def _check_head(settings: ViewSettings, config: Any, writes: bool) -> None:
     """Refuse a picture of weights that there are not."""
     if settings.ending not in (".svg", ".png"):
         return
-    if config.attention.pattern == "linformer":
+    if writes and config.decoder.kind == "rnn":
+        if config.decoder.score == "none":
+            raise InputError(f"output={settings.output}: {NO_LOOKING}; .html shows what is written")
+        if settings.layer is not None:
+            raise InputError("layer= and head=: a decoder of kind rnn looks at its source once; leave them out")
+        return
+    if settings.head is None and settings.layer is not None and not writes:
+        raise InputError(BOTH)
+    if config.attention.pattern == "linformer" and not writes:
         raise InputError(f"output={settings.output}: {NO_WEIGHTS}; .html shows what the prediction rests on")
     most = {"layer": config.num_hidden_layers, "head": config.num_attention_heads}
     given = {"layer": settings.layer, "head": settings.head}
@@ -74,6 +101,8 @@ def _check_head(settings: ViewSettings, config: Any) -> None:
 
 
 def _picture(settings: ViewSettings, found: Look) -> str:
+    if found.alignment is not None:
+        return alignment_picture(found, settings.layer, settings.head)
     if settings.layer is None or settings.head is None:
         return heads_picture(found)
     return one_head_picture(found, settings.layer, settings.head)
