@@ -51,6 +51,8 @@ THIRD_PARTY = {
     "sklearn": ("tasks",),
     "scipy": ("tasks",),
     "seqeval": ("tasks",),
+    "sacrebleu": ("tasks",),
+    "rouge_score": ("tasks",),
     "starlette": ("serve",),
     "uvicorn": ("serve", "bench"),
     "fastapi": ("bench",),

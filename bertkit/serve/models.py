@@ -17,10 +17,11 @@ from bertkit.errors import InputError
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.answers import answer_here
 from bertkit.run.embedding import Embedder, pooling_of
 from bertkit.run.looking import FOLLOWS, look
 from bertkit.run.predictor import read_inputs
-from bertkit.run.task_model import Predictor, TaskModel, answer_here, check_labels, open_task_model
+from bertkit.run.task_model import Predictor, TaskModel, check_labels, open_task_model, with_changes
 from bertkit.serve.batching import Counts, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import fill_mask, sequence
@@ -36,7 +37,8 @@ class Served:
 
     Attributes:
         name: that requests call it by.
-        kind: of its head: sequence, tagging, spans, choice, fill_mask, next_sentence, or embedding where it has none.
+        kind: of its head: sequence, tagging, spans, choice, generation, fill_mask, next_sentence, or embedding where there is
+            none.
         predictor: of the inputs; of a model without a head it only reads them.
         looked_into: reads the inputs for a look; the same one, but of a pretrained model, which is shown pairs too.
         load_seconds: that it took to load.
@@ -158,13 +160,15 @@ class Served:
 
     def _refuse_long(self, parts: Sequence[_Part], answers: list[Any], max_tokens: int) -> None:
         num_tokens: dict[int, int] = {}
+        search = self.predictor.task.generation
+        num_written = 0 if search is None else search.max_target_length  # at most, for each input
         for part in parts:
             for feature in part.features:
                 request = part.members[feature.example][0]
-                num_tokens[request] = num_tokens.get(request, 0) + len(feature.input_ids)
+                num_tokens[request] = num_tokens.get(request, 0) + len(feature.input_ids) + num_written
         for request, count in num_tokens.items():
             if count > max_tokens:
-                answers[request] = _too_long(count, max_tokens)
+                answers[request] = _too_long(count, max_tokens, num_written > 0)
 
     def _has_id(self, given: Any) -> bool:
         column = self.predictor.task.columns.id
@@ -220,6 +224,9 @@ def open_models(settings: ServeSettings) -> dict[str, Served]:
         for served in _open(name, directory, settings):
             served.load_seconds = time.perf_counter() - started_at
             found[served.name] = served
+    for group in settings.task_changes:
+        if all(getattr(each.predictor.task, group) is None for each in found.values()):
+            raise InputError(f"task.{group}: has no effect on {', '.join(found)}; leave it out")
     return found
 
 
@@ -228,6 +235,8 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     opened = open_task_model(directory, None, {}, without_head=True)
     if opened.task.labels != "auto" and opened.labels:
         check_labels(directory, opened)
+    own = {key: value for key, value in settings.task_changes.items() if getattr(opened.task, key) is not None}
+    opened = with_changes(opened, own) if own else opened
     model = opened.model.to(device)
     model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
@@ -274,8 +283,9 @@ def for_another_thread(predictor: Predictor) -> Predictor:
     return dataclasses.replace(predictor, tokenizer=copy.deepcopy(predictor.tokenizer))
 
 
-def _too_long(num_tokens: int, most: int) -> RefusedError:
-    message = f"inputs: {num_tokens:,} tokens; expected at most {most:,}; send them in several requests"
+def _too_long(num_tokens: int, most: int, with_written: bool = False) -> RefusedError:
+    what = "inputs, and what may be written of them" if with_written else "inputs"
+    message = f"{what}: {num_tokens:,} tokens; expected at most {most:,}; send them in several requests"
     return RefusedError(413, "too_large", message)
 
 

@@ -29,6 +29,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "tagging": ["Johanson lives in Ulaanbaatar and works for the United Nations."],
     "spans": [["Where was the bridge built?", "The bridge was built in Prague in 1357. It has sixteen arches."]],
     "choice": [{"context": "She opens the oven.", "endings": ["She takes the bread out.", "She swims away."]}],
+    "generation": ["The bridge was built in Prague.", "It rained all day, so we stayed at home."],
     "fill_mask": ["Paris is the [MASK] of France.", "It [MASK] all day, so we stayed at [MASK]."],
     "embedding": ["A cat sits on the mat.", "There is a cat on the carpet."],
     "next_sentence": [["It rained all day.", "So we stayed at home."]],
@@ -43,6 +44,7 @@ def described(model: Served) -> dict[str, Any]:
         "spans": (columns.question, columns.context),
         "choice": (columns.context, columns.ending_start, columns.endings),
         "sequence": (columns.text, columns.text_pair),
+        "generation": (columns.source,),
         "next_sentence": ("text", "text_pair"),
     }.get(model.kind, ("text",))
     needs_pair = model.kind in ("spans", "next_sentence") or (model.kind == "sequence" and task.needs_pair)

@@ -10,6 +10,7 @@ A page needs no other file and no network.
     suite       glue.md
     look        what there is to see of a model and one input; its numbers as JSON
     attention   the page of it
+    alignment   what is looked at while a text is written: of the page, and as SVG
     serve_page  the page of a server
     head        pictures of it as SVG
     console     the lines of a training run

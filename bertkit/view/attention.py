@@ -5,11 +5,9 @@ The page holds its own script, and what it shows: probabilities in at most 256 s
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import math
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import shown
+from bertkit.view.alignment import alignment_view
 from bertkit.view.look import Attribution, Look
+from bertkit.view.packing import packed_shares
 from bertkit.view.page import Table, facts_table, page
 
-LEVELS = (255, 127, 63, 31, 15)  # steps from 0 to 1
-# characters that probabilities may take up, for few and for many: 128 tokens of 12 layers and heads in 3 MB, 512 in 20
-FEW, EACH = 2_700_000, 0.48
 NUM_LISTED = 10  # attributions that are given as numbers
 FAINT = 0.05  # of the largest attribution: what takes less from the score is not marked
 NUM_SAID = 5  # of a list in a prediction
@@ -102,9 +99,12 @@ def attention_page(look: Look, model_name: str) -> str:
     else:
         parts.append(f'<h2>The input</h2><p class="tokens">{_chips(look, np.zeros(len(look.tokens)))}</p>')
     parts.append(_key(look))
+    if look.alignment is not None:
+        parts.append(alignment_view(look, look.alignment))
     if look.attentions is not None:
         parts.append(_weights_views(look))
-    headline = f"{model_name}: {len(look.tokens)} tokens, {look.num_layers} layers, {look.num_heads} heads"
+    heads = f", {look.num_heads} heads" if look.num_heads else ""
+    headline = f"{model_name}: {len(look.tokens)} tokens, {look.num_layers} layers{heads}"
     return page("attention", shown(headline), "\n".join(parts))
 
 
@@ -174,7 +174,10 @@ def _weights_views(look: Look) -> str:
         f'<p class="soft">Every probability of every layer and head is here, in {levels + 1} steps that are finer towards 0: one of '
         f"0.01 is right to {_off(0.01, levels):.4f}, one of 0.5 to {_off(0.5, levels):.4f}. output=x.json gives them exactly.</p>"
     )
-    views = _VIEWS + (_BETWEEN if 1 in look.segments else "") + exact
+    whose = "" if look.alignment is None else " of the encoder"
+    views = (
+        _VIEWS.replace("All heads</h2>", f"All heads{whose}</h2>") + (_BETWEEN if 1 in look.segments else "") + exact
+    )
     script = Path(__file__).with_name("attention.js").read_text(encoding="utf-8")
     data = json.dumps(about, ensure_ascii=True).replace("<", "\\u003c")
     return (
@@ -189,22 +192,7 @@ def _off(share: float, levels: int) -> float:
 
 
 def packed(look: Look) -> tuple[str, int]:
-    """Pack attention, and rollout as one more head, (L, N + 1, T, T), into text; give it, and the steps from 0 to 1.
-
-    A byte is the root of a share times `levels`, so that the many small shares keep their differences. Bytes are
-    compressed as zlib has it, which a browser's DecompressionStream("deflate") reads, and written in base64. There
-    are fewer levels where that would be too long.
-    """
+    """Pack attention, and rollout as one more head, (L, N + 1, T, T), into text; give it, and the steps from 0 to 1."""
     assert look.attentions is not None
     assert look.rollout is not None
-    shares = np.concatenate([look.attentions, look.rollout[:, None].astype(np.float32)], 1)
-    roots = np.sqrt(shares.clip(0, 1), out=shares)
-    most = max(FEW, EACH * roots.size)
-    for levels in LEVELS:
-        packer = zlib.compressobj(
-            6, strategy=zlib.Z_RLE
-        )  # of such noise, as small as by a search, in a tenth of the time
-        compressed = packer.compress(np.rint(roots * levels).astype(np.uint8).tobytes()) + packer.flush()
-        if len(compressed) * 4 / 3 <= most or levels == LEVELS[-1]:
-            break
-    return base64.b64encode(compressed).decode(), levels
+    return packed_shares(np.concatenate([look.attentions, look.rollout[:, None].astype(np.float32)], 1))

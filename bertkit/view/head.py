@@ -29,15 +29,15 @@ def heads_picture(look: Look) -> str:
     assert look.attentions is not None
     step = THUMB + SPACE
     parts = [
-        _text(MARGIN + 30 + (head + 0.5) * step, MARGIN, str(head + 1), "middle") for head in range(look.num_heads)
+        label(MARGIN + 30 + (head + 0.5) * step, MARGIN, str(head + 1), "middle") for head in range(look.num_heads)
     ]
     for layer, heads in enumerate(look.attentions):
         top = MARGIN + 10 + layer * step
-        parts.append(_text(MARGIN + 22, top + THUMB / 2 + 4, str(layer + 1), "end"))
+        parts.append(label(MARGIN + 22, top + THUMB / 2 + 4, str(layer + 1), "end"))
         parts += [_matrix(MARGIN + 30 + number * step, top, THUMB, head) for number, head in enumerate(heads)]
     width, height = MARGIN * 2 + 30 + look.num_heads * step, MARGIN + 16 + look.num_layers * step
-    parts.append(_text(width / 2, height + 12, "head (across), layer (down); darker: more attention", "middle", SOFT))
-    return _svg(width, height + MARGIN, parts, "Attention of all heads")
+    parts.append(label(width / 2, height + 12, "head (across), layer (down); darker: more attention", "middle", SOFT))
+    return svg(width, height + MARGIN, parts, "Attention of all heads")
 
 
 def one_head_picture(look: Look, layer: int, head: int) -> str:
@@ -47,7 +47,7 @@ def one_head_picture(look: Look, layer: int, head: int) -> str:
     count, top = len(look.tokens), MARGIN + 20
     height = count * ROW
     left, right = MARGIN + COLUMN, MARGIN + COLUMN + GAP
-    parts = [_text(MARGIN, MARGIN, f"Layer {layer}, head {head}", weight=' font-weight="600"')]
+    parts = [label(MARGIN, MARGIN, f"Layer {layer}, head {head}", weight=' font-weight="600"')]
     for query, key in np.argwhere(shares >= FEWEST).tolist():
         share = float(shares[query, key])
         y1, y2 = (top + (each + 0.5) * ROW for each in (query, key))
@@ -57,7 +57,7 @@ def one_head_picture(look: Look, layer: int, head: int) -> str:
         )
     for place, token in enumerate(look.tokens):
         y, color = top + (place + 0.5) * ROW + 4, _color(look, place)
-        parts += [_text(left, y, _name(token), "end", color), _text(right, y, _name(token), "start", color)]
+        parts += [label(left, y, short(token), "end", color), label(right, y, short(token), "start", color)]
     edge = right + COLUMN + (COLUMN if count <= MOST_NAMED else 0)
     size = max(min(height, 720), 160)
     across = top
@@ -66,12 +66,12 @@ def one_head_picture(look: Look, layer: int, head: int) -> str:
         cell = size / count
         for place, token in enumerate(look.tokens):
             color, middle = _color(look, place), (place + 0.5) * cell
-            parts.append(_text(edge - 4, across + middle + 4, _name(token), "end", color, min(12.0, cell)))
+            parts.append(label(edge - 4, across + middle + 4, short(token), "end", color, min(12.0, cell)))
             turned = f' transform="rotate(-60 {edge + middle:.1f} {across - 5})"'
-            parts.append(_text(edge + middle, across - 5, _name(token), "start", color, min(12.0, cell), turned))
+            parts.append(label(edge + middle, across - 5, short(token), "start", color, min(12.0, cell), turned))
     parts.append(_matrix(edge, across, size, shares))
     width = edge + size + MARGIN + 50
-    return _svg(width, max(top + height, across + size) + MARGIN, parts, f"Attention of layer {layer}, head {head}")
+    return svg(width, max(top + height, across + size) + MARGIN, parts, f"Attention of layer {layer}, head {head}")
 
 
 def _color(look: Look, place: int) -> str:
@@ -79,14 +79,16 @@ def _color(look: Look, place: int) -> str:
     return ORANGE if place in look.marked else GREEN if look.segments[place] else INK
 
 
-def _name(token: str) -> str:
+def short(token: str) -> str:
+    """Write a token in a little space, whatever it holds."""
     token = shown(token)
     return token if len(token) <= LONGEST else f"{token[: LONGEST - 1]}…"
 
 
-def _text(
+def label(
     x: float, y: float, text: str, anchor: str = "start", color: str = INK, size: float = 12.0, weight: str = ""
 ) -> str:
+    """Write text at a place; `weight` takes more attributes."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}" font-size="{size:.3g}"{weight} '
         f'unicode-bidi="isolate">{html.escape(text)}</text>'
@@ -94,15 +96,22 @@ def _text(
 
 
 def _matrix(x: float, y: float, size: float, shares: NDArray[np.float32]) -> str:
-    """Draw shares, (T, T), as an image whose pixels are the cells; darker by their root, so that small ones are seen."""
+    """Draw shares, (T, T); darker by their root, so that small ones are seen."""
+    return matrix(x, y, (size, size), np.sqrt(shares.clip(0, 1)), BLUE)
+
+
+def matrix(
+    x: float, y: float, size: tuple[float, float], strength: NDArray[np.float32], ink: tuple[int, int, int]
+) -> str:
+    """Draw strengths from 0 to 1, (rows, columns), as an image whose pixels are the cells; `size` is its width and height."""
     paper = np.array([255.0, 255.0, 255.0])
-    strength = np.sqrt(shares.clip(0, 1))[..., None]
-    pixels = np.rint(paper + strength * (np.array(BLUE) - paper)).astype(np.uint8)
+    pixels = np.rint(paper + strength[..., None] * (np.array(ink) - paper)).astype(np.uint8)
     content = base64.b64encode(_image(pixels)).decode()
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{size[0]}" height="{size[1]}"'
     return (
-        f'<image x="{x:.1f}" y="{y:.1f}" width="{size}" height="{size}" image-rendering="optimizeSpeed" '
+        f'<image {place} preserveAspectRatio="none" image-rendering="optimizeSpeed" '
         f'style="image-rendering:pixelated" href="data:image/png;base64,{content}"/>'
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{size}" height="{size}" fill="none" stroke="#d1d9e0"/>'
+        f'<rect {place} fill="none" stroke="#d1d9e0"/>'
     )
 
 
@@ -122,7 +131,8 @@ def _image(pixels: NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def _svg(width: float, height: float, parts: list[str], title: str) -> str:
+def svg(width: float, height: float, parts: list[str], title: str) -> str:
+    """Put parts on white."""
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     fonts = "DejaVu Sans, Noto Sans, Helvetica, Arial, sans-serif"
     return (

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from bertkit.errors import in_json
 
+NO_LOOKING = "decoder.score=none: what is written sees the last state of the source, and none of its tokens by itself"
+RECURRENT = "The encoder is a recurrence (decoder=rnn): its tokens do not attend to each other."
 NO_WEIGHTS = "attention.pattern=linformer compresses keys: there are no weights between tokens, and no view of them"
 
 
@@ -48,6 +50,36 @@ class Attribution:
 
 
 @dataclass(frozen=True)
+class Alignment:
+    """Which tokens of a source are looked at while each token of a text is written.
+
+    Attributes:
+        tokens: T of them, the one that ends the text among them.
+        token_ids: T of them.
+        weights: (L, N, T, C), of each token the shares of the C tokens of the source; None where they are not looked at.
+        is_given: the text is the user's, and not what the model writes.
+        num_cut: pieces of a given text that did not fit.
+    """
+
+    tokens: Sequence[str]
+    token_ids: Sequence[int]
+    weights: NDArray[np.float32] | None
+    is_given: bool = False
+    num_cut: int = 0
+
+    def notes(self) -> list[str]:
+        """Say what is not there to see."""
+        found = []
+        if self.is_given:
+            found.append("The text below is that of target_text=, not what the model writes.")
+        if self.num_cut:
+            found.append(f"Its last {self.num_cut:,} pieces are left out (task.generation.max_target_length).")
+        if self.weights is None:
+            found.append(f"{NO_LOOKING}.")
+        return found
+
+
+@dataclass(frozen=True)
 class Look:
     """A model and one input.
 
@@ -56,7 +88,7 @@ class Look:
         token_ids: T of them.
         segments: 0 for the first text, 1 for the second, T of them.
         num_layers: L.
-        num_heads: N.
+        num_heads: N; 0 of a recurrence.
         prediction: the row that `predict` writes; None where the model has no head for this input.
         target: what is explained, in words; None where there is nothing.
         marked: the tokens that it is about, such as those of an answer.
@@ -65,6 +97,7 @@ class Look:
         rollout: (L, T, T).
         num_cut: pieces of the input that did not fit.
         num_windows: of a long input, of which this is one.
+        alignment: of a model that writes, of which nothing is explained; else None.
     """
 
     tokens: Sequence[str]
@@ -80,6 +113,7 @@ class Look:
     rollout: NDArray[np.float64] | None
     num_cut: int = 0
     num_windows: int = 1
+    alignment: Alignment | None = None
 
     def notes(self) -> list[str]:
         """Say what is not there to see."""
@@ -89,8 +123,10 @@ class Look:
         if self.num_cut:
             found.append(f"The last {self.num_cut:,} pieces did not fit and are left out (task.max_seq_length).")
         if self.attentions is None:
-            found.append(f"{NO_WEIGHTS}.")
-        if self.target is None:
+            found.append(f"{NO_WEIGHTS}." if self.num_heads else RECURRENT)
+        if self.alignment is not None:
+            found += self.alignment.notes()
+        elif self.target is None:
             found.append("The model has no head that predicts something of this input, so there is nothing to explain.")
         elif self.attribution is None:
             found.append("No attributions, as steps=0.")
@@ -125,7 +161,16 @@ def json_parts(look: Look) -> Iterator[str]:
     yield from ["null"] if look.attentions is None else _nested(look.attentions, "%.9g")
     yield ', "rollout": '
     yield from ["null"] if look.rollout is None else _nested(look.rollout, "%.17g")
+    if look.alignment is not None:
+        yield from _alignment_parts(look.alignment)
     yield "}\n"
+
+
+def _alignment_parts(alignment: Alignment) -> Iterator[str]:
+    about = {"tokens": list(alignment.tokens), "token_ids": list(alignment.token_ids), "is_given": alignment.is_given}
+    yield f', "alignment": {in_json(json.dumps(about, ensure_ascii=False))[:-1]}, "weights": '
+    yield from ["null"] if alignment.weights is None else _nested(alignment.weights, "%.9g")
+    yield "}"
 
 
 def _nested(array: NDArray[np.floating], form: str) -> Iterator[str]:

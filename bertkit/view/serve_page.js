@@ -119,6 +119,12 @@
       const rows = found.probabilities.map((value, at) => ({ name: endings[at], value, mark: at === found.label }));
       return { summary, nodes: [large(own(summary)), ...bars(rows.sort((a, b) => b.value - a.value), "endings")] };
     },
+    generation(found) {
+      const others = (found.candidates || []).slice(1).map(({ text, score }) => make("li", { dir: "auto" }, own(text), ` ${said(score)}`));
+      const summary = found.text || "an empty text", about = soft(`score ${said(found.score)}`);
+      const more = others.length ? [make("h3", { textContent: "Others" }), make("ol", { start: 2, className: "others" }, ...others)] : [];
+      return { summary, nodes: [make("p", { className: "large", dir: "auto" }, own(summary)), about, ...more] };
+    },
     fill_mask(found) {
       if (!found.masks.length) {
         const summary = `nothing to fill in: write ${MASK} where a word is missing`;
@@ -180,7 +186,7 @@
   // What can be done with a model: its fields, what is sent, and what is shown of the reply.
   const KINDS = {
     sequence: ["Labels", "Predict"], tagging: ["Entities", "Find"], spans: ["Answer", "Answer"], choice: ["Choose an ending", "Choose"],
-    fill_mask: ["Fill in words", "Fill in"], next_sentence: ["Next sentence", "Predict"],
+    generation: ["Write", "Write"], fill_mask: ["Fill in words", "Fill in"], next_sentence: ["Next sentence", "Predict"],
   };
   const field = (label, rows = 3, more = {}) => ({ label, rows, ...more });
   // The columns of a choice, and whether one holds all endings: as its example has them.

@@ -43,6 +43,7 @@ legend, .top > label, #tops { padding: 0; color: var(--soft); font-size: .85em }
 mark { unicode-bidi: isolate; box-decoration-break: clone; -webkit-box-decoration-break: clone; color: inherit; background: color-mix(in srgb, var(--hue, var(--c0)) 22%, transparent); border-bottom: 2px solid var(--hue, var(--c0)); border-radius: 3px 3px 0 0; padding: 1px 2px }
 .unsure { background: none; border-bottom-style: dotted } .entity small { margin-left: .4em; font-size: .72em; font-weight: 600; color: var(--hue); letter-spacing: .03em }
 .masks { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 260px), 1fr)); gap: 1em 2em }
+.others { overflow-wrap: anywhere }
 .hits { padding-left: 1.6em } .hits li { margin-bottom: 1.6em } .hits .running { margin-bottom: .4em; max-height: 14em } .scores, .source { margin: .2em 0; font-size: .85em; overflow-wrap: anywhere }
 .score { display: inline-block; width: 9.5em; margin-right: 1.4em } .score b { color: var(--ink); font-variant-numeric: tabular-nums } .score .bar { height: .35em }
 #attention h2 { display: inline-block; margin: 0 1em .6em 0 } #attention a { margin-right: 1em }
@@ -101,11 +102,11 @@ def page(models: Sequence[Mapping[str, Any]], has_search: bool) -> str:
 def policy() -> str:
     """Give the Content-Security-Policy that the page is to be sent with.
 
-    It has the page run its own script and no other, and ask nobody but the server. The script of the attention page
-    is allowed too: a frame without an address of its own lives under the policy of the page around it.
+    It has the page run its own script and no other, and ask nobody but the server. The scripts of the attention page
+    are allowed too: a frame without an address of its own lives under the policy of the page around it.
     """
     hashes = []
-    for name in ("serve_page", "attention"):
+    for name in ("serve_page", "attention", "alignment"):
         digest = base64.b64encode(hashlib.sha256(_script(name).encode()).digest()).decode()
         hashes.append(f"'sha256-{digest}'")
     return (

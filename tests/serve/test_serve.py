@@ -20,6 +20,7 @@ from bertkit import export_model, load_embedder, load_predictor
 from bertkit.cli import run
 from bertkit.config import build
 from bertkit.data.tokenizer import Tokenizer
+from bertkit.model.config import DecoderConfig
 from bertkit.run.searching import Searcher
 from bertkit.serve.batching import Counts
 from bertkit.serve.models import open_models
@@ -28,9 +29,10 @@ from bertkit.settings.serve import ServeSettings
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 HEADS = {"stars": ("sequence",), "names": ("token",), "reader": ("span",), "endings": ("choice",),
-         "words": ("masked_lm", "next_sentence"), "bare": ()}  # fmt: skip
+         "words": ("masked_lm", "next_sentence"), "bare": (), "writer": ("generation",)}  # fmt: skip
+SHORT = "task.generation.max_target_length"  # of the texts that are written
 LIMITS = ["max_body_bytes=20000", "max_inputs=20", "max_tokens=400", "client_seconds=0.5", "idle_seconds=0.7",
-          "max_header_bytes=2000", "max_headers=20", "max_connections=30", "max_view_tokens=20"]  # fmt: skip
+          "max_header_bytes=2000", "max_headers=20", "max_connections=30", "max_view_tokens=20", f"{SHORT}=13"]  # fmt: skip
 CHOICE = {"context": "kan lon", "endings": ["min", "rur ten", "kar"]}
 # of each model, inputs of every form that it takes
 INPUTS: dict[str, list[Any]] = {
@@ -40,6 +42,7 @@ INPUTS: dict[str, list[Any]] = {
     "reader": [["kan lon", "min rur kan ten"], {"question": "kan", "context": "lon " * 50, "id": "q"}, ["min", "kar"]],
     "endings": [CHOICE, {"context": "min", "endings": ["a", "b"]}, CHOICE],
     "words": ["kan [MASK] min", "no mask", "[MASK] [MASK]", {"text": "[MASK]"}],
+    "writer": ["kan lon", "", "min " * 50, {"source": "kar rur"}, {"source": "ten", "id": "x"}, "\u202emin <script>"],
 }  # fmt: skip
 
 
@@ -47,13 +50,16 @@ INPUTS: dict[str, list[Any]] = {
 def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, heads in HEADS.items():
-        labels = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
+        changes: dict[str, Any] = {"labels": LABELS[heads[0]]} if heads and heads[0] in LABELS else {}
+        if name == "writer":
+            facts = tokenizer.facts
+            changes["decoder"] = DecoderConfig(kind="bert", start_token_id=facts.cls, end_token_id=facts.sep)
         model = small_model(
             tokenizer.vocab_size,
             heads=heads,
-            with_pooler=name not in ("names", "reader"),
+            with_pooler=name not in ("names", "reader", "writer"),
             max_position_embeddings=97,
-            **labels,
+            **changes,
         )
         export_model(model, tokenizer, folder / name)
     text = write_text(folder / "text.txt", make_text(11))
@@ -98,7 +104,8 @@ def same(ours: Any, theirs: Any) -> bool:
 
 def predicted(models: Path, name: str, inputs: list[Any]) -> list[Any]:
     """What `predict` says of each input by itself, numbered as those of a request are."""
-    predictor, rows = load_predictor(models / name, device="cpu"), []
+    settings = {SHORT: 13} if name == "writer" else {}
+    predictor, rows = load_predictor(models / name, device="cpu", **settings), []
     for place, given in enumerate(inputs):
         is_pair = name in ("stars", "reader") and isinstance(given, list)
         (row,) = predictor([tuple(given) if is_pair else given])
@@ -117,7 +124,7 @@ def test_answers_are_those_of_predict_whoever_else_asks(server: Server, models: 
             for _ in range(12):
                 name = str(rng.choice(list(INPUTS)))
                 chosen = rng.integers(len(INPUTS[name]), size=rng.integers(1, 5)).tolist()
-                if name == "reader":
+                if name in ("reader", "writer"):
                     chosen = sorted(set(chosen))  # an id comes once
                 elif name == "endings":
                     chosen = chosen[:1] * len(chosen)  # of as many endings each
@@ -185,7 +192,7 @@ def test_vectors_are_those_of_embed(server: Server, models: Path) -> None:
 def test_next_sentence_and_models(server: Server) -> None:
     described = {each["name"]: each for each in ask(server.port, "/models").json["models"]}
     kinds = {"stars": "sequence", "names": "tagging", "reader": "spans", "endings": "choice", "words": "fill_mask",
-             "words/next_sentence": "next_sentence", "bare": "embedding"}  # fmt: skip
+             "words/next_sentence": "next_sentence", "bare": "embedding", "writer": "generation"}  # fmt: skip
     assert {name: each["kind"] for name, each in described.items()} == kinds
     assert described["stars"]["labels"] == ["bad", "good", "ugly"]
     assert [name for name, each in described.items() if each["needs_pair"]] == ["reader", "words/next_sentence"]
@@ -201,10 +208,12 @@ def test_next_sentence_and_models(server: Server) -> None:
 
 
 def test_a_look_into_a_model(server: Server) -> None:
-    for name, given in (("stars", "kan lon"), ("reader", ["kan", "min kan"]), ("words", "kan [MASK]"), ("bare", "kan")):
+    for name, given in (("stars", "kan lon"), ("reader", ["kan", "min kan"]), ("words", "kan [MASK]"), ("bare", "kan"),
+                        ("writer", "kan lon")):  # fmt: skip
         found = ask(server.port, "/view", {"model": name, "input": given})
         assert (found.status, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert b"</html>" in found.body
+        assert (b'id="aligned"' in found.body) == (name == "writer")
     assert ask(server.port, "/view", {"input": "kan lon min rur " * 9}).code == "too_large"
 
 
@@ -315,6 +324,9 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "an unknown model": (post({"inputs": ["kan"], "model": "star"}), (404,), "no_model"),
     "a number for a model": (post({"inputs": ["kan"], "model": 7}), (404,), "no_model"),
     "a model without a head": (post({"inputs": ["kan"], "model": "bare"}), (400,), "no_head"),
+    "a pair for one that writes": (post({"inputs": [["a", "b"]], "model": "writer"}), (400,), "bad_input"),
+    "a source of another name": (post({"inputs": [{"en": "a"}], "model": "writer"}), (400,), "bad_input"),
+    "texts that would be long": (post({"inputs": ["min " * 7] * 20, "model": "writer"}), (413,), "too_large"),
     "a pair for single texts": (post({"inputs": [["a", "b"]], "model": "words"}), (400,), "bad_input"),
     "a text for a reader": (post({"inputs": ["kan"], "model": "reader"}), (400,), "bad_input"),
     "an id twice": (post({"inputs": 2 * [{"id": "a", "question": "a", "context": "b"}], "model": "reader"}), (400,), "bad_input"),

@@ -21,8 +21,9 @@ from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
-from bertkit.model.config import AttentionConfig
-from bertkit.run.looking import Target, attribute, rollout
+from bertkit.model.config import AttentionConfig, DecoderConfig
+from bertkit.run.aims import Target
+from bertkit.run.looking import attribute, rollout
 from bertkit.tasks.task import Feature
 from bertkit.view.attention import packed
 from bertkit.view.look import Look
@@ -221,9 +222,145 @@ def test_no_weights_between_tokens(make: Make, tmp_path: Path, capsys: pytest.Ca
     assert "linformer" in capsys.readouterr().err
 
 
+POSITIONS = {"bert": "learned", "transformer": "sinusoidal", "rnn": "none"}
+
+
+@pytest.fixture(scope="module")
+def writer(make: Make, tokenizer: Tokenizer) -> Callable[..., Path]:
+    """Give the directory of a small model that writes."""
+
+    def directory(kind: str, **changes: Any) -> Path:
+        facts = tokenizer.facts
+        decoder = DecoderConfig(kind=kind, start_token_id=facts.cls, end_token_id=facts.sep, **changes)  # type: ignore[arg-type]
+        attention = AttentionConfig(positions=POSITIONS[kind])  # type: ignore[arg-type]
+        return make("generation", decoder=decoder, attention=attention)
+
+    return directory
+
+
+SHORT = ("task.generation.max_target_length=11",)
+
+
+def test_alignments_are_those_of_eager_transformers(writer: Callable[..., Path], tmp_path: Path) -> None:
+    """Of a pair of BERTs, that of the text which it writes itself."""
+    from transformers import EncoderDecoderModel
+
+    model = writer("bert")
+    found = seen(tmp_path, model, "text=kan lon mir rur", *SHORT)
+    alignment, facts = found["alignment"], load_tokenizer(model).facts
+    before = torch.tensor([[facts.cls, *alignment["token_ids"][:-1]]])
+    theirs = EncoderDecoderModel.from_pretrained(model, attn_implementation="eager").eval()
+    with torch.no_grad():
+        batch = {"input_ids": torch.tensor([found["token_ids"]]), "decoder_input_ids": before}
+        out = theirs(**batch, output_attentions=True)
+    expected = torch.cat(out.cross_attentions).numpy()
+    ours = np.array(alignment["weights"])
+    assert ours.shape == expected.shape == (3, 2, len(alignment["tokens"]), len(found["tokens"]))
+    assert np.abs(ours - expected).max() < 1e-6
+    assert np.abs(np.array(found["attentions"]) - torch.cat(out.encoder_attentions).numpy()).max() < 1e-6
+    assert np.ptp(ours, axis=-1).max() > 0.02
+    assert found["target"] is found["attributions"] is None
+    assert found["notes"] == []
+    assert alignment["is_given"] is False
+    ids = [number for number in alignment["token_ids"] if number != facts.sep]
+    assert load_tokenizer(model).decode(ids, skip_special_tokens=True) == found["prediction"]["text"]
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("bert", (3, 2)), ("transformer", (3, 2)), ("rnn", (1, 1))])
+def test_the_alignment_of_a_text_that_is_given(
+    kind: str, shape: tuple[int, int], writer: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = writer(kind)
+    found = seen(tmp_path, model, "text=kan lon mir", "target_text=lon [SEP] kan", *SHORT)
+    alignment, tokenizer = found["alignment"], load_tokenizer(model)
+    ids = [*tokenizer.encode_document(["lon [SEP] kan"])[0], tokenizer.facts.sep]
+    assert alignment["token_ids"] == ids
+    assert alignment["tokens"] == [tokenizer.vocab[number] for number in ids]
+    with torch.no_grad():
+        before = torch.tensor([[tokenizer.facts.cls, *ids[:-1]]])
+        out = load_model(model)(torch.tensor([found["token_ids"]]), decoder_input_ids=before, output_attentions=True)
+    ours = np.array(alignment["weights"])
+    assert out.alignments is not None
+    assert ours.shape == (*shape, len(ids), len(found["tokens"]))
+    assert np.abs(ours - torch.cat(out.alignments).numpy()).max() < 1e-6
+    assert np.abs(ours.sum(-1) - 1).max() < 1e-6
+    assert alignment["is_given"] is True
+    assert "target_text=" in " ".join(found["notes"])
+    assert (found["attentions"] is None) == (kind == "rnn")
+    # a text that does not fit, of which the rest is said
+    notes = seen(tmp_path, model, "text=kan", "target_text=" + "kan " * 30, *SHORT)["notes"]
+    assert "Its last 20 pieces are left out (task.generation.max_target_length)." in notes
+
+
+def test_no_weights_of_a_source(
+    writer: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = writer("rnn", score="none")
+    found = seen(tmp_path, model, "text=kan lon", *SHORT)
+    assert found["alignment"]["weights"] is None
+    assert found["num_heads"] == 0
+    assert [note for note in found["notes"] if "score=none" in note and "last state of the source" in note]
+    given = ["view", f"model_dir={model}", "text=kan", "device=cpu", *SHORT]
+    assert run([*given, f"output={tmp_path / 'a.html'}"]) == 0
+    assert "score=none" in (tmp_path / "a.html").read_text()
+    capsys.readouterr()
+    assert run([*given, f"output={tmp_path / 'a.svg'}"]) == 2
+    error = capsys.readouterr().err
+    assert "decoder.score=none" in error
+    assert error.count("\n") == 1
+
+
+def test_pictures_of_an_alignment(
+    writer: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import base64
+    import zlib
+    from xml.etree import ElementTree
+
+    model = writer("transformer")
+    text = ["text=kan <b> & lon", "target_text=mir <i>", *SHORT]
+    weights = np.array(seen(tmp_path, model, *text)["alignment"]["weights"])
+    given = ["view", f"model_dir={model}", "device=cpu", *text]
+    expected = {"all": weights.mean(1), "one": weights[1:2, 1], "layer": weights[2:].mean(1)}
+    more = {"all": [], "one": ["layer=2", "head=2"], "layer": ["layer=3"]}
+    for name, shares in expected.items():
+        path = tmp_path / f"{name}.svg"
+        assert run([*given, f"output={path}", *more[name]]) == 0
+        images = [each.attrib for each in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}image")]
+        assert len(images) == len(shares)
+        for image, matrix in zip(images, shares, strict=True):
+            content = base64.b64decode(image["href"].partition(",")[2])
+            start = content.index(b"IDAT")
+            size = int.from_bytes(content[start - 4 : start], "big")
+            lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8)
+            pixels = lines.reshape(len(matrix), -1)[:, 1:].reshape(*matrix.shape, 3)
+            ink = np.array([28, 33, 40])  # white 0, nearly black 1
+            assert np.abs(pixels - (255 + matrix[..., None] * (ink - 255.0))).max() <= 0.51
+            assert float(image["width"]) / matrix.shape[1] == float(image["height"]) / matrix.shape[0]
+    recurrent = ["view", f"model_dir={writer('rnn')}", "text=kan", "device=cpu", *SHORT]
+    assert run([*recurrent, f"output={tmp_path / 'rnn.svg'}"]) == 0
+    assert (tmp_path / "rnn.svg").read_text().count("<image") == 1
+    capsys.readouterr()
+    out = f"output={tmp_path / 'x.svg'}"
+    for command, message in (
+        ([*recurrent, out, "layer=1", "head=1"], "layer= and head=: a decoder of kind rnn looks at its source once"),
+        ([*given, out, "layer=4"], "layer=4: the model has 3"),
+        ([*given, out, "head=1"], "layer= and head=: set both"),
+        ([*given, out, "steps=4"], "steps=4: has no effect on a model that writes"),
+        ([*given, out, "target=kan"], "target=kan: nothing is explained of a model that writes"),
+        ([*given, out, "text_pair=a"], "text_pair: has no effect"),
+    ):
+        assert run(command) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+        assert not (tmp_path / "x.svg").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        (["text=a", "output=a.html", "target_text=b"], "target_text: has no effect on a model that does not write"),
         (["output=a.html"], "set text=, or input="),
         (["text=a", "output=a.txt"], "expected a name that ends in .html, .json, .svg, .png"),
         (["text=a", "output=a.svg", "layer=2"], "set both"),
@@ -386,6 +523,63 @@ def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer
         assert browser.ask("document.querySelectorAll('script').length") == 3
     tokens = browser.ask("[...document.querySelectorAll('#to bdi')].map((each) => each.textContent)")
     assert tokens == ["<script>", "</script><img>", "\\u202e", "\U0001f600", '"><b>']
+    assert browser.faults == browser.requests == []
+
+
+def test_a_browser_shows_what_is_looked_at(
+    browser: Browser, writer: Callable[..., Path], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    browser.faults.clear()
+    browser.requests.clear()
+    page, hostile = tmp_path / "a.html", f"target_text=lon {HOSTILE} mir"
+    for kind, layers, heads in (("transformer", 3, 2), ("rnn", 1, 1)):
+        model, text = writer(kind), f"text={HOSTILE} kan lon"
+        more = [text, hostile, "task.max_seq_length=23", *SHORT]
+        assert run(["view", f"model_dir={model}", *more, f"output={page}", "overwrite=true", "device=cpu"]) == 0
+        found = seen(tmp_path, model, *more)
+        weights = np.array(found["alignment"]["weights"])
+        for width, is_dark in ((1200, False), (380, True)):
+            browser.open(page.as_uri(), width, is_dark=is_dark)
+            browser.wait("document.documentElement.dataset.aligned")
+            assert browser.ask("document.documentElement.scrollWidth") <= width
+            assert browser.ask("document.title") == "attention"
+            assert browser.ask("document.querySelectorAll('img, h1 b, bdi > *').length") == 0
+        tokens = browser.ask("[...document.querySelectorAll('#a-down bdi')].map((each) => each.textContent)")
+        assert tokens == found["alignment"]["tokens"]
+        assert browser.ask("document.querySelectorAll('#a-across bdi').length") == len(found["tokens"])
+        # the mean of the last layer's heads; by the keyboard three to the right and two down
+        browser.ask("document.querySelector('#a-frame').focus()")
+        for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowRight", "ArrowDown"):
+            browser.press(key)
+        reading = browser.ask("document.querySelector('#a-reading').textContent")
+        assert re.findall(r"\((\d+)\)", reading) == ["3", "4"]
+        shown = float(re.findall(r"takes ([\d.]+) of", reading)[0])
+        assert shown == pytest.approx(weights[-1].mean(0)[2, 3], abs=4e-3)
+        assert browser.ask("document.querySelector('#a-choose').hidden") == (layers * heads == 1)
+        if layers * heads > 1:
+            assert browser.ask("document.querySelectorAll('#a-head option').length") == heads + 1
+            for select, value in (("layer", 1), ("head", 0)):
+                chosen = f"(() => {{ const s = document.querySelector('#a-{select}'); s.value = {value}; s.onchange({{ target: s }}); }})()"
+                browser.ask(chosen)
+            reading = browser.ask("document.querySelector('#a-reading').textContent")
+            shown = float(re.findall(r"takes ([\d.]+) of", reading)[0])
+            assert shown == pytest.approx(weights[1, 0, 2, 3], abs=4e-3)
+    vocab = {token: number for number, token in enumerate(tokenizer.vocab)}
+    for strange in ("<script>", "</script><img>", "\u202e", '"><b>'):
+        vocab[strange] = len(vocab)
+    names = list(vocab)[-4:]
+    from bertkit.view.alignment import alignment_picture
+    from bertkit.view.attention import attention_page
+    from bertkit.view.look import Alignment
+
+    alignment = Alignment(names, [0] * 4, np.full((1, 1, 4, 4), 0.25, np.float32))
+    look = Look(names, [0] * 4, [0] * 4, 1, 0, {"text": "<img src=x>"}, None, (), None, None, None, alignment=alignment)
+    page.write_text(attention_page(look, "<b>m</b>"), encoding="utf-8")
+    browser.open(page.as_uri())
+    assert browser.ask("document.querySelectorAll('img, h1 b, bdi > *').length") == 0
+    tokens = browser.ask("[...document.querySelectorAll('#a-across bdi')].map((each) => each.textContent)")
+    assert tokens == ["<script>", "</script><img>", "\\u202e", '"><b>']
+    assert "<script>" not in alignment_picture(look)
     assert browser.faults == browser.requests == []
 
 

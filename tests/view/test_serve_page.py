@@ -24,17 +24,20 @@ import torch
 from browser import CONTROL, Browser, chromium
 from conftest import small_model
 
-from bertkit import load_embedder, load_predictor
+from bertkit import load_embedder, load_predictor, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
+from bertkit.model.config import DecoderConfig
 from bertkit.view import serve_page
 
 LABELS = {"sequence": ("bad", "good", "<b>ugly</b>"), "token": ("O", "B-X", "I-X", "B-Y", "I-Y")}
 HEADS: dict[str, tuple[str, ...]] = {
     "stars": ("sequence",), "several": ("sequence",), "number": ("sequence",), "names": ("token",), "reader": ("span",),
     "endings": ("choice",), "tiny": ("masked_lm", "next_sentence"), "encoder": (),
+    "writer": ("generation",),
 }  # fmt: skip
+SHORT = ("task.generation.max_target_length=11", "task.generation.num_candidates=3")
 HOSTILE = "<script>document.title='x'</script> \u202eevil <img src=x onerror=alert(1)> \U0001f600 e\u0301 kan'\"\\\n lon \u202c"
 LONG = HOSTILE + "\U0001f600 kan" + " mir lon" * 1250
 
@@ -49,6 +52,9 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> d
             changes["problem_type"] = "multi_label_classification"
         if name == "number":
             changes |= {"labels": ("LABEL_0",), "problem_type": "regression"}
+        if name == "writer":
+            facts = tokenizer.facts
+            changes["decoder"] = DecoderConfig(kind="bert", start_token_id=facts.cls, end_token_id=facts.sep)
         has_pooler = bool({"sequence", "next_sentence", "choice"} & {*heads})
         seed = {"reader": 1}.get(name, 0)
         model = small_model(
@@ -86,7 +92,9 @@ def serving(python: Path, *settings: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
     """A server with all models."""
-    with serving(python, f"model_dir=[{','.join(map(str, folders.values()))}]", "max_view_tokens=61") as address:
+    with serving(
+        python, f"model_dir=[{','.join(map(str, folders.values()))}]", "max_view_tokens=61", *SHORT
+    ) as address:
         yield address
 
 
@@ -254,6 +262,34 @@ def test_entities_are_marked_where_they_are(browser: Browser, server: str, folde
     )
     assert starts == [each["start"] for each in expected]
     assert bars(browser) == near([[f"{each['text']} · {each['label']}", each["score"]] for each in expected])
+
+
+def test_what_is_written(browser: Browser, server: str, folders: dict[str, Path]) -> None:
+    settings = dict(each.split("=") for each in SHORT)
+    predictor = load_predictor(
+        folders["writer"], device="cpu", **{name: int(value) for name, value in settings.items()}
+    )
+    for text in (HOSTILE, "kan lon mir"):
+        expected = predictor(text)
+        browser.open(server)
+        use(browser, "writer")
+        write(browser, text)
+        assert expected["text"] in answered(browser)
+        assert text_of(browser, "#found .large") == [expected["text"]]
+        assert text_of(browser, "#found .others bdi") == [each["text"] for each in expected["candidates"][1:]]
+        score = float(text_of(browser, "#found .soft")[0].removeprefix("score "))
+        assert score == pytest.approx(expected["score"], abs=6e-4)
+        assert browser.ask("document.querySelectorAll('#found img, #found script').length") == 0
+    assert answered(browser, "#look").endswith(" ms")
+    browser.wait("document.querySelector('iframe') !== null")
+    with inside(browser) as frame:
+        frame.wait("document.documentElement?.dataset.aligned && document.documentElement.dataset.ready")
+        across, down = (frame.ask(f"document.querySelectorAll('#a-{side} bdi').length") for side in ("across", "down"))
+        assert across == len(load_tokenizer(folders["writer"])("kan lon mir")["input_ids"])
+        assert frame.ask("[document.querySelector('#a-matrix').width, document.querySelector('#a-matrix').height]") == [
+            across,
+            down,
+        ]
 
 
 def test_an_answer_is_marked_in_its_passage(browser: Browser, server: str, folders: dict[str, Path]) -> None:
