@@ -3,6 +3,7 @@
 architecture.svg  what the commands make of each other, and the way of a training step, by the code's own names
 house.svg         the rooms of the package, a floor each; imports point down
 report.svg        what the report of RUN_DIR shows; without RUN_DIR the picture stays as it is
+alignment.svg     stays as recipes/translate made it; attention_zoo.svg as recipes/attention_zoo did
 
 Each picture brings its own background, and another one where dark colours are preferred.
 """
@@ -116,15 +117,15 @@ def flow() -> list[str]:
         width = 76.0 if is_command else 124.0 if lines[1] else 56.0
         parts.append(box(x, 52, width, 50, [line for line in lines if line], "command" if is_command else "box"))
         if x > 24:
-            parts.append(arrow((x - 18, 77), (x - 1, 77)))
+            parts.append(arrow((x - 20, 77), (x - 1, 77)))
         ends[lines[0]] = x + width
-        x += width + 18
+        x += width + 20
     for above, names, what in BELOW:
         for number, name in enumerate(reversed(names)):
             if name not in COMMANDS:
                 raise ValueError(f"there is no command {name}")
-            left = ends[above] - 76 - number * 84
-            parts += [box(left, 126, 76, 32, [name], "command"), arrow((left + 52, 102), (left + 52, 125))]
+            left = ends[above] - 72 - number * 80
+            parts += [box(left, 126, 72, 32, [name], "command"), arrow((left + 52, 102), (left + 52, 125))]
         parts.append(text(ends[above], 178, what, "small", "end"))
     return parts
 
@@ -161,7 +162,7 @@ def step() -> list[str]:
 
 
 def architecture() -> str:
-    return picture(810, 466, "The commands of bertkit, and a training step", [*flow(), *step()])
+    return picture(824, 466, "The commands of bertkit, and a training step", [*flow(), *step()])
 
 
 def summary(name: str) -> str:

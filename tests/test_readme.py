@@ -95,7 +95,7 @@ def test_guides(name: str, quickstarted: Path, python: Path) -> None:
     said = run_document(f"recipes/{name}/README.md", quickstarted, python)
     if name == "own_data":
         made = re.findall(r"finetune .*output_dir=(\S+)", (ROOT / "recipes/own_data/README.md").read_text())
-        assert len(made) == 6
+        assert len(made) == 7
         assert all((quickstarted / run / "eval.json").is_file() for run in made)
         assert json.loads(said.splitlines()[-1])
     if name == "reproducibility":
@@ -103,7 +103,7 @@ def test_guides(name: str, quickstarted: Path, python: Path) -> None:
         assert len(hashes) == 2
         assert len(set(hashes)) == 1
     if name == "how_fast":
-        assert said.count("| Hugging Face") >= 3
+        assert said.count("| Hugging Face") >= 9
 
 
 def test_what_the_quickstart_says_is_what_the_readme_prints(quickstarted: Path) -> None:
@@ -229,6 +229,7 @@ def test_pip_installs_what_runs(tmp_path: Path) -> None:
 TINY = ["steps=10", "batch.sequences=8", "evaluation.max_sequences=8", "device=cpu"]
 SHORT = ["num_epochs=1", "batch.sequences=4", "device=cpu"]
 WINDOWS = ["task.max_seq_length=32", "task.spans.window_step=8", "task.spans.max_query_length=8"]
+TEXTS = ["task.max_seq_length=32", "task.generation.max_target_length=16"]
 PARITY = "*/parity.json"
 RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "quickstart": ((), FEWER_STEPS, 3, PARITY),
@@ -242,6 +243,8 @@ RECIPES: dict[str, tuple[tuple[str, ...], list[str], int, str]] = {
     "search_qa": (("DATA_DIR", "MODEL_DIR"), [*WINDOWS, *SHORT], 2, "found.jsonl"),
     "ner": (("DATA_DIR", "MODEL_DIR"), ["task.max_seq_length=32", *SHORT], 2, PARITY),
     "look": (("TASK", "DATA_DIR", "MODEL_DIR"), SHORT, 1, "attention.html"),
+    "translate": (("SEEDS", "STEPS", "VOCAB_SIZE", "DATA_DIR"), ["task.max_seq_length=32", *SHORT], 7, "alignment.svg"),
+    "summarise": (("DATA_DIR", "MODEL_DIR"), [*TEXTS, *SHORT], 2, PARITY),
     "serve": (("STAY", "PORT", "MODEL_DIR"), [], 0, "predictions.json"),
 }
 
@@ -271,6 +274,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     export_model(BertWithHeads(config), tokenizer, model)
     return {
         "SEEDS": "1",
+        "STEPS": "10",
+        "VOCAB_SIZE": "300",
         "TASK": "rte",
         "STAY": "no",
         "PORT": str(free_port()),
@@ -286,7 +291,7 @@ def free_port() -> int:
 
 
 def write_tasks(folder: Path) -> Path:
-    """RTE, SQuAD and CoNLL-2003 as they are written, some ten examples each."""
+    """RTE, SQuAD and CoNLL-2003 as they are written, and pairs of texts, some ten examples each."""
     sentences = [document[0].rstrip(".") for document in make_text(11)]
     for name in ("RTE", "squad", "conll2003"):
         (folder / name).mkdir(parents=True)
@@ -303,6 +308,8 @@ def write_tasks(folder: Path) -> Path:
             (folder / "squad" / f"{split}-v{version}.json").write_text(json.dumps(content))
         tagged = ["".join(f"{w} {('O', 'I-PER')[n == 0]}\n" for n, w in enumerate(s.split())) for s in sentences]
         (folder / "conll2003" / conll).write_text("\n".join(tagged))
+        pairs = ["\t".join((s, " ".join(s.split()[::-1]), s, s.split()[0])) for s in sentences]
+        (folder / f"{split}.tsv").write_text("\n".join(["en\tde\tdocument\tsummary", *pairs, ""]))
     return folder
 
 
@@ -345,6 +352,7 @@ def write_own_data(root: Path) -> None:
         "feelings": ["text,label", *(f'{s},"{("joy", "anger", "joy,anger")[n % 3]}"' for n, s in enumerate(sentences))],
     }
     texts = {f"{name}/train.csv": "\n".join(lines) for name, lines in tables.items()}
+    texts["replies/train.tsv"] = "\n".join(["source\ttarget", *(f"{s}\t{s.split()[-1]}" for s in sentences)])
     texts["new.csv"] = "\n".join(["text", *sentences[:3]])
     tagged = ["".join(f"{w} {('O', 'B-PER')[n == 0]}\n" for n, w in enumerate(s.split())) for s in sentences]
     texts["names/train.conll"] = "\n".join(tagged)

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Short texts of long ones, on your own files: a BERT that reads and, with the same weights, writes: install, fine-tune, export, write.
+# MODEL_DIR= any BERT, DATA_DIR= train.* (CSV, TSV, JSON lines, parquet) with the columns SOURCE= (document) and TARGET= (summary), and
+# dev.* beside it, INPUT= more documents, as DATA_DIR's files have them, RUN_DIR= where the results go; paths are seen from the root of the
+# repository, further settings go to finetune. Run again, it resumes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+: "${MODEL_DIR:?set MODEL_DIR= to the directory of a BERT}" "${DATA_DIR:?set DATA_DIR= to the folder of train.* and dev.*}"
+run=${RUN_DIR:-runs/summarise}
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+
+bash docker/install.sh .venv '[generation]'
+bertkit=.venv/bin/bertkit
+echo "== finetune: one set of weights reads and writes; attention to what was read is new"
+$bertkit finetune task=generation decoder=bert decoder.share=true model_dir="$MODEL_DIR" data_dir="$DATA_DIR" \
+  task.columns.source="${SOURCE:-document}" task.columns.target="${TARGET:-summary}" output_dir="$run/model" "$@"
+echo "== export: an EncoderDecoderModel, compared with transformers"
+$bertkit export model_dir="$run/model" output_dir="$run/exported"
+[ -z "${INPUT:-}" ] || $bertkit predict model_dir="$run/model" input="$INPUT" output="$run/written.jsonl" overwrite=true
