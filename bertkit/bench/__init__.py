@@ -2,6 +2,6 @@
 
     run   the command `bench`
 
-workload: what is done; bertkit_way, hugging_face: who does it; rounds: their turns; scaling: growth and memory;
+workload, writing: what is done; bertkit_way, hugging_face: who does it; rounds: their turns; scaling: growth and memory;
 attention: variants of attention.
 """

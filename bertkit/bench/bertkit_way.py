@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.bench.workload import Batches, Ready, System, Workload, embedding
+from bertkit.bench.writing import Pairs, writing
 from bertkit.interop.load import load_packed
 from bertkit.kernels import fast
 from bertkit.kernels.fast import FastWays
 from bertkit.launch.world import own_command
 from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads
+from bertkit.run.answers import answer_here, logits_here
 from bertkit.run.compiled import compile_layers, missing_for
 from bertkit.run.embedding import load_embedder
 from bertkit.run.objective import pretraining_losses, task_losses
-from bertkit.run.task_model import answer_here, open_task_model
+from bertkit.run.task_model import open_task_model
+from bertkit.tasks.config import GenerationConfig
+from bertkit.tasks.generation import GenerationExample
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.shapes import make_features
 from bertkit.train import loop, processes, shares
@@ -41,7 +45,8 @@ def _take_fast_ways(model: BertWithHeads, system: System) -> None:
 
 def train(workload: Workload, system: System) -> Ready:
     """Pretrain or fine-tune, by the loop of both commands."""
-    source, accelerator = Batches(workload), processes.make_accelerator(workload.device, 1)
+    source: Batches | Pairs = Pairs(workload) if workload.what == "translate" else Batches(workload)
+    accelerator = processes.make_accelerator(workload.device, 1)
     losses: Callable[..., Any] = pretraining_losses if workload.what == "pretrain" else task_losses
     loaded, _ = load_packed(workload.model_dir)
     _take_fast_ways(loaded, system)
@@ -59,9 +64,9 @@ def train(workload: Workload, system: System) -> Ready:
         return [float(sum(term.sum.detach() / term.count for term in terms.values())) for terms in found]
 
     def work(number: int) -> int:
-        given = [source.of_step(step) for step in workload.steps_of(number)]
+        given = [source.micro_batches(step) for step in workload.steps_of(number)]
         learner = Learner(accelerator, model, optimizer, functools.partial(losses, precision=system.precision))
-        course = Course(lambda step: [(0, given[step])], lambda step: 1e-4, 0, len(given), max_grad_norm=1.0, seed=0)
+        course = Course(lambda step: given[step], lambda step: 1e-4, 0, len(given), max_grad_norm=1.0, seed=0)
         reports = loop.train(learner, course, is_read=lambda step: False)
         return sum(report.num_tokens for report in reports)
 
@@ -82,6 +87,27 @@ def predict(workload: Workload, system: System) -> Ready:
         return [each.probabilities for each in predictions], sum(len(each.input_ids) for each in features)
 
     return Ready(lambda: answer()[0], lambda number: answer()[1])
+
+
+def generate(workload: Workload, system: System) -> Ready:
+    """Write texts of texts, as the command `predict` writes them."""
+    search = GenerationConfig(workload.max_target_length, system.num_beams, 1.0, 0.0, 1, False, 1.0, None, None)
+    changes = {"max_seq_length": workload.max_seq_length, "generation": dataclasses.asdict(search)}
+    opened = open_task_model(str(workload.model_dir), None, changes)
+    _take_fast_ways(opened.model, system)
+    model = opened.model.to(workload.device)
+    predictor = opened.predictor(system.precision, shares.TOKENS_AT_ONCE[workload.device], model)
+
+    def write(texts: list[str]) -> list[list[int]]:
+        examples = [GenerationExample(str(number), text, None) for number, text in enumerate(texts)]
+        features = list(make_features(opened.task, examples, opened.tokenizer, ()))
+        found = logits_here(
+            predictor, examples, features
+        )  # `answer_here` gives the texts alone; their tokens count too
+        opened.shape.predictions(opened.task, examples, features, found, (), opened.tokenizer)
+        return [texts[0][0] for texts in found]
+
+    return writing(workload, system, write)
 
 
 def embed(workload: Workload, system: System) -> Ready:

@@ -7,36 +7,52 @@ Axes: B sequences, T tokens per sequence with padding.
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.bench.workload import Batches, Ready, System, Workload, embedding, unmasked
+from bertkit.bench.writing import Pairs, writing
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.exports.sentence_transformers import read_pooling
 from bertkit.kernels.fast import allow_compiler_cache
 
+CLASSES = {
+    "pretrain": "BertForPreTraining",
+    "finetune": "BertForSequenceClassification",
+    "translate": "EncoderDecoderModel",
+}
 WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
 Inputs = dict[str, Tensor]
 
 
 def train(workload: Workload, system: System) -> Ready:
     """Train a class of transformers in a plain loop: fused AdamW, clipping, autocast in bf16."""
-    source, device = Batches(workload), workload.device
-    name = "BertForPreTraining" if workload.what == "pretrain" else "BertForSequenceClassification"
-    model = getattr(_transformers(), name).from_pretrained(workload.model_dir, attn_implementation="sdpa").to(device)
+    is_of_pairs, device = workload.what == "translate", workload.device
+    source: Batches | Pairs = Pairs(workload) if is_of_pairs else Batches(workload)
+    width = None if is_of_pairs else workload.max_seq_length
+    model = getattr(_transformers(), CLASSES[workload.what]).from_pretrained(
+        workload.model_dir, attn_implementation="sdpa"
+    )
+    if is_of_pairs:
+        model.decoder.config.use_cache = False  # training has no use for it
+        warnings.filterwarnings("ignore", "Version v4.12.0", FutureWarning)  # of how models were trained before it
+    model = model.to(device)
     if system.is_compiled:
         allow_compiler_cache()
     called = torch.compile(model) if system.is_compiled else model
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, fused=True)
 
     def inputs_of(step: int) -> Inputs:
-        return _padded(source.of_step(step), workload.max_seq_length, device)
+        return _padded(source.of_step(step), width, device)
 
     window = functools.cache(
         lambda: _grouped(_padded(source.of_step(0, WINDOW), None, device), workload.batch_sequences)
@@ -64,7 +80,7 @@ def train(workload: Workload, system: System) -> Ready:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return sum(int(each["attention_mask"].sum()) for each in inputs)
+        return sum(int(mask.sum()) for each in inputs for name, mask in each.items() if name.endswith("attention_mask"))
 
     return Ready(first_losses, work)
 
@@ -85,6 +101,33 @@ def predict(workload: Workload, system: System) -> Ready:
         return [{row["label"]: row["score"] for row in answers[place]} for place in range(len(texts))]
 
     return Ready(answer, lambda number: len(answer()) and num_tokens)
+
+
+def generate(workload: Workload, system: System) -> Ready:
+    """Write texts of texts by `generate`, of a call's sources padded to the longest."""
+    transformers, decoder = _transformers(), workload.config.decoder
+    assert decoder is not None, "a model that writes"
+    model = transformers.EncoderDecoderModel.from_pretrained(workload.model_dir, attn_implementation="sdpa")
+    model = model.to(workload.device).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(workload.model_dir)
+    cut = {"padding": True, "truncation": True, "max_length": workload.max_seq_length, "return_tensors": "pt"}
+    search: dict[str, Any] = {
+        "num_beams": system.num_beams,
+        "max_length": workload.max_target_length + 1,
+        "do_sample": False,
+    }
+    search |= {"length_penalty": 1.0, "early_stopping": False, "pad_token_id": workload.config.pad_token_id}
+    search |= {"decoder_start_token_id": decoder.start_token_id, "eos_token_id": decoder.end_token_id}
+
+    def write(texts: list[str]) -> list[list[int]]:
+        given = tokenizer(texts, **cut).to(workload.device)
+        rows = model.generate(given["input_ids"], attention_mask=given["attention_mask"], **search)
+        tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return [
+            list(itertools.takewhile(lambda token: token != decoder.end_token_id, row[1:])) for row in rows.tolist()
+        ]
+
+    return writing(workload, system, write)
 
 
 def embed(workload: Workload, system: System) -> Ready:
@@ -155,32 +198,46 @@ def batches(workload: Workload, system: System) -> Ready:
 
 def _padded(batch: PretrainBatch | TaskBatch, width: int | None, device: str) -> Inputs:
     """Lay out a packed batch as transformers takes it: (B, T) with padding to `width`, or to the longest."""
-    lengths = batch.sequence_lengths
-    is_token = np.arange(width or int(lengths.max())) < lengths[:, None]
-
-    def rows(values: Any, fill: int = 0) -> Any:
-        laid_out = np.full(is_token.shape, fill, np.int64)
-        laid_out[is_token] = values
-        return laid_out
-
     given = {"input_ids": batch.input_ids, "token_type_ids": batch.token_type_ids, "attention_mask": 1}
-    inputs = {name: rows(values) for name, values in given.items()}
-    if isinstance(batch, TaskBatch):
-        inputs["labels"] = np.asarray(batch.labels)
+    if isinstance(batch, TaskBatch) and batch.target_lengths is not None:
+        del given["token_type_ids"]  # all 0
+        inputs = _rows(given, batch.sequence_lengths, width)
+        targets = {"decoder_input_ids": batch.target_ids, "decoder_attention_mask": 1, "labels": batch.labels}
+        inputs |= _rows(targets, batch.target_lengths, width)
+    elif isinstance(batch, TaskBatch):
+        inputs = {**_rows(given, batch.sequence_lengths, width), "labels": np.asarray(batch.labels)}
     else:
         labels = np.full(batch.num_tokens, IGNORED)
         labels[batch.masked_positions] = batch.masked_labels
-        inputs |= {"labels": rows(labels, IGNORED), "next_sentence_label": batch.next_sentence_labels}
+        inputs = _rows({**given, "labels": labels}, batch.sequence_lengths, width)
+        inputs["next_sentence_label"] = batch.next_sentence_labels
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
+
+
+def _rows(packed: dict[str, Any], lengths: NDArray[np.int64], width: int | None) -> dict[str, Any]:
+    """Lay out values of packed tokens: (S,) -> (B, T); labels of padding are ignored."""
+    is_token = np.arange(width or int(lengths.max())) < lengths[:, None]
+    laid_out = {name: np.full(is_token.shape, IGNORED if name == "labels" else 0, np.int64) for name in packed}
+    for name, values in packed.items():
+        laid_out[name][is_token] = values
+    return laid_out
 
 
 def _grouped(inputs: Inputs, size: int) -> list[Inputs]:
     """Cut a batch, the shortest sequence first, into batches of `size`, each as wide as its longest."""
-    lengths, found = inputs["attention_mask"].sum(1), []
-    for first in range(0, len(lengths), size):
-        part = {name: values[first : first + size] for name, values in inputs.items()}
-        width = int(lengths[first : first + size].max())
-        found.append({name: rows if rows.dim() == 1 else rows[:, :width].contiguous() for name, rows in part.items()})
+    found, num_rows = [], len(inputs["input_ids"])
+    masks = {"": inputs["attention_mask"]}
+    if "decoder_attention_mask" in inputs:  # of the targets, and so are the labels
+        masks |= {name: inputs["decoder_attention_mask"] for name in inputs if name.startswith(("decoder", "labels"))}
+    for first in range(0, num_rows, size):
+        part = {}
+        for name, values in inputs.items():
+            rows = values[first : first + size]
+            if rows.dim() == 2:
+                width = int(masks.get(name, masks[""])[first : first + size].sum(1).max())
+                rows = rows[:, :width].contiguous()
+            part[name] = rows
+        found.append(part)
     return found
 
 

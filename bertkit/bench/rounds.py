@@ -23,10 +23,12 @@ from bertkit.errors import InputError, ParityError
 from bertkit.launch import watch
 from bertkit.view.progress import Progress
 
+TRAINING = ("pretrain", "finetune", "translate")  # steps of it
 SAME_LOSS = 1e-4  # relative; of the first batch, without dropout, in float32
 NEAR_LOSS = 2e-2  # the same in bfloat16
 SAME_VECTOR = {"fp32": 1e-5, "bf16": 1e-2}  # of length 1
 SAME_PROBABILITY = {"fp32": 1e-6, "bf16": 1e-2}
+SHARE_OF_TIES = 0.02  # of texts that may differ, where two tokens are as probable but for rounding
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def measure(workload: Workload, systems: Sequence[System], rounds: int, label: s
 def check_same(what: str, systems: Sequence[System], firsts: Sequence[Any]) -> None:
     """Refuse to compare different work."""
     for system, first in zip(systems, firsts, strict=True):
-        if what in ("pretrain", "finetune"):
+        if what in TRAINING:
             exact, near = (abs(ours / theirs - 1) for ours, theirs in zip(first, firsts[0], strict=True))
             difference, limit = (exact, SAME_LOSS) if near <= NEAR_LOSS else (near, NEAR_LOSS)
         elif what == "predict":
@@ -65,6 +67,9 @@ def check_same(what: str, systems: Sequence[System], firsts: Sequence[Any]) -> N
             limit = SAME_PROBABILITY[system.precision]
         elif what == "embed":
             difference, limit = float(np.abs(first - firsts[0]).max()), SAME_VECTOR[system.precision]
+        elif what == "generate":
+            pairs = zip(firsts[0], first, strict=True)
+            difference, limit = sum(ours != theirs for ours, theirs in pairs) / len(first), SHARE_OF_TIES
         else:  # numbers of tokens
             difference, limit = abs(first / firsts[0] - 1), 0.0
         if not difference <= limit:
@@ -104,7 +109,7 @@ def _start(workload: Workload, system: System) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(workload.num_threads)  # of the tokenizers library
     torch.set_num_threads(workload.num_threads)
     library = bertkit_way if system.library == BERTKIT else hugging_face
-    _ready = getattr(library, "train" if workload.what in ("pretrain", "finetune") else workload.what)(workload, system)
+    _ready = getattr(library, "train" if workload.what in TRAINING else workload.what)(workload, system)
 
 
 def first_result() -> Any:

@@ -23,10 +23,11 @@ import yaml
 
 from bertkit.bench.attention import compare_attention
 from bertkit.bench.bertkit_way import fast_ways
-from bertkit.bench.rounds import measure
+from bertkit.bench.rounds import Round, measure
 from bertkit.bench.scaling import compare_memory, compare_scaling
 from bertkit.bench.serving import compare_serving
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, System, make_workload
+from bertkit.bench.writing import make_writing_workload
 from bertkit.config import to_mapping
 from bertkit.errors import ParityError, say
 from bertkit.files import to_json
@@ -34,7 +35,8 @@ from bertkit.launch.world import own_command
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.bench import BenchSettings
 from bertkit.train.processes import choose_device
-from bertkit.view.bench_page import Findings, Result, bench_page, rates_found
+from bertkit.view.bench_page import HEAD, Findings, Result, bench_page, rates_found
+from bertkit.view.page import Table
 
 WITHOUT_A_MODEL = {
     "prepare": ("Hugging Face: datasets, map", "bertkit prepare"),
@@ -57,6 +59,7 @@ def run(settings: BenchSettings) -> None:
         "scaling": compare_scaling,
         "attention": compare_attention,
         "serve": compare_serving,
+        "generate": compare_generating,
     }
     found = others.get(settings.what, compare)(settings)
     for number, table in enumerate(found.tables):
@@ -83,14 +86,58 @@ def compare(settings: BenchSettings) -> Findings:
     systems = systems_of(settings)
     names = [system.name for system in systems]
     with tempfile.TemporaryDirectory(prefix="bertkit-bench-") as scratch:
-        workload = make_workload(settings, settings.what, Path(scratch))
+        if settings.what == "translate":
+            workload = make_writing_workload(settings, Path(scratch))
+        else:
+            workload = make_workload(settings, settings.what, Path(scratch))
         rounds = measure(workload, systems, settings.rounds)
         text = 0.0 if workload.text_file is None else workload.text_file.stat().st_size / 1e6
     rates = [[(text or each.num_tokens) / each.seconds for each in of_system] for of_system in rounds]
-    peaks = [max(each.megabytes for each in of_system) for of_system in rounds]
+    peaks = [_peak(of_system) for of_system in rounds]
     ways_of_theirs = sum(system.library == HUGGING_FACE for system in systems)
     results = results_of(dict(zip(names, rates, strict=True)), peaks, names[ways_of_theirs - 1])
     return rates_found("MB/s" if text else "tokens/s", results)
+
+
+def compare_generating(settings: BenchSettings) -> Findings:
+    """Let both libraries write the same texts, by each search, one a call and several; in turn, two at a time."""
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="bertkit-bench-") as scratch:
+        workload = make_writing_workload(settings, Path(scratch))
+        for systems in systems_that_write(settings):
+            rounds = measure(workload, systems, settings.rounds, systems[0].name.partition(", ")[2])
+            rates = {
+                system.name: [each.num_tokens / each.seconds for each in of_system]
+                for system, of_system in zip(systems, rounds, strict=True)
+            }
+            results += results_of(rates, [_peak(of_system) for of_system in rounds], systems[0].name)
+    found = rates_found("tokens/s", results)
+    (table,), (speed, *others) = found.tables, found.charts
+    best = table.columns.index(HEAD[1])  # each way of Hugging Face's is the only one of its kind
+    cut = [tuple(cell for place, cell in enumerate(row) if place != best) for row in (table.columns, *table.rows)]
+    title = (
+        "Speed beside Hugging Face's of the same search and call: median of the rounds, from the lowest to the highest"
+    )
+    return replace(found, tables=[Table("", cut[0], cut[1:])], charts=[replace(speed, title=title), *others])
+
+
+def systems_that_write(settings: BenchSettings) -> list[list[System]]:
+    """Choose what is compared with what: a way of Hugging Face, and bertkit's."""
+    searches = {"greedy": 1, f"{settings.num_beams} beams": settings.num_beams}
+    calls = {"one text a call": False, f"{settings.batch_sequences} texts a call": True}
+    return [
+        [
+            System(f"{library}, {search}, {call}", library, is_grouped=is_grouped, num_beams=num_beams)
+            for library in (HUGGING_FACE, BERTKIT)
+        ]
+        for search, num_beams in searches.items()
+        if search == "greedy" or num_beams > 1
+        for call, is_grouped in calls.items()
+    ]
+
+
+def _peak(rounds: Sequence[Round]) -> float:
+    return max(each.megabytes for each in rounds)
 
 
 def systems_of(settings: BenchSettings) -> list[System]:
@@ -101,7 +148,8 @@ def systems_of(settings: BenchSettings) -> list[System]:
         return [System(theirs, HUGGING_FACE), System(ours, BERTKIT)]
     if what == "embed":
         return _systems_that_embed(settings, fast_ways(device))
-    default, found = "one at a time" if what == "predict" else "padded to max_seq_length", []
+    default = {"predict": "one at a time", "translate": "padded to the longest"}.get(what, "padded to max_seq_length")
+    found = []
     for each in dict.fromkeys(("fp32", precision)):
         found.append(System(f"Hugging Face {each}, {default}", HUGGING_FACE, each))
         found.append(System(f"Hugging Face {each}, grouped by length", HUGGING_FACE, each, is_grouped=True))

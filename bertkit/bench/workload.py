@@ -30,6 +30,7 @@ from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.memory import check_size
 from bertkit.settings.bench import BenchSettings
+from bertkit.tasks.task import Feature
 from bertkit.train.processes import choose_device
 
 BERTKIT, HUGGING_FACE = "bertkit", "Hugging Face"
@@ -43,17 +44,19 @@ class System:
     library: str
     precision: str = "fp32"
     is_grouped: bool = (
-        False  # Hugging Face at its best: by length, with little padding; of embed: all texts in one call
+        False  # Hugging Face at its best: by length, with little padding; of embed: all texts in one call; of generate:
+        # `batch_sequences` texts a call, else one
     )
     is_compiled: bool = False  # Hugging Face's model, by `torch.compile`; bertkit's layers are compiled on CUDA
     without: tuple[str, ...] = ()  # fast ways that bertkit leaves out
+    num_beams: int = 1  # of generate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """What all systems do."""
 
-    what: str  # "pretrain", "finetune", "predict", "embed", "serve", "prepare" or "batches"
+    what: str  # "pretrain", "finetune", "translate", "generate", "predict", "embed", "serve", "prepare" or "batches"
     data_dir: Path
     model_dir: Path  # where all models start
     config: BertConfig  # of that model
@@ -62,7 +65,9 @@ class Workload:
     batch_sequences: int
     steps_per_round: int
     num_threads: int
-    texts: tuple[str, ...] = ()  # of predict and embed
+    texts: tuple[str, ...] = ()  # of predict, embed and generate
+    pairs: tuple[Feature, ...] = ()  # of translate
+    max_target_length: int = 1  # of generate: tokens of a text, with the one that ends it
     text_file: Path | None = None  # of prepare
     is_full: bool = False  # sequences of exactly `max_seq_length` tokens, cut from the text wherever they end
 
@@ -115,6 +120,10 @@ class Batches:
         ids, labels = unmasked(batch), batch.next_sentence_labels
         return TaskBatch("sequence", ids, batch.token_type_ids, batch.sequence_lengths, labels, 1, None)
 
+    def micro_batches(self, step: int) -> list[tuple[int, PretrainBatch | TaskBatch]]:
+        """Give the batch of a step as its micro-batches, numbered: one."""
+        return [(0, self.of_step(step))]
+
     def _full(self, step: int) -> PretrainBatch:
         """Cut sequences of one length, of which three tokens in twenty are masked."""
         size, length = self.workload.batch_sequences, self.workload.max_seq_length
@@ -135,7 +144,7 @@ def unmasked(batch: PretrainBatch) -> NDArray[np.int64]:
 
 def make_workload(settings: BenchSettings, what: str, scratch: Path, longest: int = 0) -> Workload:
     """Make in `scratch` what the user does not give: prepared text, texts, and a new model for up to `longest` tokens."""
-    data_dir = _prepared_text(settings, scratch)
+    data_dir = prepared_text(settings, scratch)
     dataset, model_dir = open_prepared(data_dir), scratch / f"model-{what}"
     check_unchanged(dataset)
     if settings.model_dir is not None:
@@ -145,7 +154,7 @@ def make_workload(settings: BenchSettings, what: str, scratch: Path, longest: in
         config = _new_model(settings, what, dataset, longest, model_dir)
     texts: tuple[str, ...] = ()
     if what == "predict":
-        texts = _sentences(dataset, settings.num_texts)
+        texts = sentences(dataset, settings.num_texts)
     elif what == "serve" and settings.text is not None:
         texts = some_lines(settings.text, settings.num_texts)
     elif what in ("embed", "serve"):
@@ -180,7 +189,8 @@ def _new_model(
     return config
 
 
-def _prepared_text(settings: BenchSettings, scratch: Path) -> Path:
+def prepared_text(settings: BenchSettings, scratch: Path) -> Path:
+    """Give the user's prepared dataset, or prepare Python's documentation in `scratch`."""
     if settings.data_dir is not None:
         return Path(settings.data_dir)
     command = own_command("prepare", "corpus=python_docs", "tokenizer.vocab_size=8192")
@@ -195,15 +205,19 @@ def write_new_model(
 ) -> None:
     """Write a new model, and the tokenizer of the text with as many words as the model has."""
     model = BertWithHeads(config, heads, with_pooler)
-    fillers = [f"[unused{number}]" for number in range(tokenizer.vocab_size, model.config.vocab_size)]
-    vocab = {token: number for number, token in enumerate([*tokenizer.vocab, *fillers])}
-    tokenizer = Tokenizer(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules)
     init_weights(model, model.config.initializer_range, torch.Generator().manual_seed(0))
     target.mkdir()
-    write_model(model, tokenizer, target)
+    write_model(model, with_fillers(tokenizer, config.vocab_size), target)
 
 
-def _sentences(dataset: PreparedDataset, count: int) -> tuple[str, ...]:
+def with_fillers(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
+    """Give a tokenizer as many words as a model has, by some that no text holds."""
+    fillers = [f"[unused{number}]" for number in range(tokenizer.vocab_size, vocab_size)]
+    vocab = {token: number for number, token in enumerate([*tokenizer.vocab, *fillers])}
+    return Tokenizer(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules)
+
+
+def sentences(dataset: PreparedDataset, count: int) -> tuple[str, ...]:
     """Sentences from the whole of the prepared text, decoded."""
     split, starts = dataset.splits["train"], dataset.splits["train"].sentences
     places = torch.linspace(0, len(starts) - 2, min(count, len(starts) - 1)).long().tolist()

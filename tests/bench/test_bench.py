@@ -13,11 +13,13 @@ from conftest import Page, minilm_dir, small_config
 from bertkit.bench import bertkit_way, hugging_face
 from bertkit.bench.attention import config_with
 from bertkit.bench.rounds import check_same, held, measure, one_round, started
-from bertkit.bench.run import systems_of
+from bertkit.bench.run import systems_of, systems_that_write
 from bertkit.bench.scaling import curves_of, exponent, plan
 from bertkit.bench.workload import BERTKIT, HUGGING_FACE, Ready, System, Workload, make_workload
+from bertkit.bench.writing import Pairs, make_writing_workload
 from bertkit.cli import run
 from bertkit.config import build
+from bertkit.data.tokenizer import load_tokenizer
 from bertkit.errors import InputError, ParityError
 from bertkit.settings.bench import BenchSettings
 from bertkit.settings.compose import compose
@@ -40,10 +42,14 @@ def bench(output: Path, *arguments: str) -> list[dict[str, Any]]:
 
 def small_workload(what: str, data_dir: Path, scratch: Path, *more: str) -> Workload:
     arguments = [f"what={what}", f"data_dir={data_dir}", *SMALL, "vocab_size=300", "num_texts=5", *more]
+    if what in ("translate", "generate"):
+        return make_writing_workload(settings_of(*arguments), scratch)
     return make_workload(settings_of(*arguments), what, scratch)
 
 
-@pytest.mark.parametrize(("what", "way"), [("pretrain", "train"), ("finetune", "train"), ("predict", "predict")])
+@pytest.mark.parametrize(
+    ("what", "way"), [("pretrain", "train"), ("finetune", "train"), ("translate", "train"), ("predict", "predict")]
+)
 def test_first_losses_and_answers_agree(what: str, way: str, prepared_dir: Path, tmp_path: Path) -> None:
     workload, systems = small_workload(what, prepared_dir, tmp_path), (DEFAULT, AT_BEST, OURS)
     theirs, ours = getattr(hugging_face, way), getattr(bertkit_way, way)
@@ -79,6 +85,69 @@ def test_vectors_agree_or_are_not_compared(prepared_dir: Path, tmp_path: Path) -
             settings_of(*arguments)
 
 
+def test_texts_agree_or_are_not_compared(prepared_dir: Path, tmp_path: Path) -> None:
+    workload = small_workload("generate", prepared_dir, tmp_path, "num_texts=11", "max_target_length=13")
+    groups = systems_that_write(settings_of("what=generate", *SMALL))
+    assert [(each.library, each.num_beams, each.is_grouped) for group in groups for each in group] == [
+        (library, beams, calls) for beams in (1, 4) for calls in (False, True) for library in (HUGGING_FACE, BERTKIT)
+    ]
+    for systems in groups:
+        ways = [bertkit_way if each.library == BERTKIT else hugging_face for each in systems]
+        ready = [way.generate(workload, each) for way, each in zip(ways, systems, strict=True)]
+        firsts = [each.first_result() for each in ready]
+        assert [len(first) for first in firsts] == 2 * [11 if systems[0].is_grouped else 2]
+        check_same("generate", systems, firsts)
+        assert len({each.work(0) for each in ready}) == 1  # the same tokens
+    greedy = hugging_face.generate(workload, groups[1][0]).first_result()
+    assert min(map(len, greedy)) <= 6 < 13 == max(map(len, greedy))  # half of them have ended half-way
+    firsts[1][7] = [*firsts[1][7][:-1], 3]
+    with pytest.raises(ParityError, match=r"bertkit, 4 beams, 3 texts a call and Hugging Face.* by 9\.1e-02"):
+        check_same("generate", systems, firsts)
+
+
+def test_pairs_of_a_file(tmp_path: Path) -> None:
+    """The first two columns, whatever they are called; words of their own, with their capitals; a step as `finetune` cuts it."""
+    file = tmp_path / "pairs.tsv"
+    rows = [f"a {'b ' * (n % 5)}c\tAb {'Ba ' * (n % 7)}" for n in range(31)]
+    file.write_text("\n".join(["one\ttwo", *rows]) + "\n", encoding="utf-8")
+    settings = settings_of("what=translate", f"text={file}", *SMALL, "vocab_size=61")
+    workload = make_writing_workload(settings, tmp_path)
+    assert len(workload.pairs) == 31
+    tokenizer = load_tokenizer(workload.model_dir)
+    assert (tokenizer.vocab_size, workload.config.vocab_size) == (61, 61)
+    assert tokenizer.decode(workload.pairs[2].input_ids) == "[CLS] a b b c [SEP]"
+    assert tokenizer.decode(workload.pairs[8].label) == "[CLS] Ab Ba [SEP]"
+    pairs = Pairs(workload)
+    whole, parts = pairs.of_step(4), [batch for _, batch in pairs.micro_batches(4)]
+    assert len(parts) == 2
+    assert sum(len(part.sequence_lengths) for part in parts) == len(whole.sequence_lengths) == 3
+    assert sum(part.num_tokens for part in parts) == whole.num_tokens
+
+
+def test_a_model_that_transformers_cannot_write_with_is_refused(prepared_dir: Path, tmp_path: Path) -> None:
+    bare = small_workload("embed", prepared_dir, tmp_path).model_dir
+    given = ["what=generate", f"data_dir={prepared_dir}", *SMALL]
+    with pytest.raises(InputError, match=r"model_dir=.*: no decoder, which transformers' EncoderDecoderModel is not"):
+        make_writing_workload(settings_of(*given, f"model_dir={bare}"), tmp_path)
+    writer = small_workload("generate", prepared_dir, tmp_path, "max_target_length=5").model_dir
+    settings = settings_of(*given, f"model_dir={writer}", "max_target_length=513")
+    with pytest.raises(InputError, match=r"max_target_length=513: model_dir=.* takes at most 512 tokens"):
+        make_writing_workload(settings, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_table_of_texts(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["what=generate", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300", "num_texts=7"]
+    results = bench(tmp_path / "bench.json", *arguments, "num_beams=2", "max_target_length=5")
+    assert [each["name"].split(", ")[0] for each in results] == 4 * [HUGGING_FACE, BERTKIT]
+    for theirs, ours in zip(results[::2], results[1::2], strict=True):
+        assert theirs["ratio"] == 1
+        assert ours["ratio"] == pytest.approx(ours["rate"] / theirs["rate"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert lines[0] == "| | tokens/s | ratio (lowest - highest) | peak memory |"
+    assert [line.count("|") for line in lines] == 10 * [5]
+
+
 @pytest.mark.slow
 def test_embedding_as_a_service_does_it_is_twice_as_fast(tmp_path: Path) -> None:
     arguments = ["what=embed", f"model_dir={minilm_dir()}", "num_texts=64", "rounds=3", "device=cpu"]
@@ -87,8 +156,11 @@ def test_embedding_as_a_service_does_it_is_twice_as_fast(tmp_path: Path) -> None
     assert results["bertkit fp32, one call"]["ratio_to_best"] > 1
 
 
-def test_grouped_batches_are_the_same_sequences_with_less_padding(prepared_dir: Path, tmp_path: Path) -> None:
-    workload = small_workload("finetune", prepared_dir, tmp_path)
+@pytest.mark.parametrize("what", ["finetune", "translate"])
+def test_grouped_batches_are_the_same_sequences_with_less_padding(
+    what: str, prepared_dir: Path, tmp_path: Path
+) -> None:
+    workload = small_workload(what, prepared_dir, tmp_path, "model.num_hidden_layers=1")
     default, at_best = (hugging_face.train(workload, each) for each in (DEFAULT, AT_BEST))
     rounds = range(hugging_face.WINDOW)  # of one step each
     assert sum(map(at_best.work, rounds)) == sum(map(default.work, rounds))
@@ -134,7 +206,7 @@ def test_peak_memory_is_as_planned(prepared_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["pretrain", "finetune", "predict"])
+@pytest.mark.parametrize("what", ["pretrain", "finetune", "translate", "predict"])
 def test_the_tables(what: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [f"what={what}", f"data_dir={prepared_dir}", *SMALL, "vocab_size=300", "num_texts=5"]
     results = bench(tmp_path / "bench.json", *arguments)
@@ -316,6 +388,11 @@ def test_scaling_makes_a_page(prepared_dir: Path, tmp_path: Path) -> None:
         (["what=scaling", "lengths=[2,8]"], "lengths=[2, 8]: expected 4 tokens or more"),
         (["what=memory", "memory_gigabytes=0"], "memory_gigabytes=0.0: expected a positive number"),
         (["what=memory", "tricks=true"], "tricks=true: has no effect with what=memory"),
+        (["what=generate", "tricks=true"], "tricks=true: has no effect with what=generate"),
+        (["what=generate", "precision=bf16"], "precision=bf16: rounding changes texts"),
+        (["what=generate", "max_target_length=1"], "max_target_length=1: expected at least 2"),
+        (["what=translate", "num_beams=2"], "num_beams=2: has no effect with what=translate"),
+        (["what=predict", "max_target_length=8"], "max_target_length=8: has no effect with what=predict"),
         (["what=startup", "output=x.txt"], "output=x.txt: expected a name that ends in .json or .html"),
     ],
 )
