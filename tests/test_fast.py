@@ -8,7 +8,7 @@ from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, ON_CPU, ON_CUDA, PLAIN, F
 
 
 def test_names() -> None:
-    assert len(NAMES) == 7
+    assert len(NAMES) == 8
     assert {*ON_CPU, *ON_CUDA} == set(NAMES)
     assert (PLAIN.names, ALL.names) == ((), NAMES)
     assert FastWays.of(["even_rows", "short_dropout"]).names == ("short_dropout", "even_rows")

@@ -50,7 +50,8 @@ class Dropout(nn.Module):
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) -> Tensor:
     """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
-    if len(_PACKED) and len(inputs) <= FEW_ROWS and not torch.is_grad_enabled() and inputs.dtype == torch.float32:
+    is_of_few = not torch.compiler.is_compiling() and len(_PACKED) and len(inputs) <= FEW_ROWS
+    if is_of_few and not torch.is_grad_enabled() and inputs.dtype == torch.float32:
         version, packed = _PACKED.get(weight, (None, weight))
         if version == weight._version:  # else they have changed since
             return _product_of_few(inputs, packed, bias)
