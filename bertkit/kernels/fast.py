@@ -24,8 +24,8 @@ class FastWays:
     Attributes:
         onednn_linear: float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate
             of processors of other makers than its own: taken on those (`choose`).
-        packed_weights: the weights of a decoder that writes, in the order in which oneDNN reads them for few rows, beside
-            themselves: a token of each of a few texts takes as long as reading them, and the usual order takes twice that.
+        packed_weights: the weights of a decoder that writes, once more, in the order in which they are read fastest for few
+            rows: a token of each of a few texts takes as long as reading all of them, and the usual order takes twice that.
         short_dropout: dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536.
         even_rows: numbers of tokens rounded up, by 1/32 at most: oneDNN makes and keeps a program for each number of rows, of
             which a run without padding meets thousands, and hundreds of megabytes of them.

@@ -19,9 +19,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from bertkit.kernels.fast import ANYWHERE, FastWays
 
 COLUMNS_AT_ONCE = 4096  # of a gradient; only a vocabulary has more
-# rows of products with packed weights: fewer are slower than four, more gain nothing
+# rows of products with packed weights: two and three are slower than four, more than the most gain nothing
 LEAST_ROWS, FEW_ROWS = 4, 256
-_PACKED: Any = WeakTensorKeyDictionary()  # weights -> their version, and what is packed
+_PACKED: Any = WeakTensorKeyDictionary()  # weights -> their version, and what is packed of them, by its kind
 
 
 class Linear(nn.Linear):
@@ -52,9 +52,9 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) 
     """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
     is_of_few = not torch.compiler.is_compiling() and len(_PACKED) and len(inputs) <= FEW_ROWS
     if is_of_few and not torch.is_grad_enabled() and inputs.dtype == torch.float32:
-        version, packed = _PACKED.get(weight, (None, weight))
+        version, kept = _PACKED.get(weight, (None, {}))
         if version == weight._version:  # else they have changed since
-            return _product_of_few(inputs, packed, bias)
+            return _product_of_few(inputs, weight, bias, kept)
     if (
         fast.onednn_linear
         and inputs.dtype == weight.dtype == torch.float32
@@ -90,11 +90,10 @@ def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def pack(weights: Iterable[Tensor]) -> None:
-    """Lay out weights once for products with few rows, where they are not laid out as they are; see `FastWays`."""
+    """Let weights be laid out once for products with few rows, when they are first met; see `FastWays`."""
     for weight in weights:
         if _PACKED.get(weight, (None,))[0] != weight._version:
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), LEAST_ROWS)
-            _PACKED[weight] = (weight._version, packed)
+            _PACKED[weight] = (weight._version, {})
 
 
 def forget_packed(weights: Iterable[Tensor]) -> None:
@@ -103,11 +102,20 @@ def forget_packed(weights: Iterable[Tensor]) -> None:
         _PACKED.pop(weight, None)
 
 
-def _product_of_few(inputs: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+def _product_of_few(inputs: Tensor, weight: Tensor, bias: Tensor | None, kept: dict[str, Tensor]) -> Tensor:
+    """`product` of few rows, by weights that are `kept` in the order that suits their number."""
+    if len(inputs) == 1:
+        if weight.shape[0] < weight.shape[1]:
+            return F.linear(inputs, weight, bias)
+        if "turned" not in kept:
+            kept["turned"] = weight.detach().t().contiguous()
+        return inputs @ kept["turned"] if bias is None else torch.addmm(bias, inputs, kept["turned"])
+    if "packed" not in kept:
+        kept["packed"] = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), LEAST_ROWS)
     missing = LEAST_ROWS - len(inputs)
     if missing <= 0:
-        return product(inputs, packed, bias)
-    return product(F.pad(inputs, (0, 0, 0, missing)), packed, bias)[: len(inputs)]
+        return product(inputs, kept["packed"], bias)
+    return product(F.pad(inputs, (0, 0, 0, missing)), kept["packed"], bias)[: len(inputs)]
 
 
 def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from bertkit.batch import TaskBatch
 from bertkit.errors import NumericsError
-from bertkit.run.generating import ROWS_AT_ONCE, num_rows, write_texts
+from bertkit.run.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.run.objective import best_tokens, task_logits, task_losses
 from bertkit.run.task_model import Predictor
 from bertkit.tasks.batching import FeatureBatches
@@ -49,6 +49,8 @@ def answer(
                 for feature in features[borders[start] : borders[stop]]
             ]
             found += enumerate(answer_here(predictor, examples[start:stop], mine, losses), start)
+    if predictor.shape.head == "generation":
+        forget_weights(predictor.model)
     return gather_in_order(found, len(examples))
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertkit import signs
 from bertkit.batch import TaskBatch
-from bertkit.kernels.linear import Linear, pack
+from bertkit.kernels.linear import Linear, forget_packed, pack
 from bertkit.model.config import DecoderConfig
 from bertkit.run.objective import Entrance
 from bertkit.tasks.config import GenerationConfig
@@ -112,6 +112,12 @@ class _Step:
 def num_rows(search: GenerationConfig) -> int:
     """Give the rows of a source, W: beams, or texts that are drawn."""
     return search.num_candidates if search.sample else search.num_beams
+
+
+def forget_weights(model: nn.Module) -> None:
+    """Free what was laid out for writing, where a model goes on to be trained."""
+    bare: Any = getattr(model, "module", model)
+    forget_packed(weights_of(bare.heads["generation"]))
 
 
 def weights_of(decoder: nn.Module) -> list[Tensor]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from bertkit.kernels.fast import ALL, PLAIN, FastWays
-from bertkit.kernels.linear import dropout, linear
+from bertkit.kernels.fast import ALL, PLAIN, FastWays, has_onednn
+from bertkit.kernels.linear import _PACKED, dropout, forget_packed, linear, pack
 
 
 @pytest.mark.parametrize(
@@ -75,3 +76,26 @@ def test_plain_dropout_is_that_of_torch(fast: FastWays) -> None:
     ours = dropout(torch.ones(100), 0.5, fast)
     torch.manual_seed(5)
     assert torch.equal(ours, F.dropout(torch.ones(100), 0.5))
+
+
+@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(17, 31), (31, 17)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_packed_weights_give_the_same_products_until_they_change(
+    num_inputs: int, num_outputs: int, has_bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(num_outputs, num_inputs, generator=generator))
+    bias = torch.randn(num_outputs, generator=generator) if has_bias else None
+    pack([weight])
+    for _ in range(2):  # as they are, and once they have changed
+        for num_rows in (1, 2, 4, 5, 300):
+            rows = torch.randn(num_rows, num_inputs, generator=generator)
+            with torch.no_grad():
+                found = linear(rows, weight, bias, ALL)
+            torch.testing.assert_close(found, F.linear(rows, weight, bias).detach(), atol=1e-5, rtol=1e-5)
+        with torch.no_grad():
+            weight.mul_(2)
+    assert len(_PACKED.get(weight)[1]) == (2 if num_outputs > num_inputs else 1)
+    forget_packed([weight])
+    assert weight not in _PACKED
