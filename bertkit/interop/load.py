@@ -259,7 +259,7 @@ def _decoder_of(held: _Held, heads: Sequence[str], wanted: DecoderConfig | None)
     """
     there = held.config.decoder
     if wanted is None and there is None and "generation" in heads:
-        raise InputError(f"{held.directory}: no weights for the generation; choose among those it holds")
+        raise InputError(f"{held.directory}: a model without a decoder; finetune begins one from it with decoder=bert")
     if wanted is None:
         if there is None or there.is_from_scratch:
             return there  # which makes the encoder another one
@@ -324,7 +324,7 @@ def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bo
     for name in held.tensors:
         if name not in ours or (ours[name] not in expected and not ours[name].startswith(("heads.", "bert.pooler."))):
             problems.append(f"{name}: has no place in this model")
-        elif ours[name] not in expected:
+        elif ours[name] not in expected and not (begins and in_decoder(ours[name]) in expected):
             held.skipped[name] = "of a head that was not asked for"
     problems += hugging_face.unfit_values(held.tensors)
     if problems:

@@ -51,7 +51,8 @@ class Dropout(nn.Module):
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) -> Tensor:
     """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
     is_of_few = not torch.compiler.is_compiling() and len(_PACKED) and len(inputs) <= FEW_ROWS
-    if is_of_few and not torch.is_grad_enabled() and inputs.dtype == torch.float32:
+    is_exact = inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if is_of_few and is_exact and not torch.is_grad_enabled():
         version, kept = _PACKED.get(weight, (None, {}))
         if version == weight._version:  # else they have changed since
             return _product_of_few(inputs, weight, bias, kept)

@@ -239,6 +239,10 @@ class BertConfig(BertShape):
             raise InputError(*problems)
         if self.vocab_size < 1:
             raise InputError(f"vocab_size={self.vocab_size}: expected at least 1")
+        for name in ("start_token_id", "end_token_id") if self.decoder is not None else ():
+            number = getattr(self.decoder, name)
+            if not 0 <= number < self.vocab_size:
+                raise InputError(f"decoder.{name}={number}: expected an id below vocab_size={self.vocab_size}")
         if not 0 <= self.pad_token_id < self.vocab_size:
             raise InputError(f"pad_token_id={self.pad_token_id}: expected an id below vocab_size={self.vocab_size}")
         if not self.labels or len(set(self.labels)) != len(self.labels):

@@ -30,7 +30,7 @@ CHANGES = {
     "init_moments": "start",
     "reinit_layers": "start",
     **dict.fromkeys(("model", "attention", "norm", "pooling", "decoder"), "start"),
-    "tokenizer": "data",
+    **dict.fromkeys(("tokenizer", "vocabulary"), "data"),
     "optimizer": "optimizer",
     "schedule": "optimizer",
     "steps": "optimizer",

@@ -128,7 +128,7 @@ def check_vocabulary(source: Path, dataset: PreparedDataset) -> None:
 
 
 def check_tokenizer(model_dir: str, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Refuse a model directory whose tokenizer has another number of tokens than its model.
+    """Refuse a model directory whose tokenizer has another number of tokens than its model, or other ends of texts.
 
     Raises:
         InputError: it has.
@@ -137,4 +137,10 @@ def check_tokenizer(model_dir: str, tokenizer: Tokenizer, config: BertConfig) ->
         raise InputError(
             f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; they "
             "do not belong together"
+        )
+    decoder, facts = config.decoder, tokenizer.facts
+    if decoder is not None and (decoder.start_token_id, decoder.end_token_id) != (facts.cls, facts.sep):
+        raise InputError(
+            f"model_dir={model_dir}: its texts begin with token {decoder.start_token_id} and end with {decoder.end_token_id}; "
+            f"expected [CLS] and [SEP], {facts.cls} and {facts.sep}: set decoder_start_token_id and eos_token_id of its config.json"
         )

@@ -64,7 +64,8 @@ FINETUNE: Rules = {
     "model_dir": FREE,
     "task": FIXED,
     **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), BEGUN),  # the head has their shape
-    **dict.fromkeys(("decoder", "model", "tokenizer"), BEGUN),  # the weights have their shape
+    **dict.fromkeys(("decoder", "model", "tokenizer", "vocabulary"), BEGUN),  # the weights have their shape
+    "tokenizer.path": FREE,  # its content counts
     "num_epochs": FIXED,
     "freeze": BEGUN,
     "reinit_layers": BEGUN,

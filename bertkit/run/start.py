@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import torch
 from torch import Tensor
 
 from bertkit.data.prepared import PreparedDataset
-from bertkit.data.tokenizer import Tokenizer, train_wordpiece
-from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
+from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, say
 from bertkit.files import sha256_file
-from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
+from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
 from bertkit.model.config import (
@@ -35,7 +33,6 @@ from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
 from bertkit.run.memory import check_size
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.tasks.files import readers
 from bertkit.tasks.shapes import shape_of
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS
@@ -148,23 +145,6 @@ def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[s
     return moments
 
 
-def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
-    """Load the tokenizer of a model, or learn one from the texts to train on, on both sides."""
-    if source is not None:
-        return load_tokenizer(source)
-    wanted = settings.tokenizer
-    assert wanted is not None, "refused by the settings"
-    if wanted.path is not None:
-        return load_tokenizer_files(Path(wanted.path), wanted.lowercase)
-    examples = readers.read_examples(settings.task, settings.data_dir, "train").examples
-
-    def texts() -> Iterator[str]:
-        return (text for example in examples for text in (example.source, example.target or "") if text)
-
-    # texts that are written keep their capitals, unless it is asked for
-    return train_wordpiece(texts, wanted.vocab_size, wanted.lowercase is True, wanted.min_frequency)
-
-
 def _make_task_model(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[BertWithHeads, dict[str, Any]]:
     """Make a model that starts from nothing: encoder and decoder."""
     shape, decoder, facts = settings.model, settings.decoder, tokenizer.facts
@@ -180,6 +160,8 @@ def _make_task_model(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[
         decoder=decoder.of_model(facts.cls, facts.sep),
         pad_token_id=facts.pad,
     )
+    longest, device = settings.task.max_seq_length, choose_device(settings.device).type
+    check_size(config, settings.batch.sequences, longest, device, "batch.sequences")
     model = BertWithHeads(config, ("generation",), with_pooler=False)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
     return model, {"model_dir": None, "summary": f"a new model, decoder={decoder.kind}", "sha256": None}

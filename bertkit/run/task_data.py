@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 
 from bertkit import signs
 from bertkit.batch import IGNORED
-from bertkit.data.tokenizer import Tokenizer, VocabFacts
+from bertkit.data.tokenizer import Rules, Tokenizer, VocabFacts, train_wordpiece
+from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.errors import InputError
+from bertkit.interop.load import load_tokenizer
 from bertkit.kernels import fast
 from bertkit.run.platform import compiles
 from bertkit.run.state import Choices, depends_on
@@ -146,6 +149,26 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
     if settings.max_train_examples is not None:
         train = train.first(settings.max_train_examples)
     return train, dev
+
+
+def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
+    """Load the tokenizer of a model, or learn one from the texts to train on, on both sides."""
+    if source is not None:
+        return load_tokenizer(source)
+    wanted = settings.tokenizer
+    assert wanted is not None, "refused by the settings"
+    rules: Rules | None = None if wanted.rules == "auto" else wanted.rules
+    if wanted.path is not None:
+        return load_tokenizer_files(Path(wanted.path), wanted.lowercase, rules)
+    examples = read_splits(settings)[0].examples
+
+    def texts() -> Iterator[str]:
+        return (text for example in examples for text in (example.source, example.target or "") if text)
+
+    # texts that are written keep their capitals, unless it is asked for
+    return train_wordpiece(
+        texts, wanted.vocab_size, wanted.lowercase is True, wanted.min_frequency, rules or "hugging_face"
+    )
 
 
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:

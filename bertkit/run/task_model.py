@@ -179,6 +179,9 @@ def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
         InputError: a value is wrong, or more than the model can take.
     """
     task = _changed(to_mapping(opened.task), changes)
+    for name in ("kind", "labels", "multi_label"):
+        if getattr(task, name) != getattr(opened.task, name):
+            raise InputError(f"task.{name}: is the model's own, {getattr(opened.task, name)}; leave it out")
     _check_length(task, opened.model.config.max_position_embeddings)
     return dataclasses.replace(opened, task=task)
 

@@ -152,8 +152,13 @@ class FinetuneSettings:
             return [
                 f"model_dir={self.model_dir} with decoder={decoder.kind}, which starts from nothing; leave one of them out"
             ]
+        problems = [
+            f"{name}={value}: has no effect on a model that starts from nothing; leave it out"
+            for name, value, usual in (("reinit_layers", self.reinit_layers, 0), ("freeze", self.freeze, None))
+            if value != usual
+        ]
         given = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
-        return [
+        return problems + [
             f"missing value: set {name} for decoder={decoder.kind}" for name, value in given.items() if value is None
         ]
 

@@ -26,7 +26,7 @@ from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.memory import PartOfRun
 from bertkit.run.objective import task_losses
 from bertkit.run.rules import FINETUNE, identity_of
-from bertkit.run.start import Start, build_task_model, check_task_fits, tokenizer_of
+from bertkit.run.start import Start, build_task_model, check_task_fits
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import (
     TaskData,
@@ -35,6 +35,7 @@ from bertkit.run.task_data import (
     load_task_data,
     read_splits,
     steps_of,
+    tokenizer_of,
     training_order,
     weigh_classes,
 )  # fmt: skip
@@ -91,9 +92,11 @@ def run(settings: FinetuneSettings) -> None:
     training_order(settings, data, choices, world.size)
     identity = identity_of(to_mapping(settings), FINETUNE)
     identity |= {"data_fingerprint": data.fingerprint, "starting_weights": init_from["sha256"]}
+    vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
+    identity |= {"vocabulary": vocabulary} if source is None else {}  # learned anew at every start
     facts = {
         "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
-        "tokenizer_sha256": hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest(),
+        "tokenizer_sha256": vocabulary,
         "init_from": init_from if source is not None else None,
     }
     frozen_depth = settings.frozen_depth(model.config.num_hidden_layers)
@@ -254,7 +257,7 @@ class _Finetuning:
         result["warnings"] = warnings
         signed = signatures(task.metrics)
         result |= {"signatures": signed} if signed else {}
-        say(*signed.values())
+        say(*(f"{name}: {text}" for name, text in signed.items()))
         say(*(f"warning: {warning}" for warning in warnings))
         line = f"dev: {console.scores_line(metrics, self.majority)} (step {best_step}, the best by {task.best_metric})"
         publish(

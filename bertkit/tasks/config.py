@@ -143,13 +143,16 @@ class TaggingConfig:
     window_overlap: int | None
 
 
+MOST_PENALTY = 10
+
+
 @dataclass(frozen=True)
 class GenerationConfig:
     """How long the texts are that are made, how they are searched for, and what training does to their labels.
 
     Attributes:
         max_target_length: tokens of a text, with the one that ends it.
-        num_beams: beginnings that the search keeps.
+        num_beams: beginnings that the search keeps; without effect where tokens are drawn.
         length_penalty: the score of a text is the sum of its log probabilities / length ** length_penalty.
         label_smoothing: the share of each label that goes to all tokens alike (Szegedy et al. 2016, section 7).
         num_candidates: texts that `predict` gives of each input.
@@ -179,10 +182,14 @@ class GenerationConfig:
             problems.append(
                 f"task.generation.label_smoothing={self.label_smoothing:g}: expected a number from 0 to less than 1"
             )
-        if not 1 <= self.num_candidates <= max(1, self.num_beams):
+        if self.num_candidates < 1 or (self.num_candidates > max(1, self.num_beams) and not self.sample):
             problems.append(
                 f"task.generation.num_candidates={self.num_candidates}: expected 1 to {max(1, self.num_beams)}, at most "
                 "task.generation.num_beams; change one of the two"
+            )
+        if not abs(self.length_penalty) <= MOST_PENALTY:
+            problems.append(
+                f"task.generation.length_penalty={self.length_penalty:g}: expected a number from -{MOST_PENALTY} to {MOST_PENALTY}"
             )
         if not self.temperature > 0:
             problems.append(f"task.generation.temperature={self.temperature:g}: expected a positive number")

@@ -76,6 +76,10 @@ class ScheduleConfig:
             )
         if self.power == 0 and self.decay_from == "start":
             problems.append("schedule.decay_from=start has no effect with schedule.power=0; leave it at warmup_end")
+        if self.decay == "inverse" and self.decay_from == "start":
+            problems.append(
+                "schedule.decay_from=start has no effect with schedule.decay=inverse; leave it at warmup_end"
+            )
         if self.warmup_steps != "auto" and self.warmup_steps < 0:
             problems.append(f"schedule.warmup_steps={self.warmup_steps}: expected auto or 0 or more")
         if self.warmup_share != "auto" and not 0 <= self.warmup_share <= 1:
