@@ -119,8 +119,8 @@ class DecoderShape:
 class DecoderConfig(DecoderShape):
     """The decoder together with what its texts begin and end with, [CLS] and [SEP]."""
 
-    start_token_id: int = 101
-    end_token_id: int = 102
+    start_token_id: int = 2  # of vocabularies that bertkit learns
+    end_token_id: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ REFUSED = (FIXED, BEGUN)
 Rules = Mapping[str, str]
 
 # of data and starting weights the content counts, not the place
-CONTENT = {"data_fingerprint": FIXED, "starting_weights": BEGUN}
+CONTENT = {"data_fingerprint": FIXED, "starting_weights": BEGUN, "vocabulary": BEGUN}
 BOTH = {
     **CONTENT,
     "output_dir": FREE,
@@ -64,8 +64,7 @@ FINETUNE: Rules = {
     "model_dir": FREE,
     "task": FIXED,
     **dict.fromkeys(("task.kind", "task.labels", "task.multi_label"), BEGUN),  # the head has their shape
-    **dict.fromkeys(("decoder", "model", "tokenizer", "vocabulary"), BEGUN),  # the weights have their shape
-    "tokenizer.path": FREE,  # its content counts
+    **dict.fromkeys(("decoder", "model", "tokenizer"), BEGUN),  # the weights have their shape
     "num_epochs": FIXED,
     "freeze": BEGUN,
     "reinit_layers": BEGUN,

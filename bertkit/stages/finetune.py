@@ -91,8 +91,8 @@ def run(settings: FinetuneSettings) -> None:
     choices = choose(settings, accelerator)
     training_order(settings, data, choices, world.size)
     identity = identity_of(to_mapping(settings), FINETUNE)
-    identity |= {"data_fingerprint": data.fingerprint, "starting_weights": init_from["sha256"]}
     vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
+    identity |= {"data_fingerprint": data.fingerprint, "starting_weights": init_from["sha256"]}
     identity |= {"vocabulary": vocabulary} if source is None else {}  # learned anew at every start
     facts = {
         "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},
@@ -104,9 +104,8 @@ def run(settings: FinetuneSettings) -> None:
     with opened(accelerator, settings, identity, facts, FINETUNE) as record_changes:
         state = TrainingState(accelerator, settings, start, choices)
         record_changes(state.first_step)
-        finetuning = _Finetuning(
-            settings, state, data, training_order(settings, data, state.choices, world.size), steps
-        )
+        order = training_order(settings, data, state.choices, world.size)
+        finetuning = _Finetuning(settings, state, data, order, steps)
         say_what_happens(settings, state, steps, finetuning.lines(), [finetuning.planned()])
         with (
             reported(state, {}, TASK_CHARTS),

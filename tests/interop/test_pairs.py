@@ -255,7 +255,9 @@ def test_the_encoder_of_a_pair_is_a_bert(tmp_path: Path, tokenizer: Tokenizer) -
     classifier, report = load_directory(tmp_path / "pair", ("sequence",))
     assert {name.split(".")[1] for name in report.new} == {"pooler", "sequence"}
     assert classifier.config.decoder is None
-    with pytest.raises(InputError, match=r"bert: no weights for the generation; choose among those it holds"):
+    with pytest.raises(
+        InputError, match=r"bert: a model without a decoder; finetune begins one from it with decoder=bert"
+    ):
         load_model(export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "bert"), ["generation"])
 
 
