@@ -226,15 +226,16 @@ def _rows(packed: dict[str, Any], lengths: NDArray[np.int64], width: int | None)
 def _grouped(inputs: Inputs, size: int) -> list[Inputs]:
     """Cut a batch, the shortest sequence first, into batches of `size`, each as wide as its longest."""
     found, num_rows = [], len(inputs["input_ids"])
-    masks = {"": inputs["attention_mask"]}
-    if "decoder_attention_mask" in inputs:  # of the targets, and so are the labels
-        masks |= {name: inputs["decoder_attention_mask"] for name in inputs if name.startswith(("decoder", "labels"))}
+    of_targets = [
+        name for name in inputs if name.startswith(("decoder", "labels")) and "decoder_attention_mask" in inputs
+    ]
+    masks = {name: inputs["decoder_attention_mask" if name in of_targets else "attention_mask"] for name in inputs}
     for first in range(0, num_rows, size):
         part = {}
         for name, values in inputs.items():
             rows = values[first : first + size]
             if rows.dim() == 2:
-                width = int(masks.get(name, masks[""])[first : first + size].sum(1).max())
+                width = int(masks[name][first : first + size].sum(1).max())
                 rows = rows[:, :width].contiguous()
             part[name] = rows
         found.append(part)

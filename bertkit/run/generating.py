@@ -23,6 +23,7 @@ from bertkit import signs
 from bertkit.batch import TaskBatch
 from bertkit.kernels.linear import Linear, forget_packed, pack
 from bertkit.model.config import DecoderConfig
+from bertkit.model.decoder import Decoder
 from bertkit.run.objective import Entrance
 from bertkit.tasks.config import GenerationConfig
 
@@ -123,8 +124,7 @@ def forget_weights(model: nn.Module) -> None:
 def weights_of(decoder: nn.Module) -> list[Tensor]:
     """Give what its rows are multiplied with: of linear maps, and the table that scores tokens."""
     linear = [module.weight for module in decoder.modules() if isinstance(module, Linear)]
-    embeddings = getattr(decoder, "embeddings", None)
-    return [*linear, embeddings.token.weight] if embeddings is not None else linear
+    return [*linear, decoder.embeddings.token.weight] if isinstance(decoder, Decoder) else linear
 
 
 def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
