@@ -22,6 +22,7 @@ from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
 EXAMPLES_AT_ONCE = 2048  # whose logits are kept at a time
+MOST_LOSS = 700.0  # whose exponential is a number
 
 
 def answer(
@@ -138,3 +139,8 @@ def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) ->
     own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
     everyone = gather_in_order([(accelerator.process_index, own)], accelerator.num_processes)
     return sum(total for total, _ in everyone) / sum(count for _, count in everyone)
+
+
+def perplexity(loss: float) -> float:
+    """Give the perplexity of a token of the references from their mean loss in nats, without smoothing."""
+    return math.exp(min(loss, MOST_LOSS))

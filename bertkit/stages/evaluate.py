@@ -17,7 +17,7 @@ from bertkit.errors import InputError, NumericsError, say
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.answers import answer
+from bertkit.run.answers import answer, mean_loss, perplexity
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.measure import as_stored, check_fit, check_vocabulary, measure_split
 from bertkit.run.task_data import Coverage
@@ -28,6 +28,7 @@ from bertkit.tasks.metrics import signatures
 from bertkit.tasks.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, make_features
 from bertkit.train import shares
+from bertkit.train.losses import LossTerm
 from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
 
 
@@ -123,14 +124,16 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         micro_tokens = shares.TOKENS_AT_ONCE[accelerator.device.type]
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, micro_tokens, model)
-        predictions = answer(accelerator, predictor, examples, features)
+        losses: list[LossTerm] | None = [] if task.kind == "generation" else None
+        predictions = answer(accelerator, predictor, examples, features, losses)
+        told = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
         if not world_from_environment().is_main:
             return None
         for line in (source.describe(), *(f"warning: {text}" for text in warnings)):
             say(line, file=sys.stderr)
         # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
         labels = task.label_names or opened.labels
-        metrics = opened.shape.score(task, examples, predictions, labels)
+        metrics = opened.shape.score(task, examples, predictions, labels) | told
         more = measured_beside(opened.shape.review(task, examples, predictions, labels))
         signed = signatures(task.metrics)
         more |= {"signatures": signed} if signed else {}

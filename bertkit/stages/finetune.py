@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from bertkit.errors import say
 from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.run.answers import answer, mean_loss
+from bertkit.run.answers import answer, mean_loss, perplexity
 from bertkit.run.both_ends import opened, plan, publish, report_of, reported, say_what_happens
 from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.memory import PartOfRun
@@ -54,7 +53,6 @@ from bertkit.view import console
 from bertkit.view.progress import Progress
 from bertkit.view.report import TASK_CHARTS, write_report
 
-MOST_LOSS = 700.0  # whose exponential is a number
 LOOKED_AT = 50  # steps, to know how large a micro-batch gets; a millisecond each
 
 
@@ -277,5 +275,5 @@ class _Finetuning:
         scores = self.predictor.shape.score(self.settings.task, examples, predictions, self.data.labels)
         loss = mean_loss(accelerator, losses)
         if self.settings.task.kind == "generation":
-            scores["perplexity"] = math.exp(min(loss, MOST_LOSS))  # of a token of the references, without smoothing
+            scores["perplexity"] = perplexity(loss)
         return scores, predictions, loss

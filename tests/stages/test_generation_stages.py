@@ -154,6 +154,7 @@ def test_evaluate_gives_the_metrics_of_the_run(runs: Path, data: Path, capsys: p
         assert run(evaluate) == 0
         left, found = (json.loads(text) for text in ((runs / name / "eval.json").read_text(), capsys.readouterr().out))
         assert found["exact"] == left["exact"]
+        assert found["perplexity"] == pytest.approx(left["perplexity"], rel=1e-6)
         assert run([*evaluate, "task.generation.num_beams=1"]) == 0
         capsys.readouterr()
 
