@@ -1,20 +1,10 @@
-"use strict";
 // The matrix of what is looked at while a text is written. Texts go in as textContent alone, so that a token is never anything but text.
 // a-weights: (L, N, rows, columns) bytes, the root of a share times `levels`; "head" N is the mean of the heads.
 (async () => {
   const $ = (id) => document.getElementById(`a-${id}`);
   const { source, target, layers: L, heads: N, levels } = JSON.parse(document.getElementById("aligned").textContent);
   const rows = target.length, columns = source.length, CELL = 20;
-  const make = (tag, properties = {}, ...children) => {
-    const node = Object.assign(document.createElement(tag), properties);
-    node.append(...children);
-    return node;
-  };
-  const text = atob($("weights").textContent), packed = new Uint8Array(text.length);
-  for (let at = 0; at < text.length; at++) packed[at] = text.charCodeAt(at);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const weights = new Uint8Array(await new Response(stream).arrayBuffer());
-  const share = Float32Array.from({ length: 256 }, (_, step) => (step / levels) ** 2);
+  const weights = await unpacked($("weights")), share = sharesOf(levels);
   const state = { layer: L - 1, head: N > 1 ? N : 0, row: 0, column: 0 };
   let shares = new Float32Array(rows * columns);
 

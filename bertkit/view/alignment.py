@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bertkit.errors import shown
 from bertkit.view.head import INK, MARGIN, SOFT, label, matrix, short, svg
 from bertkit.view.look import Alignment, Look
-from bertkit.view.packing import packed_shares
+from bertkit.view.packing import packed_shares, script_of
 
 CELL = 18  # of a token
 BLACK = (28, 33, 40)  # INK
@@ -54,7 +53,7 @@ def alignment_view(look: Look, alignment: Alignment) -> str:
         "levels": levels,
     }
     data = json.dumps(about, ensure_ascii=True).replace("<", "\\u003c")
-    script = Path(__file__).with_name("alignment.js").read_text(encoding="utf-8")
+    script = script_of("alignment")
     return (
         f'<style>{STYLE}</style>{_VIEW}<script type="application/json" id="aligned">{data}</script>'
         f'<script type="application/octet-stream" id="a-weights">{text}</script>\n<script>{script}</script>'

@@ -1,4 +1,3 @@
-"use strict";
 // The views of attention.html. Texts go in as textContent alone, so that a token is never anything but text.
 // weights: (L, N + 1, T, T) bytes, the root of a share times `levels`; "head" N is rollout, and N + 1 the mean of the heads.
 (async () => {
@@ -8,16 +7,7 @@
   const T = tokens.length, ROLLOUT = N, MEAN = N + 1;
   const FEWEST = 0.01, MOST_LINES = 1500, ROW = 22, TOP = 6, THUMB = 32;
   const MARKED = new Set(marked);
-  const make = (tag, properties = {}, ...children) => {
-    const node = Object.assign(document.createElement(tag), properties);
-    node.append(...children);
-    return node;
-  };
-  const text = atob($("weights").textContent), packed = new Uint8Array(text.length);
-  for (let at = 0; at < text.length; at++) packed[at] = text.charCodeAt(at);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const weights = new Uint8Array(await new Response(stream).arrayBuffer());
-  const share = Float32Array.from({ length: 256 }, (_, step) => (step / levels) ** 2);
+  const weights = await unpacked($("weights")), share = sharesOf(levels);
   const start = (layer, head, query) => ((layer * (N + 1) + head) * T + query) * T;
   const state = { layer: 0, head: 0, token: Math.min(1, T - 1), query: 0, key: 0 };
 

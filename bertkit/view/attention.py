@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from bertkit.errors import shown
 from bertkit.view.alignment import alignment_view
 from bertkit.view.look import Attribution, Look
-from bertkit.view.packing import packed_shares
+from bertkit.view.packing import packed_shares, script_of
 from bertkit.view.page import Table, facts_table, page
 
 NUM_LISTED = 10  # attributions that are given as numbers
@@ -178,7 +177,7 @@ def _weights_views(look: Look) -> str:
     views = (
         _VIEWS.replace("All heads</h2>", f"All heads{whose}</h2>") + (_BETWEEN if 1 in look.segments else "") + exact
     )
-    script = Path(__file__).with_name("attention.js").read_text(encoding="utf-8")
+    script = script_of("attention")
     data = json.dumps(about, ensure_ascii=True).replace("<", "\\u003c")
     return (
         f'{views}<script type="application/json" id="look">{data}</script>'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,3 +31,8 @@ def packed_shares(shares: NDArray[np.float32]) -> tuple[str, int]:
         if len(compressed) * 4 / 3 <= most or levels == LEVELS[-1]:
             break
     return base64.b64encode(compressed).decode(), levels
+
+
+def script_of(view: str) -> str:
+    """Give the script of a view, with what unpacks its shares before it."""
+    return "".join(Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8") for name in ("packing", view))

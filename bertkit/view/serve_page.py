@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.view.packing import script_of
 from bertkit.view.page import STYLE as STYLE_OF_PAGES
 
 STYLE = """
@@ -93,7 +94,7 @@ def page(models: Sequence[Mapping[str, Any]], has_search: bool) -> str:
 <title>bertkit</title><link rel="icon" href="data:,"><style>{STYLE_OF_PAGES}{STYLE}</style>
 {_BODY}
 <script type="application/json" id="served">{about}</script>
-<script>{_script("serve_page")}</script>
+<script>{_script()}</script>
 </html>
 """
 
@@ -106,8 +107,8 @@ def policy() -> str:
     are allowed too: a frame without an address of its own lives under the policy of the page around it.
     """
     hashes = []
-    for name in ("serve_page", "attention", "alignment"):
-        digest = base64.b64encode(hashlib.sha256(_script(name).encode()).digest()).decode()
+    for script in (_script(), script_of("attention"), script_of("alignment")):
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         hashes.append(f"'sha256-{digest}'")
     return (
         f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -115,5 +116,5 @@ def policy() -> str:
     )
 
 
-def _script(name: str) -> str:
-    return Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8")
+def _script() -> str:
+    return Path(__file__).with_name("serve_page.js").read_text(encoding="utf-8")
