@@ -66,8 +66,10 @@ class DecoderSettings(DecoderShape):
     initializer_range: float | Literal["auto"] = "auto"
 
     def std_of(self, hidden_size: int) -> float:
-        """Give the standard deviation that auto stands for: that of embeddings which are multiplied with sqrt(D)."""
-        return float(f"{hidden_size**-0.5:.3g}") if self.initializer_range == "auto" else self.initializer_range
+        """Give the standard deviation that auto stands for; conf/decoder says why."""
+        if self.initializer_range != "auto":
+            return self.initializer_range
+        return float(f"{(0.5 if self.kind == 'transformer' else 1) * hidden_size**-0.5:.3g}")
 
     def of_model(self, start_token_id: int, end_token_id: int) -> DecoderConfig:
         """Give the decoder of a model with these special tokens."""

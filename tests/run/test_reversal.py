@@ -16,6 +16,7 @@ from bertkit.model.config import AttentionConfig, BertConfig, DecoderConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.generating import write_texts
 from bertkit.run.objective import task_losses
+from bertkit.settings.finetune import DecoderSettings
 from bertkit.tasks.config import GenerationConfig
 
 START, END, FIRST, VOCAB = 1, 2, 3, 13
@@ -29,7 +30,8 @@ def make_model(kind: str) -> BertWithHeads:
     config = BertConfig(
         hidden_size=64, num_hidden_layers=1 if decoder == "rnn" else 2, num_attention_heads=4, intermediate_size=128,
         hidden_act="gelu", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=18,
-        type_vocab_size=1, initializer_range=0.125, layer_norm_eps=1e-12, vocab_size=VOCAB,
+        type_vocab_size=1, initializer_range=DecoderSettings(kind=decoder).std_of(64),  # type: ignore[arg-type]
+        layer_norm_eps=1e-12, vocab_size=VOCAB,
         attention=AttentionConfig(positions=places),  # type: ignore[arg-type]
         decoder=DecoderConfig(
             kind=decoder,  # type: ignore[arg-type]
