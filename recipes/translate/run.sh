@@ -1,34 +1,29 @@
 #!/usr/bin/env bash
 # Translators: the Transformer, and recurrent ones with attention and without, from scratch, and a pair of BERTs: install, train each
-# with several seeds, compare them on a page, draw an alignment. DATA_DIR= train.tsv and dev.tsv, SOURCE= and TARGET= their columns (en,
-# de), SEEDS= such as "0 1 2", EPOCHS= of each model (about the same seconds) or one number for all, MODEL_DIR= the BERT of the pair, else one is
-# pretrained for STEPS= (3000), VOCAB_SIZE= (8000), TEXT= what is aligned, RUN_DIR= where the results go; paths are seen from the repository's
-# root, further settings go to every finetune. Run again, it resumes.
+# with several seeds, compare them on a page, draw an alignment. DATA_DIR= train.tsv and dev.tsv, SOURCE= and TARGET= their columns (en, de),
+# SEEDS= such as "0 1 2", EPOCHS= of each model (about the same seconds) or one number for all, MODEL_DIR= the BERT of the pair, else one is
+# pretrained for STEPS= (3000), VOCAB_SIZE= (8000), TEXT= what is aligned, RUN_DIR= where the results go; paths are seen from the
+# repository's root, further settings go to every finetune. Run again, it resumes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${DATA_DIR:?set DATA_DIR= to the folder of train.tsv and dev.tsv}"
 run=${RUN_DIR:-runs/translate} from=${SOURCE:-en} to=${TARGET:-de} seeds=${SEEDS:-0 1 2} size=tokenizer.vocab_size=${VOCAB_SIZE:-8000}
-read -r transformer additive dot none bert <<< "${EPOCHS:-5 5.56 6.47 7 5.45}"  # epochs
-export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
+read -r transformer additive dot none bert <<< "${EPOCHS:-5 5.56 6.47 7 5.45}"
+export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}" bertkit=.venv/bin/bertkit  # nothing outside of the checkout
 bash docker/install.sh .venv '[generation]'
-bertkit=.venv/bin/bertkit
-train() { for seed in $seeds; do  # a name, its epochs, its settings
-  echo "== finetune: $1, seed $seed"
+train() { for seed in $seeds; do echo "== finetune: $1, seed $seed"  # a name, its epochs, its settings
   $bertkit finetune task=translation data_dir="$DATA_DIR" task.columns.source="$from" task.columns.target="$to" task.generation.num_beams=1 \
-    num_epochs="${2:-$transformer}" evaluation.every_steps=100000 seed="$seed" output_dir="$run/$1/seed_$seed" "${@:3}"
-done; }
-new="model=tiny tokenizer=wordpiece $size schedule=noam"
+    num_epochs="${2:-$transformer}" evaluation.every_steps=100000 seed="$seed" output_dir="$run/$1/seed_$seed" "${@:3}"; done; }
+new="model=tiny tokenizer=wordpiece $size schedule=noam" recurrent="decoder=rnn model.num_hidden_layers=1" pair=""
 train transformer "$transformer" decoder=transformer model.hidden_act=relu $new "$@"
-train rnn_additive "$additive" decoder=rnn model.num_hidden_layers=1 $new "$@"
-train rnn_dot "$dot" decoder=rnn decoder.score=dot model.num_hidden_layers=1 $new "$@"
-train rnn_none "$none" decoder=rnn decoder.score=none model.num_hidden_layers=1 $new "$@"
+for each in additive dot none; do train "rnn_$each" "${!each}" $new $recurrent decoder.score=$each "$@"; done
 if [ -z "${MODEL_DIR:-}" ]; then echo "== pretrain: a tiny BERT on the texts of both sides" && mkdir -p "$run"
-awk -F'\t' -v a="$from" -v b="$to" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { print $at[a] "\n" $at[b] "\n" }' \
-  "$DATA_DIR/train.tsv" > "$run/both_sides.txt"
+pick='NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { print $at[a] "\n" $at[b] "\n" }' pair="schedule=noam optimizer.peak_learning_rate=2.8e-3"
+awk -F'\t' -v a="$from" -v b="$to" "$pick" "$DATA_DIR/train.tsv" > "$run/both_sides.txt"
 $bertkit prepare corpus.path="$run/both_sides.txt" "$size" tokenizer.lowercase=false output_dir="$run/data"
 $bertkit pretrain data_dir="$run/data" model=tiny segments=full_sentences segments.max_seq_length=64 steps="${STEPS:-3000}" batch.sequences=64 \
   model.initializer_range=0.088 optimizer.peak_learning_rate=2e-3 optimizer.bias_correction=true schedule.warmup_share=0.1 output_dir="$run/bert_start"; fi
-train bert "$bert" decoder=bert model_dir="${MODEL_DIR:-$run/bert_start}" "$@"
+train bert "$bert" decoder=bert model_dir="${MODEL_DIR:-$run/bert_start}" $pair "$@"
 echo "== compare: a table and a page; view: what each written word looks at"
 $bertkit compare "$run"/*/seed_? output="$run/translators.html" overwrite=true
 $bertkit view model_dir="$run/rnn_additive/seed_${seeds%% *}" text="${TEXT:-The file could not be opened.}" output="$run/alignment.svg" overwrite=true

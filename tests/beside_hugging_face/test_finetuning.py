@@ -22,7 +22,7 @@ from bertkit import export_model
 from bertkit.batch import TaskBatch
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.model.config import POOLED_HEADS
+from bertkit.model.config import POOLED_HEADS, DecoderConfig
 from bertkit.run.objective import task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
@@ -40,6 +40,7 @@ KINDS = {
     "tagging": ("token", "BertForTokenClassification"),
     "spans": ("span", "BertForQuestionAnswering"),
     "choice": ("choice", "BertForMultipleChoice"),
+    "generation": ("generation", "EncoderDecoderModel"),
 }
 
 
@@ -48,7 +49,7 @@ def make_features(kind: str, vocab_size: int, rng: np.random.Generator) -> list[
     features = []
     for example in range(4 * BATCH):
         ids = rng.integers(5, vocab_size, LENGTH).tolist()
-        types = [0] * 7 + [1] * (LENGTH - 7)
+        types = [0] * LENGTH if kind == "generation" else [0] * 7 + [1] * (LENGTH - 7)
         first = sorted(rng.integers(0, LENGTH, 2).tolist())
         label: Any = {
             "classification": ids[3] % NUM_LABELS,
@@ -57,6 +58,7 @@ def make_features(kind: str, vocab_size: int, rng: np.random.Generator) -> list[
             "tagging": [token % NUM_LABELS if token % 4 else -100 for token in ids],
             "spans": tuple(first),
             "choice": example // 2 % 2,
+            "generation": ids[:2] + ids[9:2:-1],
         }[kind]
         features.append(Feature(example // 2 if kind == "choice" else example, ids, types, label))
     return features
@@ -67,6 +69,11 @@ def theirs_of(batch: TaskBatch) -> dict[str, torch.Tensor]:
     shape = (-1, batch.num_choices, LENGTH) if batch.head == "choice" else (-1, LENGTH)
     inputs = {name: torch.from_numpy(getattr(batch, name)).view(shape) for name in ("input_ids", "token_type_ids")}
     labels = torch.from_numpy(np.asarray(batch.labels))
+    if batch.head == "generation":  # all of segment 0
+        assert batch.target_ids is not None
+        rows = len(batch.sequence_lengths)
+        read, said = torch.from_numpy(batch.target_ids).view(rows, -1), labels.view(rows, -1)
+        return {"input_ids": inputs["input_ids"], "decoder_input_ids": read, "labels": said}
     if batch.head == "span":
         return {**inputs, "start_positions": labels[:, 0], "end_positions": labels[:, 1]}
     labels = labels.view(-1, LENGTH) if batch.head == "token" else labels
@@ -79,6 +86,8 @@ def test_losses_agree(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
     problem: dict[str, Any] = {"labels": ("a", "b", "c")}
     if kind == "regression":
         problem = {"labels": ("score",), "problem_type": "regression"}
+    if kind == "generation":
+        problem = {"decoder": DecoderConfig(kind="bert")}
     if kind == "several labels":
         problem["problem_type"] = "multi_label_classification"
     ours = small_model(tokenizer.vocab_size, heads=(head,), with_pooler=head in POOLED_HEADS, **problem)
