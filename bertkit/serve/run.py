@@ -26,7 +26,7 @@ from bertkit.settings.serve import ServeSettings
 
 NEEDED = ("starlette", "uvicorn", "httptools", "uvloop")
 BACKLOG = 1024  # connections that the kernel keeps until they are taken
-PARTING_SECONDS = 0.5  # after the last answer: clients learn, each by its next request, that the server stops
+PARTING_SECONDS = 2.0  # at most, after the last answer: clients learn, each by its next request, that the server stops, and leave
 STOPS = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*STOPS, signal.SIGHUP)
 STEADY_SECONDS = 30.0  # a worker that lived so long is started again at once
@@ -134,12 +134,14 @@ async def _serve(settings: ServeSettings, listener: socket.socket, number: int, 
             await loading
             ready()
             await stopping
-            service.is_stopping = True
-            await asyncio.sleep(0)  # those who are at the door come in
-            for each in server.servers:
-                each.close()
-            await service.stop()
-            await asyncio.sleep(PARTING_SECONDS)
+        service.is_stopping = True  # also of one that was still loading, whose clients have been told so
+        await asyncio.sleep(0)  # those who are at the door come in
+        for each in server.servers:
+            each.close()
+        await service.stop()
+        until = loop.time() + PARTING_SECONDS
+        while server.server_state.connections and loop.time() < until:
+            await asyncio.sleep(0.02)
     finally:
         server.should_exit = True
         await serving
