@@ -26,7 +26,7 @@ from bertkit.settings.serve import ServeSettings
 
 NEEDED = ("starlette", "uvicorn", "httptools", "uvloop")
 BACKLOG = 1024  # connections that the kernel keeps until they are taken
-PARTING_SECONDS = 2.0  # at most, after the last answer: clients learn, each by its next request, that the server stops, and leave
+PARTING_SECONDS = 2.0  # at most, after the last answer: by its next request a client learns that the server stops
 STOPS = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*STOPS, signal.SIGHUP)
 STEADY_SECONDS = 30.0  # a worker that lived so long is started again at once
