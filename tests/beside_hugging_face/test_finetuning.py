@@ -139,4 +139,5 @@ def test_losses_agree(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert LENGTH < POSITIONS
     assert len(differences) == STEPS
     assert max(differences) < 1e-5
+    assert weights < 1e-3
     assert abs(losses[0] - np.mean(losses[-4:])) > 0.01  # the weights have moved
