@@ -22,7 +22,8 @@ from bertkit.errors import InputError
 from bertkit.interop.hugging_face.directory import text_files, write_model
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
-from bertkit.interop.parity.certificate import check_certificate
+from bertkit.interop.parity.certificate import check_certificate, full_tensors
+from bertkit.interop.parity.results import their_parameters
 from bertkit.model.bert import init_weights
 from bertkit.model.config import AttentionConfig, DecoderConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
@@ -131,9 +132,11 @@ def test_values_of_transformers(pair_dir: Path, is_padded: bool) -> None:
     same(loss, of_theirs.loss)
     loss.backward()
     of_theirs.loss.backward()
-    gradients = parity._gradients(ours.model, theirs)
-    assert len(gradients) == len(list(ours.parameters()))
-    assert sum(bool(gradient.any()) for gradient, _ in gradients.values()) == len(gradients)
+    parameters = their_parameters(ours.model, theirs)
+    assert len(parameters) == len(list(ours.parameters()))
+    tensors = full_tensors(ours.model)
+    gradients = {name: (tensors[name].grad, sum(each.grad for each in both)) for name, both in parameters.items()}
+    assert all(gradient.any() for gradient, _ in gradients.values())
     for name, (one, other) in gradients.items():
         if "word_embeddings" in name:  # they keep back that of [PAD]
             assert not other[0].any() or "decoder" in name

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bertkit.errors import InputError
 from bertkit.files import to_json
-from bertkit.interop.parity.comparison import load_in_transformers
+from bertkit.interop.parity.reference import load_in_transformers
 from bertkit.lines import read_json
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5

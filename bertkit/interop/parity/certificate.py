@@ -110,7 +110,7 @@ def in_one_screen(result: dict[str, Any]) -> str:
     """Sum a certificate up for a person."""
     lines = [f"{result['architecture']} beside transformers {result['versions']['transformers']}"]
     for dtype in ("float64", "float32"):
-        for kind in ("hidden_states", "pooled_output", "logits", "loss", "gradient"):
+        for kind in ("weights", "hidden_states", "pooled_output", "logits", "loss", "gradient"):
             rows = [row for row in result["comparisons"] if row["dtype"] == dtype and row["what"].startswith(kind)]
             if not rows:
                 continue
@@ -120,6 +120,8 @@ def in_one_screen(result: dict[str, Any]) -> str:
             lines.append(
                 f"  {mark} {dtype} {kind:<14} {len(rows):>4} compared, worst {worst[key]:.1e} ({worst['what']})"
             )
+    ratio = max(row["error"] / row["reference_error"] for row in result["comparisons"] if row.get("reference_error"))
+    lines.append(f"  the error of float32 is at most {ratio:.1f} times that of transformers")
     if result["tokenizer_fault"]:
         lines.append(f"  BAD tokenizer: {result['tokenizer_fault']}")
     if result["not_finite"]:

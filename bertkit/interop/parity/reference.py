@@ -1,0 +1,89 @@
+"""`transformers`, as the comparison needs it: models and tokenizers that load without a word. The only file that imports it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertkit.data.tokenizer import load_tokenizer
+from bertkit.errors import InputError
+
+# settings of a config.json that change how it computes or answers, and not what
+PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
+
+
+def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype, with_pooler: bool = True) -> Any:
+    """Load a directory with `transformers`, strictly.
+
+    Raises:
+        InputError: a tensor is missing or left over, or loading logged or warned anything.
+    """
+    import transformers
+
+    bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
+    with _recorded() as said:
+        try:
+            model, info = getattr(transformers, architecture).from_pretrained(
+                directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+            )
+        except Exception as error:  # whatever it dislikes about a directory
+            raise InputError(f"{directory}: transformers does not load it: {' '.join(str(error).split())}") from None
+    left = {key: sorted(map(str, value)) for key, value in info.items() if value}
+    if left or said:
+        raise InputError(f"{directory}: transformers does not load it cleanly as {architecture}: {left or said}")
+    return model.eval()
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[list[str]]:
+    """Collect everything that is logged, warned or printed meanwhile."""
+    import transformers
+
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_warning()
+    transformers.logging.disable_progress_bar()
+    handlers, logger.handlers = logger.handlers, [handler]  # recorded, and not printed
+    printed = io.StringIO()
+    try:
+        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(printed):
+            warnings.simplefilter("default")
+            yield said
+        said += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
+        said += [line for line in printed.getvalue().splitlines() if line.strip()]
+    finally:
+        logger.handlers = handlers
+        transformers.logging.set_verbosity(verbosity)
+
+
+def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
+    """Check that `AutoTokenizer` gives the same ids as bertkit."""
+    import transformers
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with _recorded() as said:
+        try:
+            theirs = transformers.AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # whatever it dislikes about a directory
+            reason = " ".join(str(error).split())
+            raise InputError(f"{directory}: transformers does not load the tokenizer: {reason}") from None
+    if said:
+        raise InputError(f"{directory}: transformers does not load the tokenizer cleanly: {said}")
+    ours = load_tokenizer(directory)
+    for first, second in texts:
+        encoded, reference = ours(first, second), theirs(first, second)
+        if any(encoded[key] != list(reference[key]) for key in encoded):
+            raise InputError(f"{directory}: the tokenizers differ on {first!r}, {second!r}")
