@@ -37,6 +37,7 @@ from bertkit.files import write_durably
 
 FOLDER = "pieces"  # where the files lie: as a shard has always called it
 CHARACTERS_AT_ONCE = 1 << 18  # tokenized together
+NUM_CACHED_WORDS = 1 << 18  # whose tokens a process remembers, about 60 MB
 MAX_FILE_CHARACTERS = 1 << 24  # of a portion that cannot be cut, such as a compressed file
 
 Encode = Callable[[list[str]], FlatIds]
@@ -184,13 +185,12 @@ def _save(batches: list[EncodedDocuments], path: Path, dtype: np.dtype[np.unsign
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """What every worker needs to know: which portions to encode, by their numbers; 0 cached words for no WordCache."""
+    """What every worker needs to know: which portions to encode, by their numbers."""
 
     corpus: Corpus
     portions: dict[int, Portion]
     tokenizer_dir: Path
     output_dir: Path
-    num_cached_words: int
 
     @property
     def num_bytes(self) -> int:
@@ -238,9 +238,7 @@ class _Encoder:
         self.job = job
         tokenizer = load_tokenizer(job.tokenizer_dir)
         self.dtype = token_dtype(tokenizer.vocab_size)
-        self.encode_flat = (
-            WordCache(tokenizer, job.num_cached_words) if job.num_cached_words else tokenizer
-        ).encode_flat
+        self.encode_flat = WordCache(tokenizer, NUM_CACHED_WORDS).encode_flat
 
     def encode(self, number: int) -> Iterator[None]:
         """Encode a portion, and stop now and then."""

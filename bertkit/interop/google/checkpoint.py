@@ -41,18 +41,13 @@ def find_checkpoint(path: Path) -> Path | None:
         Its prefix; None where there is none.
 
     Raises:
-        InputError: several, and nothing says which one; or a checkpoint in the V1 format.
+        InputError: several, and nothing says which one.
     """
     if not path.is_dir():
         prefix = Path(str(path).removesuffix(".index"))
-        if bundle.index_file(prefix).is_file():
-            return prefix
-        if path.is_file():
-            bundle.refuse_v1([path])
-        return None
+        return prefix if bundle.index_file(prefix).is_file() else None
     held = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
     if not held:
-        bundle.refuse_v1(file for file in sorted(path.glob("*ckpt*")) if file.is_file())
         return None
     if len(held) == 1:
         return path / held[0]
