@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import zlib
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bertkit.view.page import part_of_page
 
 LEVELS = (255, 127, 63, 31, 15)  # steps from 0 to 1
 # characters that probabilities may take up, for few and for many: 128 tokens of 12 layers and heads in 3 MB, 512 in 20
@@ -35,4 +36,4 @@ def packed_shares(shares: NDArray[np.float32]) -> tuple[str, int]:
 
 def script_of(view: str) -> str:
     """Give the script of a view, with what unpacks its shares before it."""
-    return "".join(Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8") for name in ("packing", view))
+    return part_of_page("packing.js") + part_of_page(f"{view}.js")
