@@ -25,23 +25,14 @@ _OTHERS = ("step", "epoch", "tokens_per_second")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run left of itself.
+    """What a run left of itself."""
 
-    Attributes:
-        name: by which it is told from the others.
-        settings: the resolved ones.
-        facts: what the manifest says of data, start, versions and processes.
-        rows: of metrics.jsonl.
-        result: the final metrics; of a run that is not finished the newest ones.
-        is_finished: whether the final ones are there.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    facts: dict[str, Any]
-    rows: list[dict[str, Any]]
-    result: dict[str, Any]
-    is_finished: bool
+    name: str  # by which it is told from the others
+    settings: dict[str, Any]  # the resolved ones
+    facts: dict[str, Any]  # what the manifest says of data, start, versions and processes
+    rows: list[dict[str, Any]]  # of metrics.jsonl
+    result: dict[str, Any]  # the final metrics; of a run that is not finished the newest ones
+    is_finished: bool  # whether the final ones are there
 
     @property
     def last_step(self) -> int:
@@ -51,21 +42,13 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Parting:
-    """Where two runs part.
+    """Where two runs part."""
 
-    Attributes:
-        step: the first logged one whose values differ; None where all that both logged are the same.
-        alike: the last logged step before it; None where there is none.
-        num_shared: steps that both have logged.
-        differing: the values that differ at that step, by name.
-        causes: the settings and facts that differ and change what is learned.
-    """
-
-    step: int | None
-    alike: int | None
-    num_shared: int
-    differing: dict[str, tuple[Any, Any]]
-    causes: list[Change]
+    step: int | None  # the first logged one whose values differ; None where all that both logged are the same
+    alike: int | None  # the last logged step before it; None where there is none
+    num_shared: int  # steps that both have logged
+    differing: dict[str, tuple[Any, Any]]  # the values that differ at that step, by name
+    causes: list[Change]  # the settings and facts that differ and change what is learned
 
 
 def read_run(path: Path) -> RunRecord | None:
