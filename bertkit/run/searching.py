@@ -143,14 +143,11 @@ def _read(hit: Hit, prediction: Any) -> Candidate:
 
 def row(candidate: Candidate, score: float) -> dict[str, Any]:
     """Write a passage with its answer as `bertkit search` and `POST /search` give it."""
-    hit = candidate.hit
+    found = dataclasses.asdict(candidate.hit)
+    score_search = found.pop("score")
     return {
-        "id": hit.id,
-        "passage": hit.passage,
-        "title": hit.title,
-        "source": hit.source,
-        "place": hit.place,
-        "score_search": hit.score,
+        **found,
+        "score_search": score_search,
         "score_bert": candidate.score_bert,
         "score": score,
         "answer": candidate.answer,
@@ -189,7 +186,7 @@ def log_both(
     search, bert, bias = weights
     scaled = search * by_search
     log_softmax = scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
-    return log_softmax - np.logaddexp(0, -(bert * by_bert + bias))  # type: ignore[no-any-return]
+    return log_softmax - np.logaddexp(0, -(bert * by_bert + bias))
 
 
 def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class TaskModel:
     tokenizer: Tokenizer  # of the model
     task: TaskConfig  # how its examples are written, and its sizes
     # of the model, in the order of its logits; none for a regression, spans, choices and masked LM
-    labels: Sequence[str]
+    labels: tuple[str, ...]
 
     def predictor(
         self, precision: str, micro_tokens: int, model: nn.Module | None = None, top_k: int = TOP_K

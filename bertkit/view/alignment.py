@@ -7,13 +7,12 @@ Source: Bahdanau et al. 2015, section 5.2.1 and figure 3.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from bertkit.errors import shown
 from bertkit.view.head import INK, MARGIN, SOFT, label, matrix, short, svg
 from bertkit.view.look import Alignment, Look
-from bertkit.view.packing import packed_shares, script_of
+from bertkit.view.packing import drawn, packed_shares
 from bertkit.view.page import part_of_page
 
 CELL = 18  # of a token
@@ -34,13 +33,8 @@ def alignment_view(look: Look, alignment: Alignment) -> str:
         "heads": num_heads,
         "levels": levels,
     }
-    data = json.dumps(about, ensure_ascii=True).replace("<", "\\u003c")
-    script = script_of("alignment")
-    return (
-        f"<style>{part_of_page('alignment.css')}</style>{part_of_page('alignment.html')}"
-        f'<script type="application/json" id="aligned">{data}</script>'
-        f'<script type="application/octet-stream" id="a-weights">{text}</script>\n<script>{script}</script>'
-    )
+    shown_by = drawn("alignment", ("aligned", about), ("a-weights", text))
+    return f"<style>{part_of_page('alignment.css')}</style>{part_of_page('alignment.html')}{shown_by}"
 
 
 def alignment_picture(look: Look, layer: int | None = None, head: int | None = None) -> str:

@@ -6,7 +6,6 @@ The page holds its own script, and what it shows: probabilities in at most 256 s
 from __future__ import annotations
 
 import html
-import json
 import math
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from bertkit.errors import shown
 from bertkit.view.alignment import alignment_view
 from bertkit.view.look import Attribution, Look
-from bertkit.view.packing import packed_shares, script_of
+from bertkit.view.packing import drawn, packed_shares
 from bertkit.view.page import Table, facts_table, page, part_of_page
 
 NUM_LISTED = 10  # attributions that are given as numbers
@@ -118,12 +117,7 @@ def _weights_views(look: Look) -> str:
         + (part_of_page("between.html") if 1 in look.segments else "")
         + exact
     )
-    script = script_of("attention")
-    data = json.dumps(about, ensure_ascii=True).replace("<", "\\u003c")
-    return (
-        f'{views}<script type="application/json" id="look">{data}</script>'
-        f'<script type="application/octet-stream" id="weights">{text}</script>\n<script>{script}</script>'
-    )
+    return views + drawn("attention", ("look", about), ("weights", text))
 
 
 def _off(share: float, levels: int) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,15 @@ def packed_shares(shares: NDArray[np.float32]) -> tuple[str, int]:
         if len(compressed) * 4 / 3 <= most or levels == LEVELS[-1]:
             break
     return base64.b64encode(compressed).decode(), levels
+
+
+def drawn(view: str, facts: tuple[str, Any], shares: tuple[str, str]) -> str:
+    """Give what draws a view: its facts and its packed shares, each with the id by which the script finds it, and the script."""
+    data = json.dumps(facts[1], ensure_ascii=True).replace("<", "\\u003c")
+    return (
+        f'<script type="application/json" id="{facts[0]}">{data}</script>'
+        f'<script type="application/octet-stream" id="{shares[0]}">{shares[1]}</script>\n<script>{script_of(view)}</script>'
+    )
 
 
 def script_of(view: str) -> str:
