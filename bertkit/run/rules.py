@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit import errors
 from bertkit.config import differences, dotted_keys, nearest
 from bertkit.errors import InputError
 
@@ -74,7 +75,6 @@ FINETUNE: Rules = {
     "evaluation": WARN,  # which weights are the best depends on when they are measured
 }
 LENGTH = "steps"  # the one setting to warn of that gives a finished run something to do
-MAX_LISTED = 6
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,4 @@ def ways_out(found: Sequence[Change], rules: Rules) -> str:
 
 def listed(found: Sequence[Change]) -> str:
     """Write changes for people, the first few of many."""
-    texts = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in found[:MAX_LISTED]]
-    if len(found) > MAX_LISTED:
-        texts.append(f"and {len(found) - MAX_LISTED} more")
-    return "; ".join(texts)
+    return errors.listed([f"{change.key}: {change.old!r} there, {change.new!r} here" for change in found])

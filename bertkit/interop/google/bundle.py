@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError
+from bertkit.errors import InputError, listed
 from bertkit.interop.google.table import build_table, masked_crc32c, read_table, read_varint, take, to_varint
 
 # Of tensorflow/core/framework/types.proto; the others have no use in a BERT.
@@ -66,8 +66,7 @@ def _data_files(prefix: Path, num_files: int, entries: Mapping[str, Entry]) -> d
     paths = {number: _data_file(prefix, number, num_files) for number in sorted({e.file for e in entries.values()})}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
-        listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise InputError(f"{index_file(prefix)}: {listed} missing; copy the whole directory")
+        raise InputError(f"{index_file(prefix)}: {listed(missing)} missing; copy the whole directory")
     return paths
 
 

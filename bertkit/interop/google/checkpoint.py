@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError
+from bertkit.errors import InputError, listed
 from bertkit.files import to_json
 from bertkit.interop.google import bundle
 from bertkit.interop.hugging_face.config import SHAPE
@@ -29,7 +29,6 @@ SKIPPED = {
     r"global_step": "the count of steps",
     r"(.+/)?(current_)?loss_scale|(.+/)?(num_)?(good|bad)_steps": "loss scaling",
 }
-MAX_LISTED = 8  # variables that a line names
 
 
 def find_checkpoint(path: Path) -> Path | None:
@@ -103,9 +102,7 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         else:
             weights[translated[name]] = tensor.t() if is_transposed(name) else tensor
     if problems:
-        listed = "; ".join(problems[:MAX_LISTED])
-        more = f"; and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-        raise InputError(f"{len(problems)} variables have no place in BERT: {listed}{more}")
+        raise InputError(f"{len(problems)} variables have no place in BERT: {listed(problems)}")
     return weights, skipped
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.errors import InputError, listed
 from bertkit.files import building_dir, read_tensors, write_tensors
 from bertkit.interop.hugging_face.config import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
@@ -24,7 +24,6 @@ from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads
 
 WITHOUT_POOLER = ("BertForMaskedLM", "BertLMHeadModel", "BertForTokenClassification", "BertForQuestionAnswering")
-MAX_LISTED = 8  # problems that a line names
 _FILES = ("model.safetensors", "pytorch_model.bin")  # whole, or in shards with an index beside them
 _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -80,7 +79,7 @@ def write_model(
     tensors = tensors_of(inner)
     problems = unfit_values(tensors)
     if problems:
-        raise InputError(f"the model cannot be written: {'; '.join(problems[:MAX_LISTED])}")
+        raise InputError(f"the model cannot be written: {listed(problems)}")
     for name, content in {**text_files(inner, tokenizer), **(more_files or {})}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(content, encoding="utf-8")
