@@ -76,10 +76,10 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
 
 
 def load_packed(
-    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None, seed: int = 0
+    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None
 ) -> tuple[BertWithHeads, LoadReport]:
     """Load any model directory as the packed model that training uses."""
-    return load_directory(resolve_model_dir(model_dir), heads, with_pooler, seed)
+    return load_directory(resolve_model_dir(model_dir), heads, with_pooler)
 
 
 def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:

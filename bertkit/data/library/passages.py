@@ -48,14 +48,14 @@ class Passage:
     last: int
 
 
-def document_of(sentences: Sequence[str], unit: str, title: str = "") -> LibraryDocument:
+def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
     """Put the sentences of a corpus's document together, with a space between them; a line may stand for each."""
     at, spans = 0, []
     for sentence in sentences:
         spans.append((at, at + len(sentence)))
         at += len(sentence) + 1
     placed = sentences if isinstance(sentences, PlacedDocument) else PlacedDocument()
-    return LibraryDocument(title or placed.title, " ".join(sentences), tuple(spans), unit, placed.number)
+    return LibraryDocument(placed.title, " ".join(sentences), tuple(spans), unit, placed.number)
 
 
 def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDocument:
