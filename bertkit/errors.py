@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import re
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 MAX_FINDINGS = 5  # of an error that are said
@@ -28,6 +29,12 @@ def _mark(found: re.Match[str]) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
         code -= 0xDC00
     return _SHORT.get(found[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def listed(texts: Sequence[str], most: int = 8) -> str:
+    """Name several things in a line: of many the first ones, and how many more there are."""
+    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
+    return "; ".join([*texts[:most], *more])
 
 
 def in_markdown(text: object) -> str:

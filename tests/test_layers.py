@@ -49,7 +49,7 @@ THIRD_PARTY = {
     "datasets": ("data", "tasks", "bench"),
     "evaluate": ("tasks",),
     "sklearn": ("tasks",),
-    "scipy": ("tasks",),
+    "scipy": ("tasks", "run"),
     "seqeval": ("tasks",),
     "sacrebleu": ("tasks",),
     "rouge_score": ("tasks",),

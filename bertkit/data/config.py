@@ -97,6 +97,7 @@ class InstancesConfig:
     short_seq_prob: float
     dupe_factor: int
     max_predictions_per_seq: int
+    has_pairs = predicts_next = True  # as of `SegmentsConfig`
 
     def __post_init__(self) -> None:
         problems = []
@@ -109,16 +110,6 @@ class InstancesConfig:
                 problems.append(f"segments.{name}={getattr(self, name)}: expected at least 1")
         if problems:
             raise InputError(*problems)
-
-    @property
-    def has_pairs(self) -> bool:
-        """As of `SegmentsConfig`."""
-        return True
-
-    @property
-    def predicts_next(self) -> bool:
-        """As of `SegmentsConfig`."""
-        return True
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ class PlacedDocument(list[str]):
         number: the line of the file where it begins, or the record that it is, from 1.
     """
 
-    title: str = ""
-    number: int = 0
+    def __init__(self, lines: Iterable[str] = (), number: int = 0, title: str = "") -> None:
+        super().__init__(lines)
+        self.number, self.title = number, title
 
 
 class Corpus:
@@ -146,7 +147,7 @@ class Corpus:
         if self.config.source == "python_docs":
             yield from python_documents()
         elif self.config.source == "hub":
-            yield from self._read_records(self._open_hub(), self.config.path)
+            yield from self._read_records(enumerate(self._open_hub(), 1), f"{self.config.path}: record {{}}".format)
         else:
             for kind, spans in itertools.groupby(portion, key=lambda span: span.kind):
                 for together in [list(spans)] if self.join_files and kind == "text" else [[span] for span in spans]:
@@ -155,16 +156,17 @@ class Corpus:
     def _read_spans(self, spans: list[Span]) -> Iterator[Document]:
         first = spans[0]
         before = self.bytes_read
-        split = self.config.sentences == "split" or (self.config.sentences == "auto" and first.kind != "text")
-        if first.kind in ("json", "parquet"):
-            records = parquet_records(first.path)[1] if first.kind == "parquet" else self._json_records(first)
-            yield from self._read_records(records, first.path)
-        elif first.kind == "text":
+        if first.kind == "text":
             for lines in _text_documents(itertools.chain.from_iterable(map(self._line_blocks, spans))):
-                yield _as_sentences(lines, split) if split else lines
+                yield _as_sentences(lines, True) if self.config.sentences == "split" else lines
+        elif first.kind == "wikiextractor":
+            split = self.config.sentences != "lines"
+            yield from filter(None, (_as_sentences(lines, split) for lines in self._wiki_documents(first)))
+        elif first.kind == "jsonl":
+            yield from self._read_records(self._json_lines(first), functools.partial(self._where, first))
         else:
-            read = self._json_documents if first.kind == "jsonl" else self._wiki_documents
-            yield from filter(None, (_as_sentences(lines, split) for lines in read(first)))
+            records = parquet_records(first.path)[1] if first.kind == "parquet" else self._json_records(first)
+            yield from self._read_records(enumerate(records, 1), f"{first.path}: record {{}}".format)
         self.bytes_read = before + sum(span.num_bytes for span in spans)
 
     def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
@@ -191,18 +193,15 @@ class Corpus:
             blocks = iter(lambda: file.read(min(BLOCK_BYTES, span.start - file.tell())), b"")
             return f"{span.path}:{number + sum(block.count(10) for block in blocks)}"
 
-    def _json_documents(self, span: Span) -> Iterator[list[str]]:
+    def _json_lines(self, span: Span) -> Iterator[tuple[int, Any]]:
         for first, lines in self._line_blocks(span):
             for number, line in enumerate(lines, first):
-                if is_blank(line):
-                    continue
                 try:
-                    record = parse_json(line)
+                    if not is_blank(line):
+                        yield number, parse_json(line)
                 except ValueError as error:
                     where = self._where(span, number)
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
-                text = self._text_of(record, functools.partial(self._where, span, number))
-                yield _placed(text.splitlines(), number, self._title_of(record))
 
     def _json_records(self, span: Span) -> Iterator[Any]:
         """The elements of an array, one object, or an object a line: a file's ending need not say which."""
@@ -228,7 +227,7 @@ class Corpus:
                 if line.startswith("<doc "):
                     title = re.search(r'title="(.*)">', line)
                     heading = title.group(1) if title else None
-                    document = _placed([], number, heading or "")
+                    document = PlacedDocument([], number, heading or "")
                 elif line.startswith("</doc>"):
                     yield document or []
                     document = None
@@ -241,26 +240,20 @@ class Corpus:
         if document:
             yield document
 
-    def _read_records(self, records: Iterator[Any], source: Any) -> Iterator[Document]:
-        for number, record in enumerate(records, 1):
-            lines = self._text_of(record, functools.partial("{}: record {}".format, source, number)).splitlines()
-            lines = _placed(lines, number, self._title_of(record))
+    def _read_records(self, records: Iterable[tuple[int, Any]], where: Callable[[int], str]) -> Iterator[Document]:
+        field = self.config.field
+        for number, record in records:
+            if not isinstance(record, dict) or field not in record:
+                fields = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+                raise InputError(f"{where(number)}: no field '{field}' (it has: {fields}); set corpus.field=")
+            text, title = record[field], record.get("title")
+            if not isinstance(text, str):
+                raise InputError(f"{where(number)}: field '{field}' is {type(text).__name__}, expected text")
+            title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
+            lines = PlacedDocument(without_surrogates(text).splitlines(), number, title)
             document = _as_sentences(lines, self.config.sentences != "lines")
             if document:
                 yield document
-
-    def _text_of(self, record: Any, where: Callable[[], str]) -> str:
-        field = self.config.field
-        if not isinstance(record, dict) or field not in record:
-            fields = ", ".join(record) if isinstance(record, dict) else type(record).__name__
-            raise InputError(f"{where()}: no field '{field}' (it has: {fields}); set corpus.field=")
-        if not isinstance(record[field], str):
-            raise InputError(f"{where()}: field '{field}' is {type(record[field]).__name__}, expected text")
-        return without_surrogates(record[field])
-
-    def _title_of(self, record: dict[str, Any]) -> str:
-        title = record.get("title")
-        return without_surrogates(title) if isinstance(title, str) and self.config.field != "title" else ""
 
     def _open_hub(self) -> Iterator[Any]:
         is_offline()
@@ -272,12 +265,6 @@ class Corpus:
         except Exception as error:
             reason = " ".join(str(error).split())
             raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
-
-
-def _placed(lines: Iterable[str], number: int, title: str = "") -> PlacedDocument:
-    document = PlacedDocument(lines)
-    document.number, document.title = number, title
-    return document
 
 
 def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[list[str]]:
@@ -301,4 +288,4 @@ def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[list[st
 def _as_sentences(lines: list[str], split: bool) -> Document:
     sentences = [sentence for line in lines for sentence in split_sentences(line)] if split else lines
     filled = [sentence.strip() for sentence in sentences if not is_blank(sentence)]
-    return _placed(filled, lines.number, lines.title) if isinstance(lines, PlacedDocument) else filled
+    return PlacedDocument(filled, lines.number, lines.title) if isinstance(lines, PlacedDocument) else filled

@@ -37,6 +37,7 @@ from bertkit.files import write_durably
 
 FOLDER = "pieces"  # where the files lie: as a shard has always called it
 CHARACTERS_AT_ONCE = 1 << 18  # tokenized together
+NUM_CACHED_WORDS = 1 << 18  # whose tokens a process remembers, about 60 MB
 MAX_FILE_CHARACTERS = 1 << 24  # of a portion that cannot be cut, such as a compressed file
 
 Encode = Callable[[list[str]], FlatIds]
@@ -184,13 +185,12 @@ def _save(batches: list[EncodedDocuments], path: Path, dtype: np.dtype[np.unsign
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """What every worker needs to know: which portions to encode, by their numbers; 0 cached words for no WordCache."""
+    """What every worker needs to know: which portions to encode, by their numbers."""
 
     corpus: Corpus
     portions: dict[int, Portion]
     tokenizer_dir: Path
     output_dir: Path
-    num_cached_words: int
 
     @property
     def num_bytes(self) -> int:
@@ -220,10 +220,10 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
         for number in _encode_in_processes(job, todo, min(num_workers, len(todo))):
             yield (done := done + _num_bytes(job.portions[number]))
         return
-    encoder = _Encoder(job)
+    encode = _encoder_of(job)
     job.corpus.bytes_read = done
     for number in todo:
-        for _ in encoder.encode(number):
+        for _ in encode(number):
             yield job.corpus.bytes_read
 
 
@@ -231,21 +231,16 @@ def _num_bytes(portion: Portion) -> int:
     return sum(span.num_bytes for span in portion)
 
 
-class _Encoder:
-    """Encodes portions one by one; one for each process, to keep its word cache."""
+def _encoder_of(job: EncodingJob) -> Callable[[int], Iterator[None]]:
+    """Give what encodes a portion, and stops now and then; one for each process, to keep its word cache."""
+    tokenizer = load_tokenizer(job.tokenizer_dir)
+    dtype, cache = token_dtype(tokenizer.vocab_size), WordCache(tokenizer, NUM_CACHED_WORDS)
 
-    def __init__(self, job: EncodingJob) -> None:
-        self.job = job
-        tokenizer = load_tokenizer(job.tokenizer_dir)
-        self.dtype = token_dtype(tokenizer.vocab_size)
-        self.encode_flat = (
-            WordCache(tokenizer, job.num_cached_words) if job.num_cached_words else tokenizer
-        ).encode_flat
+    def encode(number: int) -> Iterator[None]:
+        documents = job.corpus.documents(job.portions[number])
+        return write_portion(documents, cache.encode_flat, job.output_dir, number, dtype)
 
-    def encode(self, number: int) -> Iterator[None]:
-        """Encode a portion, and stop now and then."""
-        documents = self.job.corpus.documents(self.job.portions[number])
-        return write_portion(documents, self.encode_flat, self.job.output_dir, number, self.dtype)
+    return encode
 
 
 def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int) -> Iterator[int]:
@@ -266,16 +261,16 @@ def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int)
         pool.shutdown(cancel_futures=True)
 
 
-_encoder: _Encoder  # of a worker process
+_encode: Callable[[int], Iterator[None]]  # of a worker process
 
 
 def _start_worker(job: EncodingJob) -> None:
     """Set up a worker process, which ends with its parent, however that ends."""
-    global _encoder
+    global _encode
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _encoder = _Encoder(job)
+    _encode = _encoder_of(job)
 
 
 def _end_with_parent() -> None:
@@ -286,5 +281,5 @@ def _end_with_parent() -> None:
 
 
 def _encode_portion(number: int) -> None:
-    for _ in _encoder.encode(number):
+    for _ in _encode(number):
         pass

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,10 +163,10 @@ def write_instances(
                 positions=np.array(instance.masked_positions),
                 labels=np.array(instance.masked_labels),
             )
-            yield writer.num_tokens
-    if not writer.num_predictions:  # every word is skipped: pieces one by one always leave something to predict
+            yield writer.total
+    if not any(writer.num_predictions):  # every word is skipped: pieces one by one always leave something to predict
         raise InputError(
-            f"masking.whole_word=true: none of the {writer.num_instances} instances has a token to predict, since every word "
+            f"masking.whole_word=true: none of the {len(writer.num_tokens)} instances has a token to predict, since every word "
             "has more pieces than are predicted in one; raise segments.max_predictions_per_seq or masking.probability, or "
             "set masking.whole_word=false"
         )
@@ -194,28 +195,22 @@ class _Writer:
     def __init__(self, directory: Path, vocab_size: int) -> None:
         self._dtypes = _dtypes(vocab_size)
         self._files = {name: (directory / f"{name}.bin").open("wb") for name in self._dtypes}
-        self.num_instances = self.num_tokens = self.num_predictions = 0
+        self.num_tokens, self.num_predictions, self.total = array("q"), array("q"), 0  # of each instance; tokens of all
 
     def write(self, num_tokens: Ids, num_predictions: Ids, **columns: NDArray[Any]) -> None:
         """Append some instances; tokens, positions and labels of all of them stand one after another."""
-        token_ends = self.num_tokens + np.cumsum(num_tokens)
-        prediction_ends = self.num_predictions + np.cumsum(num_predictions)
-        columns["token_starts"] = token_ends - num_tokens
-        columns["prediction_starts"] = prediction_ends - num_predictions
+        self.num_tokens.extend(num_tokens.tolist())
+        self.num_predictions.extend(num_predictions.tolist())
+        self.total += int(num_tokens.sum())
         for name, column in columns.items():
-            self._write(name, column)
-        self.num_instances += len(num_tokens)
-        self.num_tokens, self.num_predictions = int(token_ends[-1]), int(prediction_ends[-1])
-
-    def _write(self, name: str, column: NDArray[Any]) -> None:
-        self._files[name].write(column.astype(self._dtypes[name]).tobytes())
+            self._files[name].write(column.astype(self._dtypes[name]).tobytes())
 
     def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write("token_starts", np.array([self.num_tokens]))
-        self._write("prediction_starts", np.array([self.num_predictions]))
+        for name, counts in (("token_starts", self.num_tokens), ("prediction_starts", self.num_predictions)):
+            self._files[name].write(np.append(0, np.cumsum(np.array(counts))).astype(self._dtypes[name]).tobytes())
         for file in self._files.values():
             file.close()
 

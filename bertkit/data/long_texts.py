@@ -10,8 +10,8 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,18 +41,10 @@ def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str
     return np.concatenate([ids for ids, _ in found]), np.add.reduceat(lengths, firsts)
 
 
-@dataclass(frozen=True)
-class _Joined:
-    """Of the encodings of a text's parts, what is asked of one."""
-
-    ids: list[int]
-    word_ids: list[int]
-
-
 def joined(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
     """Encode a long text by Hugging Face's rules part by part; give what its encoding would, and the characters of its pieces."""
     shorter, place_in_text = without_endless_runs(text)
-    found, offsets, begins = _Joined([], []), [], 0
+    found, offsets, begins = SimpleNamespace(ids=[], word_ids=[]), [], 0
     for part in parts_of(shorter, "hugging_face"):
         encoding: Any = backend.encode(part, add_special_tokens=False)
         num_words = found.word_ids[-1] + 1 if found.word_ids else 0

@@ -38,10 +38,11 @@ PERMUTED_AT_ONCE = 4096  # so that a step costs no more than looking up
 class ExampleSource(ABC):
     """Gives the packed micro-batches of any step, from text cut and masked on the way or from stored instances."""
 
-    @property
+    seed: int  # of the order
+
     @abstractmethod
-    def epoch_length(self) -> int:
-        """The number of examples in every epoch."""
+    def size_of(self, epoch: int) -> int:
+        """Count the examples that an epoch has."""
 
     @abstractmethod
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
@@ -55,9 +56,19 @@ class ExampleSource(ABC):
     def random_next_share(self, max_sequences: int) -> float:
         """Give the share of pairs whose B does not follow A among the first sequences of `in_order`."""
 
-    @abstractmethod
+    @property
+    def epoch_length(self) -> int:
+        """The number of examples in every epoch: that of the first one."""
+        return self.size_of(0)
+
     def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Give the examples at positions of the endless row of epochs, by epoch."""
+        epochs, found = positions // self.epoch_length, []
+        for epoch in np.unique(epochs).tolist():
+            size = self.size_of(epoch)
+            within = positions[epochs == epoch] % self.epoch_length % size
+            found.append((epoch, _shuffled(within, size, self.seed, epoch)))
+        return found
 
     def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
         """Give ranges of the global batch of a step (counted from 0), each as one micro-batch."""
@@ -76,14 +87,9 @@ class InstanceSampler(ExampleSource):
     instances: Instances  # what `prepare segments=google` stored
     seed: int  # of the order
 
-    @property
-    def epoch_length(self) -> int:
-        """Every instance, once."""
+    def size_of(self, epoch: int) -> int:
+        """Count every instance, once."""
         return len(self.instances)
-
-    def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        size = len(self.instances)
-        return [(epoch, _shuffled(within, size, self.seed, epoch)) for epoch, within in _by_epoch(positions, size)]
 
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
         """Lay the chosen instances out, shortest first."""
@@ -112,17 +118,9 @@ class Sampler(ExampleSource):
     open_epoch: Callable[[int], Examples] | None = None
     _epochs: dict[int, Examples] = field(default_factory=dict, init=False)
 
-    @property
-    def epoch_length(self) -> int:
-        """That of the first epoch."""
-        return len(self._epoch(0))
-
-    def _chosen(self, positions: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        found = []
-        for epoch, within in _by_epoch(positions, self.epoch_length):
-            size = len(self._epoch(epoch))
-            found.append((epoch, _shuffled(within % size, size, self.seed, epoch)))
-        return found
+    def size_of(self, epoch: int) -> int:
+        """Count the pairs or blocks that are drawn."""
+        return len(self._epoch(epoch))
 
     def take(self, positions: NDArray[np.int64]) -> PretrainBatch:
         """Cut and mask the chosen examples, shortest first."""
@@ -173,12 +171,6 @@ def _shuffled(positions: NDArray[np.int64], size: int, seed: int, epoch: int) ->
 def _permuted_block(number: int, size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     first = number * PERMUTED_AT_ONCE
     return permute(np.arange(first, min(first + PERMUTED_AT_ONCE, size)), size, seed, Stream.ORDER, epoch)
-
-
-def _by_epoch(positions: NDArray[np.int64], epoch_length: int) -> list[tuple[int, NDArray[np.int64]]]:
-    """Split positions of the endless row of epochs: (epoch, positions within it)."""
-    epochs = positions // epoch_length
-    return [(int(epoch), positions[epochs == epoch] % epoch_length) for epoch in np.unique(epochs)]
 
 
 FILES = ("first_piece", "piece_start", "piece_length", "is_random_next")  # of the columns of `Examples`

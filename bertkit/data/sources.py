@@ -11,8 +11,6 @@ import ast
 import functools
 import glob
 import gzip
-import importlib
-import inspect
 import os
 import re
 import sysconfig
@@ -29,7 +27,6 @@ from bertkit.lines import beyond, limit_of
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
-WITHOUT_SOURCES = ("argparse", "asyncio", "collections", "logging", "os", "re", "string", "subprocess", "unittest")
 MIN_WORDS = 8
 
 
@@ -201,23 +198,14 @@ def python_documents() -> tuple[list[str], ...]:
 
 def _sources() -> Iterator[list[str]]:
     """The raw texts of each document."""
-    try:
-        topics = importlib.import_module("pydoc_data.topics").topics
-    except ImportError:
-        topics = {}
+    from pydoc_data.topics import topics
+
     for name in sorted(topics):
         yield [topics[name]]
     library = Path(sysconfig.get_paths()["stdlib"])
-    paths = [
-        path for path in sorted(library.rglob("*.py")) if not SKIPPED.intersection(path.relative_to(library).parts)
-    ]
-    for path in paths:
-        yield _docstrings(path)
-    if not paths:  # a Python without its sources, zipped or compiled
-        for name in WITHOUT_SOURCES:
-            module = importlib.import_module(name)
-            members = [member for _, member in inspect.getmembers(module) if inspect.getmodule(member) is module]
-            yield [inspect.getdoc(member) or "" for member in [module, *members]]
+    for path in sorted(library.rglob("*.py")):
+        if not SKIPPED.intersection(path.relative_to(library).parts):
+            yield _docstrings(path)
 
 
 def _docstrings(path: Path) -> list[str]:

@@ -100,6 +100,7 @@ class CorpusStatistics:
 
 
 LONG_DOCUMENT_SENTENCES = 10_000
+FEWEST_DOCUMENTS = 10  # of which a share can be held out by chance
 
 
 @dataclass(frozen=True)
@@ -121,17 +122,7 @@ def find_faults(
     `continuation_rate` is the share of `##` pieces among the tokens, `held_out` the number of held-out documents, None
     when none were wanted.
     """
-    checks = _checks(statistics, blank_lines_expected, continuation_rate, held_out)
-    return [Finding(name, text) for name, is_wrong, text in checks if is_wrong]
-
-
-FEWEST_DOCUMENTS = 10  # of which a share can be held out by chance
-
-
-def _checks(
-    of: CorpusStatistics, blank_lines_expected: bool, continuation_rate: float, held_out: int | None
-) -> list[tuple[str, bool, str]]:
-    documents = of.documents - of.empty_documents
+    of, documents = statistics, statistics.documents - statistics.empty_documents
     advice = "add documents, or train with segments=full_sentences"
     if blank_lines_expected:
         advice = "there are no blank lines in it: put one between documents"
@@ -144,7 +135,7 @@ def _checks(
         share = (
             f"it takes {FEWEST_DOCUMENTS} documents or more to hold one out: put blank lines between them, or add text"
         )
-    return [
+    checks = [
         ("one document", documents == 1,
          f"the corpus is a single document, so every 'random' next segment comes from it; {advice}"),
         ("no blank lines", documents != 1 and blank_lines_expected and of.longest_document > LONG_DOCUMENT_SENTENCES,
@@ -167,6 +158,7 @@ def _checks(
         ("little text", 0 < of.tokens < 10_000,
          f"{of.tokens:,} tokens are enough to try a command, not to learn from"),
     ]  # fmt: skip
+    return [Finding(name, text) for name, is_wrong, text in checks if is_wrong]
 
 
 NUM_EXAMPLES = 3

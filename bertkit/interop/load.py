@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertkit.data.tokenizer import Rules, Tokenizer
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
-from bertkit.errors import InputError
+from bertkit.errors import InputError, listed
 from bertkit.files import sha256_file
 from bertkit.hub import is_id
 from bertkit.interop.google import bundle
@@ -32,7 +32,6 @@ from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, DecoderConfig,
 from bertkit.model.heads import BertWithHeads
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 
-MAX_LISTED = 8  # names that a line holds
 _TEXT_FILES = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -77,10 +76,10 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
 
 
 def load_packed(
-    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None, seed: int = 0
+    model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None
 ) -> tuple[BertWithHeads, LoadReport]:
     """Load any model directory as the packed model that training uses."""
-    return load_directory(resolve_model_dir(model_dir), heads, with_pooler, seed)
+    return load_directory(resolve_model_dir(model_dir), heads, with_pooler)
 
 
 def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
@@ -300,7 +299,7 @@ def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
             held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
         else:
             del held.weights[name]
-            held.skipped[held.theirs[name]] = f"of a head of other labels: {', '.join(held.config.labels[:MAX_LISTED])}"
+            held.skipped[held.theirs[name]] = f"of a head of other labels: {listed(held.config.labels)}"
 
 
 def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:
@@ -328,10 +327,8 @@ def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bo
             held.skipped[name] = "of a head that was not asked for"
     problems += hugging_face.unfit_values(held.tensors)
     if problems:
-        listed = "; ".join(problems[:MAX_LISTED])
-        listed += f"; and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         raise InputError(
-            f"{held.directory}: {len(problems)} weights do not fit {held.config_path.name}: {listed}; restore the directory "
-            "from its source"
+            f"{held.directory}: {len(problems)} weights do not fit {held.config_path.name}: {listed(problems)}; restore the "
+            "directory from its source"
         )
     return new

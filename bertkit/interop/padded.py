@@ -100,11 +100,7 @@ class PaddedBert(nn.Module):
             raise ValueError(
                 f"decoder_input_ids: shape {tuple(ids.shape)}, expected ({num_sequences}, tokens), and its mask alike"
             )
-        limit = self.config.max_position_embeddings
-        if ids.shape[1] > limit:
-            raise ValueError(
-                f"decoder_input_ids: {ids.shape[1]} tokens exceed max_position_embeddings={limit}; truncate them"
-            )
+        self._check_length("decoder_input_ids", ids)
         places, layout = unpad(torch.ones_like(ids) if mask is None else mask, "decoder_attention_mask")
         return Targets(ids.reshape(-1)[places], layout), places
 
@@ -121,12 +117,13 @@ class PaddedBert(nn.Module):
         ids = input_ids.flatten(0, -2)  # (B, T)
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
+        self._check_length("input_ids", ids)
+        return ids, mask, types
+
+    def _check_length(self, name: str, ids: Tensor) -> None:
         limit = self.config.max_position_embeddings
         if ids.shape[1] > limit:
-            raise ValueError(
-                f"input_ids: {ids.shape[1]} tokens a sequence exceed max_position_embeddings={limit}; truncate them"
-            )
-        return ids, mask, types
+            raise ValueError(f"{name}: {ids.shape[1]} tokens exceed max_position_embeddings={limit}; truncate them")
 
 
 def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor, Layout]:
@@ -156,13 +153,12 @@ def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tenso
 def _spread(
     weights: tuple[Tensor, ...] | None, rows: tuple[Tensor, int], columns: tuple[Tensor, int]
 ) -> tuple[Tensor, ...] | None:
-    return None if weights is None else tuple(pad_both(each, rows, columns) for each in weights)
-
-
-def pad_both(packed: Tensor, rows: tuple[Tensor, int], columns: tuple[Tensor, int]) -> Tensor:
     """Put weights of pairs of tokens, (B, N, longest, longest), into their rows and columns: (B, N, T, T), else zeros."""
-    num_sequences, num_heads = packed.shape[:2]
-    padded = packed.new_zeros(num_sequences, rows[1] + 1, columns[1] + 1, num_heads)
-    numbers = torch.arange(num_sequences, device=packed.device)[:, None, None]
+    if not weights:
+        return weights
+    num_sequences, num_heads = weights[0].shape[:2]
+    numbers = torch.arange(num_sequences, device=weights[0].device)[:, None, None]
     places = (numbers, rows[0][:, :, None], columns[0][:, None, :])
-    return padded.index_put(places, packed.permute(0, 2, 3, 1))[:, :-1, :-1].permute(0, 3, 1, 2)
+    zeros = weights[0].new_zeros(num_sequences, rows[1] + 1, columns[1] + 1, num_heads)
+    padded = (zeros.index_put(places, each.permute(0, 2, 3, 1)) for each in weights)
+    return tuple(each[:, :-1, :-1].permute(0, 3, 1, 2) for each in padded)

@@ -1,7 +1,6 @@
 """Where each sequence starts and ends in a packed batch.
 
-Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
-H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
+Axes: as in model/attention.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Linear maps and dropout, with their fast ways on a CPU (`bertkit.kernels.fast`).
 
-Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
-H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
-Here n, m, k are any number of rows and columns.
+Axes: as in model/attention.py; n, m, k are any number of rows and columns.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The groups `norm` and `pooling` choose other ways, a line each.
 
-Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
-H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
+Axes: as in attention.py.
 """
 
 from __future__ import annotations

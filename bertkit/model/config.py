@@ -95,19 +95,14 @@ class NormConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """What writes a text from an encoded one; conf/decoder says what each is, and its source.
+    """What writes a text from an encoded one; conf/decoder says what each is, and its source."""
 
-    Attributes:
-        kind: a BERT with attention to the source, the decoder of Vaswani et al. 2017, or a GRU.
-        norm: where the layers of encoder and decoder normalise; of `transformer` alone.
-        score: of a target's state for a source token, or none, where the last state of the source is all; of `rnn` alone.
-        share: the decoder's layers are the encoder's, but for attention to the source; of `bert` alone.
-    """
-
+    # a BERT with attention to the source, the decoder of Vaswani et al. 2017, or a GRU
     kind: Literal["bert", "transformer", "rnn"]
-    norm: Literal["post", "pre"] = "post"
+    norm: Literal["post", "pre"] = "post"  # where the layers of encoder and decoder normalise; of `transformer` alone
+    # of a target's state for a source token, or none, where the last state of the source is all; of `rnn` alone
     score: Literal["additive", "dot", "general", "location", "none"] = "additive"
-    share: bool = False
+    share: bool = False  # the decoder's layers are the encoder's, but for attention to the source; of `bert` alone
 
     @property
     def is_from_scratch(self) -> bool:
@@ -180,24 +175,19 @@ class BertShape:
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(BertShape):
-    """The encoder together with its vocabulary and, for a task head, its labels.
-
-    Attributes:
-        labels: the names of the classes of a sequence or token head, in the order of its logits; one for a regression.
-        decoder: of a generation head.
-        problem_type: what a sequence head predicts; None to leave it to the number of labels, as Hugging Face does.
-        classifier_dropout: dropout before a task head; None for `hidden_dropout_prob`.
-    """
+    """The encoder together with its vocabulary and, for a task head, its labels."""
 
     vocab_size: int
     attention: AttentionConfig = AttentionConfig()
     norm: NormConfig = NormConfig()
     pooling: Pooling = "first"
-    decoder: DecoderConfig | None = None
+    decoder: DecoderConfig | None = None  # of a generation head
     pad_token_id: int = 0
+    # the names of the classes of a sequence or token head, in the order of its logits; one for a regression
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+    # what a sequence head predicts; None to leave it to the number of labels, as Hugging Face does
     problem_type: ProblemType | None = None
-    classifier_dropout: float | None = None
+    classifier_dropout: float | None = None  # dropout before a task head; None for `hidden_dropout_prob`
 
     @property
     def variant(self) -> dict[str, Any]:

@@ -11,89 +11,28 @@ from typing import Any
 from bertkit.config import differences
 from bertkit.lines import read_json
 from bertkit.run.directory import RESULT, read_manifest, read_settings
+from bertkit.run.rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
 from bertkit.train.log import read_metrics
 
-# what a setting or a fact of the manifest changes; a name stands for everything below it that has no line of its own
-CHANGES = {
-    "seed": "seed",
-    "data_fingerprint": "data",
-    "tokenizer_sha256": "data",
-    "segments": "data",
-    "final_phase": "data",
-    "max_train_examples": "data",
-    "dev_share": "data",
-    "task": "data",
-    "data": "data",
-    "batch.sequences": "batch",
-    "masking": "masks",
-    "starting_weights": "start",
-    "init_moments": "start",
-    "reinit_layers": "start",
-    **dict.fromkeys(("model", "attention", "norm", "pooling", "decoder"), "start"),
-    **dict.fromkeys(("tokenizer", "vocabulary"), "data"),
-    "optimizer": "optimizer",
-    "schedule": "optimizer",
-    "steps": "optimizer",
-    "num_epochs": "optimizer",
-    "freeze": "optimizer",
-    "layer_decay": "optimizer",
-    "class_weights": "optimizer",
-    "batch": "arithmetic",
-    "precision": "arithmetic",
-    "kernels": "arithmetic",
-    "compile": "arithmetic",
-    "reproducibility": "arithmetic",
-    "device": "arithmetic",
-    "world_size": "arithmetic",
-    "packages": "arithmetic",
-    "bertkit": "arithmetic",
-    "git_revision": "arithmetic",
-}
+# settings that a resumed run may not change, or not unsaid, and which change nothing of what is learned
 NO_CAUSES = (
-    "task.metrics",
-    "task.best_metric",
-    "task.recipe",
-    "task.files",
-    "task.folders",
-    "task.hub",
-)  # of what is learned
-MEANING = {
-    "seed": "the start, the order of the examples, the masks and dropout",
-    "data": "what the model reads",
-    "batch": "how many examples make up a step",
-    "masks": "which tokens are hidden",
-    "start": "the weights before the first step, or the shape of the model",
-    "optimizer": "what a step makes of a gradient",
-    "arithmetic": "rounding, and with it everything after",
-}
-# the first thing that differs in the log -> what may be behind it, the likeliest first; the others come after
-SIGNS = {
-    "batch": ("batch", "data", "seed"),
-    "learning_rate": ("optimizer", "batch", "data"),
-    "loss": ("data", "start", "masks", "seed", "optimizer", "arithmetic"),
-}
+    "evaluation",
+    *(f"task.{name}" for name in ("metrics", "best_metric", "recipe", "files", "folders", "hub")),
+)
+RULES = {**FINETUNE, **PRETRAIN, "device": WARN}  # another device rounds otherwise
 _OTHERS = ("step", "epoch", "tokens_per_second")
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run left of itself.
+    """What a run left of itself."""
 
-    Attributes:
-        name: by which it is told from the others.
-        settings: the resolved ones.
-        facts: what the manifest says of data, start, versions and processes.
-        rows: of metrics.jsonl.
-        result: the final metrics; of a run that is not finished the newest ones.
-        is_finished: whether the final ones are there.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    facts: dict[str, Any]
-    rows: list[dict[str, Any]]
-    result: dict[str, Any]
-    is_finished: bool
+    name: str  # by which it is told from the others
+    settings: dict[str, Any]  # the resolved ones
+    facts: dict[str, Any]  # what the manifest says of data, start, versions and processes
+    rows: list[dict[str, Any]]  # of metrics.jsonl
+    result: dict[str, Any]  # the final metrics; of a run that is not finished the newest ones
+    is_finished: bool  # whether the final ones are there
 
     @property
     def last_step(self) -> int:
@@ -102,32 +41,14 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
-class Cause:
-    """A difference between two runs that may be why they part."""
-
-    kind: str  # a key of MEANING
-    key: str
-    first: Any
-    second: Any
-
-
-@dataclass(frozen=True)
 class Parting:
-    """Where two runs part.
+    """Where two runs part."""
 
-    Attributes:
-        step: the first logged one whose values differ; None where all that both logged are the same.
-        alike: the last logged step before it; None where there is none.
-        num_shared: steps that both have logged.
-        differing: the values that differ at that step, by name.
-        causes: the likeliest first; those of the first one's kind explain what is seen.
-    """
-
-    step: int | None
-    alike: int | None
-    num_shared: int
-    differing: dict[str, tuple[Any, Any]]
-    causes: list[Cause]
+    step: int | None  # the first logged one whose values differ; None where all that both logged are the same
+    alike: int | None  # the last logged step before it; None where there is none
+    num_shared: int  # steps that both have logged
+    differing: dict[str, tuple[Any, Any]]  # the values that differ at that step, by name
+    causes: list[Change]  # the settings and facts that differ and change what is learned
 
 
 def read_run(path: Path) -> RunRecord | None:
@@ -200,9 +121,9 @@ def part(first: RunRecord, second: RunRecord) -> Parting:
     for step in shared:
         found = _differing_values(rows[step], others[step])
         if found:
-            return Parting(step, alike, len(shared), found, _causes(first, second, found))
+            return Parting(step, alike, len(shared), found, _causes(first, second))
         alike = step
-    return Parting(None, alike, len(shared), {}, _causes(first, second, {}))
+    return Parting(None, alike, len(shared), {}, _causes(first, second))
 
 
 def _differing_values(row: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -210,23 +131,12 @@ def _differing_values(row: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
     return {name: (row[name], other[name]) for name in names if row[name] != other[name]}
 
 
-def _causes(first: RunRecord, second: RunRecord, found: Mapping[str, Any]) -> list[Cause]:
-    """Give the differences that change what is learned; those come first that fit the first sign of it in the log."""
-    sign = next((name for name in ("batch", "loss", "learning_rate") if name in found), "loss")
-    order = [*SIGNS[sign], *(kind for kind in MEANING if kind not in SIGNS[sign])]
-    causes = []
-    for key, (one, other) in differing([first, second]).items():
-        kind = kind_of(key)
-        if kind is not None:
-            causes.append(Cause(kind, key, one, other))
-    return sorted(causes, key=lambda cause: order.index(cause.kind))
+def _causes(first: RunRecord, second: RunRecord) -> list[Change]:
+    """Give the differences that change what is learned."""
 
+    def is_cause(key: str) -> bool:
+        if any(key == name or key.startswith(f"{name}.") for name in NO_CAUSES):
+            return False
+        return key.partition(".")[0] in first.facts or class_of(key, RULES) != FREE
 
-def kind_of(key: str) -> str | None:
-    """Say what a setting changes of what is learned; None: nothing."""
-    if any(key == name or key.startswith(f"{name}.") for name in NO_CAUSES):
-        return None
-    name = key
-    while name and name not in CHANGES:
-        name = name.rpartition(".")[0]
-    return CHANGES.get(name)
+    return [Change(key, *values) for key, values in differing([first, second]).items() if is_cause(key)]

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.config import build
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.exports.sentence_transformers import Pooling, max_length_of, read_pooling
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.kernels import fast
-from bertkit.model.config import BertConfig
+from bertkit.model.config import BertConfig, too_long
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.answers import require_finite
 from bertkit.run.objective import text_vectors
+from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import processes, shares
@@ -86,7 +88,10 @@ class Embedder:
             part = texts[start : start + TEXTS_AT_ONCE]
             ids = self._encode(part, start)
             num_cut += sum(len(each) > self.max_seq_length for each in ids)
-            batches = FeatureBatches(self._features(ids), "sequence")
+            longest = self.max_seq_length
+            kept = (each if len(each) <= longest else [*each[: longest - 1], each[-1]] for each in ids)
+            features = (Feature(place, each, [0] * len(each), None) for place, each in enumerate(kept))
+            batches = FeatureBatches(features, "sequence")
             for items, batch in batches.in_turn(self.batch_tokens, 0, 1):
                 vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
         require_finite(bool(np.isfinite(vectors).all()))
@@ -103,12 +108,6 @@ class Embedder:
                 raise InputError(f"texts[{number}]: holds half of a surrogate pair, which is no text; remove it")
         encoded: list[list[int]] = self.tokenizer(list(texts))["input_ids"]
         return encoded
-
-    def _features(self, ids: Iterable[list[int]]) -> Iterator[Feature]:
-        longest = self.max_seq_length
-        for place, each in enumerate(ids):
-            kept = each if len(each) <= longest else [*each[: longest - 1], each[-1]]
-            yield Feature(place, kept, [0] * len(kept), None)
 
 
 def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
@@ -167,10 +166,11 @@ def load_embedder(
     Raises:
         InputError: the directory cannot be loaded, or a value is not one of those above.
     """
-    _check(pooling=pooling, device=device, precision=precision)
-    for name, value, least in (("max_seq_length", max_seq_length, 3), ("batch_tokens", batch_tokens, 1)):
-        if value is not None and value < least:
-            raise InputError(f"{name}={value}: expected at least {least}")
+    given = {
+        "model_dir": str(model_dir), "pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length,
+        "device": device, "precision": precision, "batch_tokens": batch_tokens,
+    }  # fmt: skip
+    build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "column": None, "format": None, **given})
     chosen, directory = processes.choose_device(device), resolve_model_dir(model_dir)
     said = pooling_of(directory)
     changes = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
@@ -182,23 +182,9 @@ def load_embedder(
             f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; they "
             "do not belong together"
         )
-    if max_seq_length is not None and max_seq_length > config.max_position_embeddings:
-        raise InputError(
-            f"max_seq_length={max_seq_length} exceeds the model's max_position_embeddings={config.max_position_embeddings}; "
-            "lower it"
-        )
+    problems = too_long("max_seq_length", max_seq_length or 0, config.max_position_embeddings, "max_seq_length")
+    if problems:
+        raise InputError(*problems)
     model.use(fast.choose("auto"))
     num_tokens = batch_tokens or shares.TOKENS_AT_ONCE[chosen.type]
     return Embedder(model.eval().to(chosen), tokenizer, said, precision, num_tokens)
-
-
-def _check(**given: object) -> None:
-    """Refuse what the annotations of `load_embedder` do not allow, which a caller need not have checked."""
-    allowed = {
-        "pooling": ("mean", "cls", "max", None),
-        "device": ("auto", "cpu", "cuda"),
-        "precision": ("fp32", "bf16"),
-    }
-    for name, value in given.items():
-        if value not in allowed[name]:
-            raise InputError(f"{name}={value!r}: expected {' or '.join(str(each) for each in allowed[name])}")

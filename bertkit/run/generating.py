@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -206,8 +207,8 @@ class _Draws:
     """Tokens drawn by their probabilities, of each source by numbers of its own, whatever else is in the batch."""
 
     def __init__(self, search: GenerationConfig, batch: TaskBatch) -> None:
-        ends = batch.sequence_lengths.cumsum()
-        keys = [zlib.crc32(part.tobytes()) for part in _parts(batch.input_ids, ends)]
+        parts = np.split(batch.input_ids, batch.sequence_lengths.cumsum()[:-1])
+        keys = [zlib.crc32(part.tobytes()) for part in parts]
         self.generators = [torch.Generator().manual_seed(key) for key in keys]
 
     def choose(self, logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
@@ -230,11 +231,6 @@ class _Draws:
                 rows.append(row if has_ended else _Row([*row.ids, token], row.total + log))
             source.rows = rows if len(source.ended) < width else []
         return [list(range(width))] * len(sources)
-
-
-def _parts(ids: Any, ends: Any) -> list[Any]:
-    starts = [0, *ends[:-1].tolist()]
-    return [ids[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
 
 
 def _limited(logits: Tensor, search: GenerationConfig) -> Tensor:

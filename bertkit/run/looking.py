@@ -201,15 +201,14 @@ def _integral(
 
 def _score(model: BertWithHeads, target: Target, feature: Feature, embeddings: Tensor) -> Tensor:
     """Give the target's score, (n,), of the feature with token embeddings (n, T, D) in place of its own."""
-    count, length = embeddings.shape[:2]
+    count = len(embeddings)
     with _embedded_as(model, embeddings.flatten(0, 1)):
         masked = [token for token, _ in target.places if token is not None] if target.head == "masked_lm" else []
         logits = _run(model, feature, count, masked).logits[target.head]  # a row for each sequence, mask or token
     rows = logits.view(count, -1, logits.shape[-1])
-    if target.head in ("token", "span"):
-        assert rows.shape[1] == length
-        return sum((rows[:, token, column] for token, column in target.places), logits.new_zeros(count))
-    return sum((rows[:, 0, column] for _, column in target.places), logits.new_zeros(count))
+    of_tokens = target.head in ("token", "span")
+    places = ((token if of_tokens else 0, column) for token, column in target.places)
+    return sum((rows[:, token, column] for token, column in places), logits.new_zeros(count))
 
 
 def _run(

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.config import differences, dotted_keys, nearest, to_mapping
+from bertkit import errors
+from bertkit.config import differences, dotted_keys, nearest
 from bertkit.errors import InputError
-from bertkit.model.config import AttentionConfig, NormConfig
 
 FREE = "free"  # changes nothing of what is learned: places, logs, saves
 WARN = "warn"  # takes effect, and is said in a line
@@ -75,7 +75,6 @@ FINETUNE: Rules = {
     "evaluation": WARN,  # which weights are the best depends on when they are measured
 }
 LENGTH = "steps"  # the one setting to warn of that gives a finished run something to do
-MAX_LISTED = 6
 
 
 @dataclass(frozen=True)
@@ -109,25 +108,9 @@ def identity_of(settings: Mapping[str, Any], rules: Rules, prefix: str = "") -> 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """List what differs between two identities; what only one of them says is not compared."""
-    old, new = _with_newer(old), _with_newer(new)
     common = [key for key in old if key in new]
     found = differences({key: old[key] for key in common}, {key: new[key] for key in common})
     return [Change(*difference) for difference in found]
-
-
-def _with_newer(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to the identity of a run from before they were settings what there was in their place."""
-    found = dict(identity)
-    if isinstance(segments := identity.get("segments"), Mapping) and segments.get("kind") != "google":
-        found["segments"] = {"next_sentence": "nsp" if segments.get("kind") == "pairs" else "none", **segments}
-    if isinstance(schedule := identity.get("schedule"), Mapping):
-        found["schedule"] = {"decay": "polynomial", **schedule}
-    if isinstance(masking := identity.get("masking"), Mapping):
-        found["masking"] = {"max_ngram": 1, **masking}
-    if "model" in identity:
-        bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
-        found = {**bert, **found}
-    return found
 
 
 def check_allowed(allow: Sequence[str], identity: Mapping[str, Any]) -> None:
@@ -167,7 +150,4 @@ def ways_out(found: Sequence[Change], rules: Rules) -> str:
 
 def listed(found: Sequence[Change]) -> str:
     """Write changes for people, the first few of many."""
-    texts = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in found[:MAX_LISTED]]
-    if len(found) > MAX_LISTED:
-        texts.append(f"and {len(found) - MAX_LISTED} more")
-    return "; ".join(texts)
+    return errors.listed([f"{change.key}: {change.old!r} there, {change.new!r} here" for change in found])

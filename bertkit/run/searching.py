@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 from numpy.typing import NDArray
 
@@ -144,14 +143,11 @@ def _read(hit: Hit, prediction: Any) -> Candidate:
 
 def row(candidate: Candidate, score: float) -> dict[str, Any]:
     """Write a passage with its answer as `bertkit search` and `POST /search` give it."""
-    hit = candidate.hit
+    found = dataclasses.asdict(candidate.hit)
+    score_search = found.pop("score")
     return {
-        "id": hit.id,
-        "passage": hit.passage,
-        "title": hit.title,
-        "source": hit.source,
-        "place": hit.place,
-        "score_search": hit.score,
+        **found,
+        "score_search": score_search,
         "score_bert": candidate.score_bert,
         "score": score,
         "answer": candidate.answer,
@@ -169,8 +165,8 @@ def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> l
     by_search, by_bert = scores_of(candidates)
     scores = {"search": by_search, "bert": by_bert}.get(order)
     if scores is None:
-        log = log_both(torch.from_numpy(by_search), torch.from_numpy(by_bert), weights_of(both))
-        scores = torch.softmax(log, dim=0).numpy()
+        log = log_both(by_search, by_bert, dataclasses.astuple(both))
+        scores = np.exp(log - np.logaddexp.reduce(log))
     ranks = np.argsort(-scores, kind="stable")
     return [(candidates[place], float(scores[place])) for place in ranks.tolist()]
 
@@ -183,21 +179,18 @@ def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDA
     )
 
 
-def log_both(by_search: torch.Tensor, by_bert: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+def log_both(
+    by_search: NDArray[np.float64], by_bert: NDArray[np.float64], weights: Sequence[float]
+) -> NDArray[np.float64]:
     """Give log p, not normalised, for weights (search, bert, bias); (..., n) candidates, those with -inf are none."""
     search, bert, bias = weights
-    is_one = by_search > -torch.inf
-    scaled = (search * by_search.where(is_one, torch.zeros(()).double())).masked_fill(~is_one, -torch.inf)
-    return torch.log_softmax(scaled, dim=-1) + torch.nn.functional.logsigmoid(bert * by_bert + bias)
-
-
-def weights_of(both: BothConfig) -> list[torch.Tensor]:
-    """Give the three numbers of `both`."""
-    return [torch.tensor(value, dtype=torch.float64) for value in dataclasses.astuple(both)]
+    scaled = search * by_search
+    log_softmax = scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
+    return log_softmax - np.logaddexp(0, -(bert * by_bert + bias))
 
 
 def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:
-    """Find the numbers of `both` by maximum likelihood, by L-BFGS.
+    """Find the numbers of `both` by maximum likelihood, by BFGS.
 
     Args:
         questions: for each its candidates, and whether each of them is right; those without a right one say nothing.
@@ -206,34 +199,29 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
     Returns:
         The numbers, rounded to four digits; `start` where no question says anything.
     """
+    from scipy.optimize import minimize
+
     known = [(*scores_of(found), np.array(is_right)) for found, is_right in questions if any(is_right)]
     if not known:
         return start
     most = max(len(is_right) for _, _, is_right in known)
     padding = (-np.inf, 0.0, False)
     by_search, by_bert, is_right = (
-        torch.from_numpy(
-            np.stack([np.pad(each[part], (0, most - len(each[part])), constant_values=padding[part]) for each in known])
-        )
+        np.stack([np.pad(each[part], (0, most - len(each[part])), constant_values=padding[part]) for each in known])
         for part in range(3)
     )  # (questions, candidates)
-    # the weights stay positive as exponentials
-    values = [max(start.search, 1e-3), max(start.bert, 1e-3)]
-    free = torch.tensor([*np.log(values), start.bias], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([free], max_iter=200, line_search_fn="strong_wolfe")
 
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        scores = log_both(by_search, by_bert, (free[0].exp(), free[1].exp(), free[2]))
-        of_right = torch.logsumexp(scores.masked_fill(~is_right, -torch.inf), 1)
+    def weights_at(free: NDArray[np.float64]) -> list[float]:
+        return [*np.exp(free[:2]).tolist(), float(free[2])]  # the first two stay positive as exponentials
+
+    def loss(free: NDArray[np.float64]) -> float:
+        log = log_both(by_search, by_bert, weights_at(free))
+        of_all, of_right = (np.logaddexp.reduce(each, axis=1) for each in (log, np.where(is_right, log, -np.inf)))
         # the last term keeps what the questions leave open near 1, 1 and 0
-        total = (torch.logsumexp(scores, 1) - of_right).mean() + 1e-4 * (free**2).sum()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
+        return float((of_all - of_right).mean() + 1e-4 * (free**2).sum())
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
-    search, bert, bias = free.detach().tolist()
-    return BothConfig(*(round(float(value), 4) for value in (np.exp(search), np.exp(bert), bias)))
+    begin = [*np.log([max(start.search, 1e-3), max(start.bert, 1e-3)]), start.bias]
+    return BothConfig(*(round(weight, 4) for weight in weights_at(minimize(loss, begin, method="BFGS").x)))
 
 
 def read_glossary(path: Path) -> dict[str, list[str]]:

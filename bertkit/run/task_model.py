@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,24 +28,10 @@ TOP_K = 5  # tokens of a mask
 
 
 @dataclass(frozen=True)
-class Predictor:
-    """A model that predicts the examples of a task."""
-
-    model: nn.Module  # with the head of the shape; as `answer` and `answer_here` need it
-    shape: Shape  # of the examples
-    tokenizer: Tokenizer  # that features are made with
-    task: TaskConfig  # what the shape needs to know
-    labels: Sequence[str]  # the names in the order of the logits
-    precision: str  # of the matrix products
-    micro_tokens: int  # of one forward pass
-    top_k: int = TOP_K  # of masked LM, the most probable tokens that are given for a mask
-
-
-@dataclass(frozen=True)
 class TaskModel:
     """A model, its tokenizer and its task."""
 
-    model: BertWithHeads  # packed, in evaluation mode, on the CPU
+    model: Any  # with the head of the shape; as `open_task_model` gives it packed, in evaluation mode, on the CPU
     shape: Shape  # of its examples: that of its task, or fill-mask
     tokenizer: Tokenizer  # of the model
     task: TaskConfig  # how its examples are written, and its sizes
@@ -59,6 +45,15 @@ class TaskModel:
         return Predictor(
             model or self.model, self.shape, self.tokenizer, self.task, self.labels, precision, micro_tokens, top_k
         )
+
+
+@dataclass(frozen=True)
+class Predictor(TaskModel):
+    """A model that predicts the examples of a task."""
+
+    precision: str  # of the matrix products
+    micro_tokens: int  # of one forward pass
+    top_k: int = TOP_K  # of masked LM, the most probable tokens that are given for a mask
 
 
 def open_task_model(
@@ -82,11 +77,10 @@ def open_task_model(
     check_tokenizer(model_dir, tokenizer, model.config)
     model.eval()
     heads = [head for head in TASK_HEADS if head in model.heads]
-    if not heads and without_head and task is None:
-        texts = _changed({**_general("sequence"), "max_seq_length": model.config.max_position_embeddings}, changes)
-        _check_length(texts, model.config.max_position_embeddings)
-        return TaskModel(model, shape_of(texts), tokenizer, texts, ())
     if not heads:
+        if without_head and task is None:
+            texts = _texts_for(model, changes)
+            return TaskModel(model, shape_of(texts), tokenizer, texts, ())
         if task is not None:
             raise InputError(
                 f"model_dir={model_dir}: no head for task={task.name}, only {', '.join(model.heads) or 'an encoder'}; "
@@ -97,12 +91,20 @@ def open_task_model(
                 f"model_dir={model_dir}: a bare encoder{' and ' if model.heads else ''}{', '.join(model.heads)}, which says "
                 "nothing of a text; fine-tune it, or give a model with a masked LM head"
             )
-        text = _changed({**_general("sequence"), "max_seq_length": model.config.max_position_embeddings}, changes)
+        text = _texts_for(model, changes)
         text = dataclasses.replace(text, columns=dataclasses.replace(text.columns, text_pair=None))
         return TaskModel(model, fill_mask.SHAPE, tokenizer, text, ())
     task = _task_for(model_dir, model, heads[0], task, changes)
     shape = shape_of(task)
     return TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
+
+
+def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
+    """Say how texts are read for a model without a task, of all the tokens that it takes."""
+    longest = model.config.max_position_embeddings
+    task = _changed({**_general("sequence"), "max_seq_length": longest}, changes)
+    _check_length(task, longest)
+    return task
 
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
@@ -188,9 +190,8 @@ def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
 
 def task_of_texts(column: str | int | None) -> TaskConfig:
     """Say how single texts are read, without a second one; None for a column of the usual names."""
-    task = general_task("sequence")
-    text = task.columns.text if column is None else column
-    return dataclasses.replace(task, columns=dataclasses.replace(task.columns, text=text, text_pair=None))
+    text = {} if column is None else {"text": column}
+    return _changed(_general("sequence"), {"columns": {**text, "text_pair": None}})
 
 
 def general_task(kind: str) -> TaskConfig:

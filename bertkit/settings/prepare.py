@@ -29,7 +29,6 @@ class PrepareSettings:
     strict: bool
     shard_tokens: int
     num_workers: int | Literal["auto"]
-    num_cached_words: int
     part_bytes: int
     shard: str | None
     merge: tuple[str, ...] | None
@@ -92,8 +91,6 @@ class PrepareSettings:
         if isinstance(self.num_workers, int) and self.num_workers < 1:
             problems.append(f"num_workers={self.num_workers}: expected auto or at least 1")
         problems += too_many("num_workers", 0 if self.num_workers == "auto" else self.num_workers)
-        if self.num_cached_words < 0:
-            problems.append(f"num_cached_words={self.num_cached_words}: expected 0 (no cache) or more")
         if self.part_bytes < 1:
             problems.append(f"part_bytes={self.part_bytes}: expected at least 1")
         if self.shard is not None:

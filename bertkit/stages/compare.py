@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import InputError, say
-from bertkit.run.comparison import MEANING, Parting, RunRecord, by_seed, differing, part, read_run
+from bertkit.run.comparison import Parting, RunRecord, by_seed, differing, part, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
 from bertkit.view.compare import comparison_page, scores_table, settings_table
@@ -127,8 +127,7 @@ def _told(names: Sequence[str], parting: Parting) -> list[str]:
     if "batch" in parting.differing:
         lines.append("the examples of the step are others")
     lines += [
-        f"why: {cause.kind}: {cause.key} is {_shown(cause.first)} in {first} and {_shown(cause.second)} in {second}; it changes "
-        f"{MEANING[cause.kind]}"
+        f"why: {cause.key} is {_shown(cause.old)} in {first} and {_shown(cause.new)} in {second}"
         for cause in parting.causes
     ]
     if not parting.causes:

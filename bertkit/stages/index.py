@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import re
@@ -24,9 +23,6 @@ from bertkit.view.progress import Progress
 
 SNIFFED_BYTES = 1 << 16
 _SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # how the official files begin
-_CONLL = re.compile(r"-DOCSTART-|# (?:newdoc|sent_id|global\.columns)|#\t")  # the last as in GermEval
-_DOCUMENTS = re.compile(r"^(?:-DOCSTART-|# newdoc)", re.MULTILINE)
-OF_WORDS = {".conll": "conll", ".conllu": "conllu", ".iob": "conll", ".iob2": "conll"}
 
 
 @dataclass(frozen=True)
@@ -98,14 +94,12 @@ def _said(added: Added) -> str:
 
 
 def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
-    """Find what there is to read; files of words in a folder too, which a corpus leaves out."""
+    """Find what there is to read."""
     if settings.corpus.source != "files":
         name = "python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}"
         return [_Source(name, 0, lambda: _of_corpus(corpus, (), "document"), lambda: None)]
-    more = [(path, OF_WORDS[path.suffix.lower()]) for path in corpus.ignored if path.suffix.lower() in OF_WORDS]
-    corpus.ignored = [path for path in corpus.ignored if path.suffix.lower() not in OF_WORDS]
-    corpus.files = [*((path, _kind_of(path, kind, settings)) for path, kind in corpus.files), *more]
-    corpus.total_bytes = sum(path.stat().st_size for path, _ in corpus.files)
+    if settings.corpus.format == "auto":
+        corpus.files = [(path, "squad" if _is_squad(path, kind) else kind) for path, kind in corpus.files]
     return [
         _Source(
             str(path.absolute()),
@@ -117,28 +111,14 @@ def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
     ]
 
 
-def _kind_of(path: Path, kind: str, settings: IndexSettings) -> str:
-    """Say how a file is written: as the corpus says, unless it is SQuAD's or CoNLL's."""
-    if settings.format is not None or settings.corpus.format != "auto":
-        return settings.format or kind
-    if kind == "json":
-        with path.open("rb") as file:
-            return "squad" if _SQUAD.match(file.read(SNIFFED_BYTES)) else kind
-    if kind == "text":
-        return OF_WORDS.get(path.suffix.lower()) or ("conll" if _CONLL.match(_beginning(path)) else kind)
-    return kind
-
-
-def _beginning(path: Path) -> str:
+def _is_squad(path: Path, kind: str) -> bool:
     with path.open("rb") as file:
-        return file.read(SNIFFED_BYTES).decode("utf-8", "replace")
+        return kind == "json" and _SQUAD.match(file.read(SNIFFED_BYTES)) is not None
 
 
 def _documents(corpus: Corpus, path: Path, kind: str) -> Iterator[LibraryDocument]:
     if kind == "squad":
         return _of_squad(path)
-    if kind in ("conll", "conllu"):
-        return _of_conll(path, kind)
     units = {"text": "line", "json": "record", "parquet": "record"}
     unit = "from line" if kind == "text" and corpus.config.sentences == "split" else units.get(kind, "from line")
     return _of_corpus(corpus, (Span(path, kind, 0, None, path.stat().st_size),), unit)
@@ -176,31 +156,6 @@ def _list(path: Path, where: str, record: Any, field: str) -> list[dict[str, Any
     if not isinstance(found, list) or (field == "data" and not all(isinstance(each, dict) for each in found)):
         raise InputError(f"{path}: {where}no list '{field}' of objects; expected SQuAD's layout, data and paragraphs")
     return found
-
-
-def _of_conll(path: Path, format: str) -> Iterator[LibraryDocument]:
-    """Give the documents of columns, their words between spaces; the whole file where it marks none.
-
-    Raises:
-        InputError: a line is not what the format says.
-    """
-    from bertkit.run.task_model import general_task  # imports torch
-    from bertkit.tasks.files.conll import read_conll
-
-    beginning = _beginning(path)
-    task = dataclasses.replace(general_task("tagging"), documents=_DOCUMENTS.search(beginning) is not None)
-    if format == "conll" and beginning.startswith("#"):  # as in GermEval, where column 0 numbers the words
-        task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, words=1))
-    whole: list[str] = []
-    first = 0
-    for line, found in read_conll(task, path, format, read_lines(path)):
-        sentences = [" ".join(words) for place in found.sentences() if (words := found.words[place])]
-        if task.documents:
-            yield dataclasses.replace(document_of(sentences, "from line"), number=line)
-        whole += [] if task.documents else sentences
-        first = first or line
-    if whole:
-        yield dataclasses.replace(document_of(whole, "from line"), number=first)
 
 
 def _hash(path: Path, kind: str, settings: IndexSettings) -> str:

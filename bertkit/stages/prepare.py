@@ -104,7 +104,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
         (work / FOLDER).mkdir(parents=True, exist_ok=True)
         if not (work / "tokenizer").exists():
             _write_tokenizer(settings, corpus, work / "tokenizer")
-        job = EncodingJob(corpus, chosen, work / "tokenizer", work / FOLDER, settings.num_cached_words)
+        job = EncodingJob(corpus, chosen, work / "tokenizer", work / FOLDER)
         _encode(job, None if settings.num_workers == "auto" else settings.num_workers)
         files = encoded_files(work / FOLDER)
         if count == 1 and not files:
@@ -141,7 +141,7 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
 def _identity(settings: PrepareSettings) -> Facts:
     """The settings that shape the result, whatever the place of the files."""
     identity = to_mapping(settings)
-    for key in ("output_dir", "strict", "dump", "overwrite", "num_workers", "num_cached_words", "merge"):
+    for key in ("output_dir", "strict", "dump", "overwrite", "num_workers", "merge"):
         del identity[key]
     if settings.shard is None:
         for key in ONLY_OF_A_SHARD:

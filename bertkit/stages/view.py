@@ -20,7 +20,7 @@ from bertkit.tasks.shapes import make_features
 from bertkit.train import processes, shares
 from bertkit.view.alignment import alignment_picture
 from bertkit.view.attention import attention_page
-from bertkit.view.head import as_png, heads_picture, one_head_picture, png_writer
+from bertkit.view.head import heads_picture, one_head_picture, png_writer
 from bertkit.view.look import NO_LOOKING, NO_WEIGHTS, Look, json_parts
 
 
@@ -52,7 +52,7 @@ def run(settings: ViewSettings) -> None:
             file.write(attention_page(found, settings.model_dir))
         else:
             picture = _picture(settings, found)
-            file.write(picture if writer is None else as_png(writer, picture))
+            file.write(picture if writer is None else writer(picture))
     for line in [*found.notes(), *([found.attribution.completeness()] if found.attribution else [])]:
         say(line)
     say(f"{_summary(found)} in {settings.output}")

@@ -40,8 +40,7 @@ def share_of_process(num_micro_batches: int, process: int, num_processes: int) -
             f"{num_processes} processes but {num_micro_batches} micro-batches a step; raise batch.sequences, lower "
             "batch.micro_sequences, or start fewer processes (a run that has begun keeps its micro-batches)"
         )
-    first, last = process, process + 1
-    return range(num_micro_batches * first // num_processes, num_micro_batches * last // num_processes)
+    return range(num_micro_batches * process // num_processes, num_micro_batches * (process + 1) // num_processes)
 
 
 def num_parts_for(num_micro_batches: int) -> int:

@@ -7,36 +7,17 @@ Source: Bahdanau et al. 2015, section 5.2.1 and figure 3.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from bertkit.errors import shown
 from bertkit.view.head import INK, MARGIN, SOFT, label, matrix, short, svg
 from bertkit.view.look import Alignment, Look
-from bertkit.view.packing import packed_shares, script_of
+from bertkit.view.packing import drawn, packed_shares
+from bertkit.view.page import part_of_page
 
 CELL = 18  # of a token
 BLACK = (28, 33, 40)  # INK
 LETTER, WIDEST_LINE = 7, 330  # of names, on average; what is written below
-STYLE = """
-.align { display: grid; grid-template-columns: max-content max-content; overflow: auto; max-height: 640px; width: fit-content; max-width: 100%;
-  border: 1px solid var(--rule); border-radius: 4px; --cell: 20px }
-.align bdi { display: block; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; font-size: 13px; line-height: var(--cell) }
-#a-corner, #a-across, #a-down { background: var(--paper); position: sticky; z-index: 1 } #a-corner { top: 0; left: 0; z-index: 2 }
-#a-across { top: 0; display: flex; align-items: end } #a-across bdi { width: var(--cell); max-height: 110px; writing-mode: vertical-rl; padding: 4px 0 }
-#a-down { left: 0; text-align: right } #a-down bdi { height: var(--cell); max-width: min(30vw, 140px); padding: 0 6px }
-#a-frame { position: relative; cursor: crosshair } #a-cell { position: absolute; outline: 2px solid var(--c1); outline-offset: -2px; pointer-events: none }
-#a-reading { min-height: 3em }
-"""
-_VIEW = """
-<h2>What it looks at while it writes</h2>
-<p class="soft">The tokens of the input across, those of the text down: the stronger, the more a token of the text takes of a token of the
-input (Bahdanau et al. 2015, figure 3). Point, or use the arrow keys.</p>
-<p id="a-failed"></p><p id="a-choose"><label>layer <select id="a-layer"></select></label><label>head <select id="a-head"></select></label></p>
-<div class="align"><div id="a-corner"></div><div id="a-across"></div><div id="a-down"></div><div id="a-frame" tabindex="0"
-role="application" aria-label="matrix of source and text; arrow keys move"><canvas id="a-matrix"></canvas><div id="a-cell"></div></div></div>
-<p id="a-reading" role="status"></p>
-"""
 
 
 def alignment_view(look: Look, alignment: Alignment) -> str:
@@ -52,12 +33,8 @@ def alignment_view(look: Look, alignment: Alignment) -> str:
         "heads": num_heads,
         "levels": levels,
     }
-    data = json.dumps(about, ensure_ascii=True).replace("<", "\\u003c")
-    script = script_of("alignment")
-    return (
-        f'<style>{STYLE}</style>{_VIEW}<script type="application/json" id="aligned">{data}</script>'
-        f'<script type="application/octet-stream" id="a-weights">{text}</script>\n<script>{script}</script>'
-    )
+    shown_by = drawn("alignment", ("aligned", about), ("a-weights", text))
+    return f"<style>{part_of_page('alignment.css')}</style>{part_of_page('alignment.html')}{shown_by}"
 
 
 def alignment_picture(look: Look, layer: int | None = None, head: int | None = None) -> str:

@@ -7,7 +7,6 @@ import html
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,8 +140,8 @@ def svg(width: float, height: float, parts: list[str], title: str) -> str:
     )
 
 
-def png_writer() -> Callable[..., Any]:
-    """Give what turns SVG into PNG.
+def png_writer() -> Callable[[str], bytes]:
+    """Give what draws SVG in pixels, as PNG.
 
     Raises:
         InputError: it is not installed.
@@ -153,10 +152,4 @@ def png_writer() -> Callable[..., Any]:
         raise InputError(
             "output=: .png needs resvg-py, which is not installed: pip install 'bertkit[view]', or take .svg"
         ) from None
-    writer: Callable[..., Any] = svg_to_bytes
-    return writer
-
-
-def as_png(svg_to_bytes: Callable[..., Any], picture: str) -> bytes:
-    """Draw a picture in pixels."""
-    return bytes(svg_to_bytes(svg_string=picture, zoom=ZOOM))
+    return lambda picture: bytes(svg_to_bytes(svg_string=picture, zoom=ZOOM))

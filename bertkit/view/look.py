@@ -19,19 +19,12 @@ NO_WEIGHTS = "attention.pattern=linformer compresses keys: there are no weights 
 
 @dataclass(frozen=True)
 class Attribution:
-    """What each token adds to the score of a target.
+    """What each token adds to the score of a target."""
 
-    Attributes:
-        values: (T,).
-        baseline_score: of the target, for the baseline.
-        score: of the target, for the input.
-        num_steps: points of the path between the two.
-    """
-
-    values: NDArray[np.float64]
-    baseline_score: float
-    score: float
-    num_steps: int
+    values: NDArray[np.float64]  # (T,)
+    baseline_score: float  # of the target, for the baseline
+    score: float  # of the target, for the input
+    num_steps: int  # points of the path between the two
 
     @property
     def error(self) -> float:
@@ -51,21 +44,14 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which tokens of a source are looked at while each token of a text is written.
+    """Which tokens of a source are looked at while each token of a text is written."""
 
-    Attributes:
-        tokens: T of them, the one that ends the text among them.
-        token_ids: T of them.
-        weights: (L, N, T, C), of each token the shares of the C tokens of the source; None where they are not looked at.
-        is_given: the text is the user's, and not what the model writes.
-        num_cut: pieces of a given text that did not fit.
-    """
-
-    tokens: Sequence[str]
-    token_ids: Sequence[int]
+    tokens: Sequence[str]  # T of them, the one that ends the text among them
+    token_ids: Sequence[int]  # T of them
+    # (L, N, T, C), of each token the shares of the C tokens of the source; None where they are not looked at
     weights: NDArray[np.float32] | None
-    is_given: bool = False
-    num_cut: int = 0
+    is_given: bool = False  # the text is the user's, and not what the model writes
+    num_cut: int = 0  # pieces of a given text that did not fit
 
     def notes(self) -> list[str]:
         """Say what is not there to see."""
@@ -81,39 +67,22 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Look:
-    """A model and one input.
+    """A model and one input."""
 
-    Attributes:
-        tokens: T of them.
-        token_ids: T of them.
-        segments: 0 for the first text, 1 for the second, T of them.
-        num_layers: L.
-        num_heads: N; 0 of a recurrence.
-        prediction: the row that `predict` writes; None where the model has no head for this input.
-        target: what is explained, in words; None where there is nothing.
-        marked: the tokens that it is about, such as those of an answer.
-        attribution: of the target; None where there is no target, or nobody asked.
-        attentions: (L, N, T, T); None where there are no weights between tokens.
-        rollout: (L, T, T).
-        num_cut: pieces of the input that did not fit.
-        num_windows: of a long input, of which this is one.
-        alignment: of a model that writes, of which nothing is explained; else None.
-    """
-
-    tokens: Sequence[str]
-    token_ids: Sequence[int]
-    segments: Sequence[int]
-    num_layers: int
-    num_heads: int
-    prediction: dict[str, Any] | None
-    target: str | None
-    marked: Sequence[int]
-    attribution: Attribution | None
-    attentions: NDArray[np.float32] | None
-    rollout: NDArray[np.float64] | None
-    num_cut: int = 0
-    num_windows: int = 1
-    alignment: Alignment | None = None
+    tokens: Sequence[str]  # T of them
+    token_ids: Sequence[int]  # T of them
+    segments: Sequence[int]  # 0 for the first text, 1 for the second, T of them
+    num_layers: int  # L
+    num_heads: int  # N; 0 of a recurrence
+    prediction: dict[str, Any] | None  # the row that `predict` writes; None where the model has no head for this input
+    target: str | None  # what is explained, in words; None where there is nothing
+    marked: Sequence[int]  # the tokens that it is about, such as those of an answer
+    attribution: Attribution | None  # of the target; None where there is no target, or nobody asked
+    attentions: NDArray[np.float32] | None  # (L, N, T, T); None where there are no weights between tokens
+    rollout: NDArray[np.float64] | None  # (L, T, T)
+    num_cut: int = 0  # pieces of the input that did not fit
+    num_windows: int = 1  # of a long input, of which this is one
+    alignment: Alignment | None = None  # of a model that writes, of which nothing is explained; else None
 
     def notes(self) -> list[str]:
         """Say what is not there to see."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bertkit.view.page import part_of_page
 
 LEVELS = (255, 127, 63, 31, 15)  # steps from 0 to 1
 # characters that probabilities may take up, for few and for many: 128 tokens of 12 layers and heads in 3 MB, 512 in 20
@@ -33,6 +36,15 @@ def packed_shares(shares: NDArray[np.float32]) -> tuple[str, int]:
     return base64.b64encode(compressed).decode(), levels
 
 
+def drawn(view: str, facts: tuple[str, Any], shares: tuple[str, str]) -> str:
+    """Give what draws a view: its facts and its packed shares, each with the id by which the script finds it, and the script."""
+    data = json.dumps(facts[1], ensure_ascii=True).replace("<", "\\u003c")
+    return (
+        f'<script type="application/json" id="{facts[0]}">{data}</script>'
+        f'<script type="application/octet-stream" id="{shares[0]}">{shares[1]}</script>\n<script>{script_of(view)}</script>'
+    )
+
+
 def script_of(view: str) -> str:
     """Give the script of a view, with what unpacks its shares before it."""
-    return "".join(Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8") for name in ("packing", view))
+    return part_of_page("packing.js") + part_of_page(f"{view}.js")

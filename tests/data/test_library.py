@@ -188,8 +188,6 @@ FILES = {
     "c.json": json.dumps({"version": "1.1", "data": [{"title": "Town", "paragraphs": [
         {"context": "  Ada lives here.  Bob too. ", "qas": []}, {"context": "Nobody.", "qas": []},
         {"context": "Nobody.", "qas": []}]}]}),
-    "d.conll": "-DOCSTART- -X- O O\n\nSue NNP B-NP B-PER\nruns VBZ B-VP O\n\nFast RB O O\n\n-DOCSTART- -X- O O\n\nBob NNP O O\n",
-    "e.conllu": "# newdoc id = x\n# sent_id = 1\n1\tHi\thi\tINTJ\t_\t_\t0\troot\t_\t_\n\n",
     "f": '<doc id="1" title="Wiki">\nWiki\n\nA page. Of two.\n</doc>\n',
 }  # fmt: skip
 PLACED = [
@@ -198,11 +196,8 @@ PLACED = [
     ("Ada lives here.  Bob too.", "Town", "c.json", "paragraph 1, characters 2-27"),
     ("Another document of three lines.", "", "a.txt", "lines 5-7"),
     ("Another record.", "", "b.jsonl", "from line 3, characters 0-15"),
-    ("Bob", "", "d.conll", "from line 10, characters 0-3"),
-    ("Hi", "", "e.conllu", "from line 3, characters 0-2"),
     ("Nobody.", "Town", "c.json", "paragraph 2, characters 0-7"),
     ("One line. Two lines.", "", "a.txt", "lines 1-2"),
-    ("Sue runs Fast", "", "d.conll", "from line 3, characters 0-13"),
 ]
 
 
@@ -252,11 +247,11 @@ def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: pytes
     check()
     assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "again.json")}
     (folder / "again.json").unlink()
-    (folder / "d.conll").unlink()
+    (folder / "f").unlink()
     check()
-    assert any(hit[0] == "Bob" for hit in content(output))
+    assert any(hit[1] == "Wiki" for hit in content(output))
     assert "2 files taken out" in check("remove=true")
-    assert not any(hit[0] == "Bob" for hit in content(output))
+    assert not any(hit[1] == "Wiki" for hit in content(output))
     assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "c.json")}
 
 
@@ -332,8 +327,6 @@ REFUSED = [
     (write_other_database, (), "is no library of bertkit index"),
     (lambda path: path.mkdir(), (), "is a folder; give a file in it"),
     (lambda path: None, ("passages.overlap=100",), "passages.overlap=100: expected 0 to 99, less than passages.words"),
-    (lambda path: None, ("format=conll",), "a.txt:2: too few cells"),
-    (lambda path: None, ("corpus.format=json", "format=squad"), "format=squad: has no effect with corpus.format"),
 ]
 
 

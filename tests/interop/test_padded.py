@@ -132,9 +132,7 @@ def test_what_stands_under_the_padding_is_never_read(models: tuple[PaddedBert, A
 
 def test_too_long_is_refused(models: tuple[PaddedBert, Any]) -> None:
     ids = torch.ones(1, POSITIONS + 1).long()
-    with pytest.raises(
-        ValueError, match=f"{POSITIONS + 1} tokens a sequence exceed max_position_embeddings={POSITIONS}"
-    ):
+    with pytest.raises(ValueError, match=f"{POSITIONS + 1} tokens exceed max_position_embeddings={POSITIONS}"):
         models[0](ids)
     models[0](ids[:, :-1])
 

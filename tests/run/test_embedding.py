@@ -109,7 +109,7 @@ def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pooling": "median"}, "pooling='median': expected mean or cls or max or None"),
+        ({"pooling": "median"}, "pooling='median': expected mean or cls or max or null"),
         ({"precision": "fp8"}, "precision='fp8': expected fp32 or bf16"),
         ({"max_seq_length": 2}, "max_seq_length=2: expected at least 3"),
         ({"max_seq_length": 600}, f"max_seq_length=600 exceeds the model's max_position_embeddings={POSITIONS}"),

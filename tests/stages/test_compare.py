@@ -15,7 +15,6 @@ import yaml
 from conftest import Page, make_text, write_text
 
 from bertkit.cli import run
-from bertkit.run.comparison import kind_of
 
 SMALL = ["model=tiny", "model.num_hidden_layers=1", "model.hidden_size=32", "model.intermediate_size=37",
          "model.num_attention_heads=2", "steps=3", "batch.sequences=8", "batch.micro_sequences=8", "log.every_steps=1",
@@ -48,23 +47,22 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, *runs: Path | str) 
 
 
 @pytest.mark.parametrize(
-    ("change", "why", "step", "what"),
+    ("change", "step", "what"),
     [
-        ("seed=1", "seed", 1, "batch"),
-        ("masking.probability=0.3", "masks", 1, "loss"),
-        ("model.initializer_range=0.05", "start", 1, "loss"),
-        ("optimizer.peak_learning_rate=3e-3", "optimizer", 1, "learning_rate"),
-        ("batch.sequences=9", "batch", 1, "batch"),
-        ("optimizer.weight_decay=0.5", "optimizer", 2, "loss"),
+        ("seed=1", 1, "batch"),
+        ("masking.probability=0.3", 1, "loss"),
+        ("model.initializer_range=0.05", 1, "loss"),
+        ("optimizer.peak_learning_rate=3e-3", 1, "learning_rate"),
+        ("batch.sequences=9", 1, "batch"),
+        ("optimizer.weight_decay=0.5", 2, "loss"),
     ],
 )
 def test_a_planted_difference_is_named(
-    change: str, why: str, step: int, what: str, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: str, step: int, what: str, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = said(capsys, tmp_path, make(), make(change))
     (line,) = (line for line in text.splitlines() if line.startswith("why: "))
-    assert line.startswith(f"why: {why}: ")
-    assert change.partition("=")[0] in line
+    assert line.startswith(f"why: {change.partition('=')[0]} is ")
     assert f" diverge at step {step}" in text
     differs = next(line for line in text.splitlines() if line.startswith("what differs there: "))
     assert what in differs or what == "batch"
@@ -81,7 +79,7 @@ def test_other_data_is_named(make: Make, tmp_path: Path, capsys: pytest.CaptureF
     assert run(["prepare", *given, "held_out_prob=0.1"]) == 0
     text = said(capsys, tmp_path, make(), make(f"data_dir={other}"))
     (line,) = (line for line in text.splitlines() if line.startswith("why: "))
-    assert line.startswith("why: data: data_fingerprint is ")
+    assert line.startswith("why: data_fingerprint is ")
     assert " diverge at step 1\n" in text
 
 
@@ -131,16 +129,3 @@ def test_too_few_runs(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "1 of them hold(s) a run; expected at least two" in found
     assert run(["compare", str(make()), str(tmp_path), "output=page.txt"]) == 2
     assert "output=page.txt: a page is written there" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["pretrain", "finetune"])
-def test_every_setting_that_identifies_a_run_is_a_cause(command: str, make: Make) -> None:
-    """A setting that is added needs its line in CHANGES; what is free to change is none."""
-    from bertkit.run.rules import FINETUNE, FREE, PRETRAIN
-
-    rules = {"pretrain": PRETRAIN, "finetune": FINETUNE}[command]
-    assert len(rules) > 20
-    for key, kind in rules.items():
-        if kind != FREE and not key.startswith(("task.", "evaluation")):
-            assert kind_of(key) is not None, key
-    assert kind_of("output_dir") is kind_of("data_dir") is kind_of("log.every_steps") is kind_of("task.metrics") is None

@@ -18,6 +18,7 @@ from conftest import make_text, write_text
 from preparing import hashes, prepare, write_vocabulary
 
 from bertkit.cli import run
+from bertkit.data import encoded_documents
 
 
 @pytest.fixture
@@ -115,7 +116,9 @@ def vocab(text: Path) -> str:
 @pytest.fixture(scope="module")
 def plain(text: Path) -> dict[str, str]:
     """The files that one worker makes without a cache."""
-    assert run(arguments(text, text.parent / "plain", "num_workers=1", "num_cached_words=0")) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoded_documents, "WordCache", lambda tokenizer, num_entries: tokenizer)
+        assert run(arguments(text, text.parent / "plain", "num_workers=1")) == 0
     return hashes(text.parent / "plain")
 
 
@@ -130,9 +133,8 @@ def with_vocabulary(text: Path, vocab: str) -> dict[str, str]:
     "more",
     [
         ["num_workers=2", "part_bytes=30000"],
-        ["num_workers=3", "part_bytes=7000", "num_cached_words=50"],
+        ["num_workers=3", "part_bytes=7000"],
         ["num_workers=1", "part_bytes=3000"],
-        ["num_cached_words=262144"],
     ],
 )
 def test_how_it_is_made_does_not_change_the_dataset(

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import make_text, real_data, small_model, write_text
 
 from bertkit import export_model, load_predictor
 from bertkit.cli import run
 from bertkit.data.library.library import Hit
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.run.searching import Candidate, Searcher, fit, in_order, log_both, scores_of, weights_of
+from bertkit.run.searching import Candidate, Searcher, fit, in_order, log_both, scores_of
 from bertkit.settings.search import BothConfig
 
 BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)
@@ -122,7 +121,7 @@ def drawn(weights: BothConfig, num_questions: int) -> list[tuple[list[Candidate]
             Candidate(Hit(n, "", "", "", "", float(score)), float(rng.normal(0, 5)))
             for n, score in enumerate(rng.normal(12, 3, 11))
         ]
-        log = log_both(*map(torch.from_numpy, scores_of(candidates)), weights_of(weights)).numpy()
+        log = log_both(*scores_of(candidates), dataclasses.astuple(weights))
         right = rng.choice(11, p=np.exp(log) / np.exp(log).sum())
         questions.append((candidates, [n == right for n in range(11)]))
     return questions

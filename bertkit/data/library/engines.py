@@ -24,7 +24,6 @@ from bertkit.data.library.passages import words_of
 from bertkit.errors import InputError
 from bertkit.lines import beyond, limit_of, parse_json, without_surrogates
 
-KINDS = ("opensearch", "solr")
 SECONDS_TO_ANSWER = 30.0
 
 
@@ -36,22 +35,22 @@ class Engine(Protocol):
         ...
 
 
-def is_address(index: str) -> bool:
-    """Whether an index is an engine on the network: `opensearch+http://HOST:9200/INDEX`, `solr+http://HOST:8983/solr/CORE`."""
-    return "://" in index
-
-
 def open_engine(index: str) -> Engine:
-    """Open a library, or say where an engine on the network is.
+    """Open a library, or an engine on the network: `opensearch+http://HOST:9200/INDEX`, `solr+http://HOST:8983/solr/CORE`.
 
     Raises:
         InputError: there is no such library, or the address is of no known kind.
     """
-    if not is_address(index):
+    if "://" not in index:
         return Library(Path(index).expanduser())
     parts = urllib.parse.urlsplit(index)
     kind, _, scheme = parts.scheme.partition("+")
-    if kind not in KINDS or scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
+    if (
+        kind not in ("opensearch", "solr")
+        or scheme not in ("http", "https")
+        or not parts.hostname
+        or not parts.path.strip("/")
+    ):
         raise InputError(
             f"index={_without_password(index)}: expected a library, opensearch+http://HOST:9200/INDEX or "
             "solr+http://HOST:8983/solr/CORE (or +https)"
@@ -62,46 +61,40 @@ def open_engine(index: str) -> Engine:
 class OpenSearch:
     """An index of OpenSearch or Elasticsearch."""
 
+    answers = "hits.hits with _id, _score and _source.text"
+
     def __init__(self, address: urllib.parse.SplitResult) -> None:
         self._address = address
 
     def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, fill: bool = False) -> list[Hit]:
         """Ask for the sum of the scores of text and title; the same words are looked for as in a library."""
-        asked = {"query": " ".join(words_of(question, more)), "type": "most_fields", "fields": ["text", "title"]}
+        try:
+            return self._find(" ".join(words_of(question, more)), num_hits)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{self._address.hostname}{self._address.path}: the answer is no result of a search "
+                f"({type(error).__name__}: {error}); expected {self.answers}"
+            ) from None
+
+    def _find(self, words: str, num_hits: int) -> list[Hit]:
+        asked = {"query": words, "type": "most_fields", "fields": ["text", "title"]}
         body = {"size": num_hits, "query": {"multi_match": asked}, "_source": ["text", "title", "source", "place"]}
         answer = _post(self._address, "/_search", json.dumps(body).encode(), "application/json")
-        try:
-            found = answer["hits"]["hits"]
-            return [_hit(each["_id"], each["_source"], each["_score"]) for each in found]
-        except (KeyError, TypeError) as error:
-            raise _strange(self._address, "hits.hits with _id, _score and _source.text", error) from None
+        return [_hit(each["_id"], each["_source"], each["_score"]) for each in answer["hits"]["hits"]]
 
 
-class Solr:
-    """A core or collection of Solr."""
+class Solr(OpenSearch):
+    """A core or collection of Solr, asked by the DisMax parser, whose signs are none of the words."""
 
-    def __init__(self, address: urllib.parse.SplitResult) -> None:
-        self._address = address
+    answers = "response.docs with text and score"
 
-    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, fill: bool = False) -> list[Hit]:
-        """Ask by the DisMax parser, whose signs are none of the words."""
-        asked = {
-            "q": " ".join(words_of(question, more)),
-            "defType": "dismax",
-            "qf": "text title",
-            "tie": "1.0",
-            "mm": "1",
-        }
+    def _find(self, words: str, num_hits: int) -> list[Hit]:
+        asked = {"q": words, "defType": "dismax", "qf": "text title", "tie": "1.0", "mm": "1"}
         fields = {**asked, "rows": num_hits, "fl": "id,text,title,source,place,score", "wt": "json"}
         body = urllib.parse.urlencode(fields).encode()
         answer = _post(self._address, "/select", body, "application/x-www-form-urlencoded")
-        try:
-            return [
-                _hit(each.get("id", number), each, each["score"])
-                for number, each in enumerate(answer["response"]["docs"])
-            ]
-        except (AttributeError, KeyError, TypeError) as error:
-            raise _strange(self._address, "response.docs with text and score", error) from None
+        docs = enumerate(answer["response"]["docs"])
+        return [_hit(each.get("id", number), each, each["score"]) for number, each in docs]
 
 
 def _hit(number: Any, fields: dict[str, Any], score: Any) -> Hit:
@@ -145,13 +138,6 @@ def _post(address: urllib.parse.SplitResult, path: str, body: bytes, kind: str) 
         return parse_json(content.decode("utf-8"))
     except ValueError as error:
         raise InputError(f"{url}: the answer is no JSON ({error}); is that the engine?") from None
-
-
-def _strange(address: urllib.parse.SplitResult, expected: str, error: Exception) -> InputError:
-    found = f"{type(error).__name__}: {error}"
-    return InputError(
-        f"{address.hostname}{address.path}: the answer is no result of a search ({found}); expected {expected}"
-    )
 
 
 def _without_password(index: str) -> str:

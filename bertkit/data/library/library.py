@@ -55,23 +55,14 @@ CREATE INDEX passages_of_document ON passages (document);
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that was found.
+    """A passage that was found."""
 
-    Attributes:
-        id: of the passage in its engine.
-        passage: its text.
-        title: of its document; may be empty.
-        source: the file that it is from.
-        place: where it stands there.
-        score: how well it fits the question, by the engine; more is better.
-    """
-
-    id: int | str
-    passage: str
-    title: str
-    source: str
-    place: str
-    score: float
+    id: int | str  # of the passage in its engine
+    passage: str  # its text
+    title: str  # of its document; may be empty
+    source: str  # the file that it is from
+    place: str  # where it stands there
+    score: float  # how well it fits the question, by the engine; more is better
 
 
 @dataclass

@@ -22,21 +22,14 @@ _WORD = re.compile(rf"[^\s{_UNSPACED}]+|[{_UNSPACED}]{{1,2}}")
 
 @dataclass(frozen=True)
 class LibraryDocument:
-    """A document as it enters a library.
+    """A document as it enters a library."""
 
-    Attributes:
-        title: its own; may be empty.
-        text: as it will be quoted.
-        sentences: the characters of each in the text, first and last excluded; what is cut no further than it must.
-        unit: what `number` counts in its file: "line" where every sentence is a line, else such as "record".
-        number: its place in its file, from 1; 0 where it is not known.
-    """
-
-    title: str
-    text: str
+    title: str  # its own; may be empty
+    text: str  # as it will be quoted
+    # the characters of each in the text, first and last excluded; what is cut no further than it must
     sentences: tuple[tuple[int, int], ...]
-    unit: str
-    number: int
+    unit: str  # what `number` counts in its file: "line" where every sentence is a line, else such as "record"
+    number: int  # its place in its file, from 1; 0 where it is not known
 
     @property
     def key(self) -> bytes:
@@ -55,14 +48,14 @@ class Passage:
     last: int
 
 
-def document_of(sentences: Sequence[str], unit: str, title: str = "") -> LibraryDocument:
+def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
     """Put the sentences of a corpus's document together, with a space between them; a line may stand for each."""
     at, spans = 0, []
     for sentence in sentences:
         spans.append((at, at + len(sentence)))
         at += len(sentence) + 1
     placed = sentences if isinstance(sentences, PlacedDocument) else PlacedDocument()
-    return LibraryDocument(title or placed.title, " ".join(sentences), tuple(spans), unit, placed.number)
+    return LibraryDocument(placed.title, " ".join(sentences), tuple(spans), unit, placed.number)
 
 
 def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDocument:

@@ -15,74 +15,66 @@ from bertkit.hub import is_id
 from bertkit.interop.hugging_face.config import PAIR, architecture_of, is_decoder
 from bertkit.model.heads import BertWithHeads
 
-_TEXT = 'inputs = tokenizer("A text to read.", return_tensors="pt")'
-_MASKS = [
-    'inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")',
-    'at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id',
-]
+_READ = 'inputs = tokenizer("A text to read.", return_tensors="pt")\n'
+_FILL = """\
+inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")
+at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
+print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
+"""
 # class of transformers -> the hub's task, and how to predict and print; a reader loads it with the Auto class of the same name
-_TASKS: dict[str, tuple[str, list[str]]] = {
-    "BertForPreTraining": (
-        "fill-mask",
-        [*_MASKS, "print(tokenizer.decode(model(**inputs).prediction_logits[0, at_mask].argmax(-1)))"],
-    ),
-    "BertForMaskedLM": (
-        "fill-mask",
-        [*_MASKS, "print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))"],
-    ),
-    "BertLMHeadModel": (
-        "fill-mask",
-        [*_MASKS, "print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))"],
-    ),
-    "BertForNextSentencePrediction": (
-        "text-classification",
-        [
-            'inputs = tokenizer("A sentence.", "The next one, or not.", return_tensors="pt")',
-            "print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is not",
-        ],
-    ),
-    "BertForSequenceClassification": (
-        "text-classification",
-        [_TEXT, "print(model.config.id2label[int(model(**inputs).logits.argmax())])"],
-    ),
-    "BertForTokenClassification": (
-        "token-classification",
-        [
-            _TEXT,
-            "for token, number in zip(inputs.tokens(), model(**inputs).logits[0].argmax(-1)):",
-            "    print(token, model.config.id2label[int(number)])",
-        ],
-    ),
-    "BertForQuestionAnswering": (
-        "question-answering",
-        [
-            'inputs = tokenizer("Who wrote it?", "It was written by Ada.", return_tensors="pt")',
-            "out = model(**inputs)",
-            "start, end = int(out.start_logits.argmax()), int(out.end_logits.argmax())",
-            'print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))',
-        ],
-    ),
-    "BertForMultipleChoice": (
-        "multiple-choice",
-        [
-            'inputs = tokenizer(["It rains."] * 2, ["I take a coat.", "I take a nap."], padding=True, return_tensors="pt")',
-            "print(int(model(**{name: value[None] for name, value in inputs.items()}).logits.argmax()))",
-        ],
-    ),
-    "EncoderDecoderModel": (
-        "text2text-generation",
-        [_TEXT, "print(tokenizer.decode(model.generate(**inputs, num_beams=4)[0], skip_special_tokens=True))"],
-    ),
-    PAIR: (
-        "text2text-generation",
-        [
-            _TEXT,
-            "written = model.generate(**inputs, max_length=model.config.decoder.max_position_embeddings)",
-            "print(tokenizer.decode(written[0], skip_special_tokens=True))",
-        ],
-    ),
-    "BertModel": ("feature-extraction", [_TEXT, "print(model(**inputs).last_hidden_state.shape)"]),
+_TASKS = {
+    "BertForPreTraining": ("fill-mask", _FILL.replace(".logits", ".prediction_logits")),
+    "BertForMaskedLM": ("fill-mask", _FILL),
+    "BertLMHeadModel": ("fill-mask", _FILL),
+    "BertForNextSentencePrediction": ("text-classification", """\
+inputs = tokenizer("A sentence.", "The next one, or not.", return_tensors="pt")
+print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is not
+"""),
+    "BertForSequenceClassification": ("text-classification", f"""\
+{_READ}print(model.config.id2label[int(model(**inputs).logits.argmax())])
+"""),
+    "BertForTokenClassification": ("token-classification", f"""\
+{_READ}for token, number in zip(inputs.tokens(), model(**inputs).logits[0].argmax(-1)):
+    print(token, model.config.id2label[int(number)])
+"""),
+    "BertForQuestionAnswering": ("question-answering", """\
+inputs = tokenizer("Who wrote it?", "It was written by Ada.", return_tensors="pt")
+out = model(**inputs)
+start, end = int(out.start_logits.argmax()), int(out.end_logits.argmax())
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
+"""),
+    "BertForMultipleChoice": ("multiple-choice", """\
+inputs = tokenizer(["It rains."] * 2, ["I take a coat.", "I take a nap."], padding=True, return_tensors="pt")
+print(int(model(**{name: value[None] for name, value in inputs.items()}).logits.argmax()))
+"""),
+    PAIR: ("text2text-generation", f"""\
+{_READ}written = model.generate(**inputs, max_length=model.config.decoder.max_position_embeddings)
+print(tokenizer.decode(written[0], skip_special_tokens=True))
+"""),
+    "BertModel": ("feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
+}  # fmt: skip
+# what a sequence head prints that gives no single label
+_NUMBERS = {
+    "regression": f"{_READ}print(float(model(**inputs).logits[0, 0]))\n",
+    "multi_label_classification": f"{_READ}print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label\n",
 }
+_SENTENCES = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("DIRECTORY")
+print(model.encode(["A text to read.", "Another one."]).shape)
+"""
+_WRITES = """\
+import bertkit
+
+print(bertkit.load_predictor("DIRECTORY")("A text to read.")["text"])
+"""
+_OWN = """\
+import bertkit
+
+model, tokenizer = bertkit.load_model("DIRECTORY"), bertkit.load_tokenizer("DIRECTORY")
+print(model(**tokenizer(["A text to read."], return_tensors="pt")).last_hidden_state.shape)
+"""
 _OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
 
 
@@ -104,46 +96,16 @@ class CardFacts:
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Write a card: what the model is, how it was made, what was measured, how to load it."""
-    architecture = architecture_of(model)
-    auto_class = architecture.replace("BertModel", "AutoModel").replace("BertFor", "AutoModelFor")
-    auto_class = auto_class.replace("BertLMHeadModel", "AutoModelForCausalLM").replace(PAIR, "AutoModelForSeq2SeqLM")
-    more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
-    config = model.config
+    architecture, config = architecture_of(model), model.config
     size = sum(parameter.numel() for parameter in model.parameters())
-    snippet = _numbers(config.problem_type) if "sequence" in model.heads else None
     lines = [
         f"# {in_markdown(facts.title)}",
         "",
         f"A `{architecture}` with {size / 1e6:.1f} M parameters: {config.num_hidden_layers} layers of "
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
         "",
-        "```python",
+        f"```python\n{_snippet(model, architecture, facts.is_of_sentences)}```",
     ]
-    if facts.is_of_sentences:
-        lines += [
-            "from sentence_transformers import SentenceTransformer",
-            "",
-            'model = SentenceTransformer("DIRECTORY")',
-            'print(model.encode(["A text to read.", "Another one."]).shape)',
-        ]
-    elif config.variant and "generation" in model.heads:
-        lines += ["import bertkit", "", 'print(bertkit.load_predictor("DIRECTORY")("A text to read.")["text"])']
-    elif config.variant and not is_decoder(config):
-        lines += [
-            "import bertkit",
-            "",
-            'model, tokenizer = bertkit.load_model("DIRECTORY"), bertkit.load_tokenizer("DIRECTORY")',
-            'print(model(**tokenizer(["A text to read."], return_tensors="pt")).last_hidden_state.shape)',
-        ]
-    else:
-        lines += [
-            f"from transformers import AutoTokenizer, {auto_class}",
-            "",
-            'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")',
-            f'model = {auto_class}.from_pretrained("DIRECTORY"{more})',
-            *(snippet or _TASKS[architecture][1]),
-        ]
-    lines.append("```")
     for heading, rows in (("Settings", facts.settings), ("Results", facts.results)):
         if any(value is not None for value in rows.values()):
             lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
@@ -153,6 +115,26 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
                 if value is not None
             ]
     return f"---\n{_metadata(architecture, facts)}\n---\n\n" + "\n".join(lines) + "\n"
+
+
+def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
+    """Show how to load and use it: by sentence-transformers, by bertkit where transformers has no such model, else by that."""
+    config = model.config
+    if is_of_sentences:
+        return _SENTENCES
+    if config.variant and "generation" in model.heads:
+        return _WRITES
+    if config.variant and not is_decoder(config):
+        return _OWN
+    auto = architecture.replace("BertModel", "AutoModel").replace("BertFor", "AutoModelFor")
+    auto = auto.replace("BertLMHeadModel", "AutoModelForCausalLM").replace(PAIR, "AutoModelForSeq2SeqLM")
+    more = ", add_pooling_layer=False" if architecture == "BertModel" and model.bert.pooler is None else ""
+    numbers = _NUMBERS.get(config.problem_type or "") if "sequence" in model.heads else None
+    return (
+        f"from transformers import AutoTokenizer, {auto}\n\n"
+        'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
+        f'model = {auto}.from_pretrained("DIRECTORY"{more})\n{numbers or _TASKS[architecture][1]}'
+    )
 
 
 def _metadata(architecture: str, facts: CardFacts) -> str:
@@ -190,15 +172,6 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
         text = yaml.safe_dump(data.to_dict(), sort_keys=False, default_style='"', width=2**31)
         text = text.replace("<", "\\x3c").replace("](", "]\\x28").rstrip("\n")
     return text
-
-
-def _numbers(problem_type: str | None) -> list[str] | None:
-    """How to print what is no single label; None for a label."""
-    if problem_type == "regression":
-        return [_TEXT, "print(float(model(**inputs).logits[0, 0]))"]
-    if problem_type == "multi_label_classification":
-        return [_TEXT, "print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label"]
-    return None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError
-from bertkit.interop.google.table import MAGIC, build_table, masked_crc32c, read_table, read_varint, take, to_varint
+from bertkit.errors import InputError, listed
+from bertkit.interop.google.table import build_table, masked_crc32c, read_table, read_varint, take, to_varint
 
 # Of tensorflow/core/framework/types.proto; the others have no use in a BERT.
 _DTYPES = {
@@ -66,21 +66,8 @@ def _data_files(prefix: Path, num_files: int, entries: Mapping[str, Entry]) -> d
     paths = {number: _data_file(prefix, number, num_files) for number in sorted({e.file for e in entries.values()})}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
-        listed = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise InputError(f"{index_file(prefix)}: {listed} missing; copy the whole directory")
+        raise InputError(f"{index_file(prefix)}: {listed(missing)} missing; copy the whole directory")
     return paths
-
-
-def refuse_v1(paths: Iterable[Path]) -> None:
-    """Refuse the V1 format, where one file, a table like today's index, holds everything."""
-    for path in paths:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 8))
-            if file.read(8) == MAGIC:
-                raise InputError(
-                    f"{path}: a checkpoint in TensorFlow's old V1 format; save it again with tf.compat.v1.train.Saver, "
-                    "whose default is V2"
-                )
 
 
 def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
@@ -94,7 +81,10 @@ def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
     """
     num_files, entries = read_index(prefix)
     paths = _data_files(prefix, num_files, entries)
-    _check_extents(entries, paths)
+    for number, path in paths.items():
+        total, size = sum(entry.size for entry in entries.values() if entry.file == number), path.stat().st_size
+        if total > size:
+            raise InputError(f"{path}: truncated (its tensors have {total} bytes, the file {size}); copy it again")
     maps = {number: np.memmap(path, np.uint8, "c") for number, path in paths.items()}
     return {name: _tensor(name, entry, maps[entry.file], paths[entry.file]) for name, entry in entries.items()}
 
@@ -160,21 +150,6 @@ def _shape(message: bytes) -> tuple[int, ...]:
     if _last(fields[3]) or any(size < 1 for size in sizes):
         raise ValueError("an unknown or empty shape")
     return sizes
-
-
-def _check_extents(entries: Mapping[str, Entry], paths: Mapping[int, Path]) -> None:
-    """Check that the tensors lie inside of their data files, one behind the other."""
-    sizes = {number: path.stat().st_size for number, path in paths.items()}
-    ends = dict.fromkeys(paths, 0)
-    for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
-        path = paths[entry.file]
-        if entry.offset + entry.size > sizes[entry.file]:
-            raise InputError(
-                f"{path}: truncated ({name} ends at byte {entry.offset + entry.size} of {sizes[entry.file]}); copy it again"
-            )
-        if entry.offset < ends[entry.file]:
-            raise InputError(f"{path}: {name} overlaps another tensor, so the index is damaged; copy it again")
-        ends[entry.file] = entry.offset + entry.size
 
 
 def _tensor(name: str, entry: Entry, file: npt.NDArray[np.uint8], path: Path) -> Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError
+from bertkit.errors import InputError, listed
 from bertkit.files import to_json
 from bertkit.interop.google import bundle
 from bertkit.interop.hugging_face.config import SHAPE
@@ -29,7 +29,6 @@ SKIPPED = {
     r"global_step": "the count of steps",
     r"(.+/)?(current_)?loss_scale|(.+/)?(num_)?(good|bad)_steps": "loss scaling",
 }
-MAX_LISTED = 8  # variables that a line names
 
 
 def find_checkpoint(path: Path) -> Path | None:
@@ -41,18 +40,13 @@ def find_checkpoint(path: Path) -> Path | None:
         Its prefix; None where there is none.
 
     Raises:
-        InputError: several, and nothing says which one; or a checkpoint in the V1 format.
+        InputError: several, and nothing says which one.
     """
     if not path.is_dir():
         prefix = Path(str(path).removesuffix(".index"))
-        if bundle.index_file(prefix).is_file():
-            return prefix
-        if path.is_file():
-            bundle.refuse_v1([path])
-        return None
+        return prefix if bundle.index_file(prefix).is_file() else None
     held = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
     if not held:
-        bundle.refuse_v1(file for file in sorted(path.glob("*ckpt*")) if file.is_file())
         return None
     if len(held) == 1:
         return path / held[0]
@@ -108,9 +102,7 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         else:
             weights[translated[name]] = tensor.t() if is_transposed(name) else tensor
     if problems:
-        listed = "; ".join(problems[:MAX_LISTED])
-        more = f"; and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-        raise InputError(f"{len(problems)} variables have no place in BERT: {listed}{more}")
+        raise InputError(f"{len(problems)} variables have no place in BERT: {listed(problems)}")
     return weights, skipped
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.errors import InputError, listed
 from bertkit.files import building_dir, read_tensors, write_tensors
 from bertkit.interop.hugging_face.config import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
@@ -24,7 +24,6 @@ from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads
 
 WITHOUT_POOLER = ("BertForMaskedLM", "BertLMHeadModel", "BertForTokenClassification", "BertForQuestionAnswering")
-MAX_LISTED = 8  # problems that a line names
 _FILES = ("model.safetensors", "pytorch_model.bin")  # whole, or in shards with an index beside them
 _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -80,7 +79,7 @@ def write_model(
     tensors = tensors_of(inner)
     problems = unfit_values(tensors)
     if problems:
-        raise InputError(f"the model cannot be written: {'; '.join(problems[:MAX_LISTED])}")
+        raise InputError(f"the model cannot be written: {listed(problems)}")
     for name, content in {**text_files(inner, tokenizer), **(more_files or {})}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(content, encoding="utf-8")
@@ -191,21 +190,14 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_files(directory: Path) -> dict[str, Tensor]:
-    """Read every tensor as it is named in its file; shards must hold what their index says."""
+    """Read every tensor as it is named in its file."""
     tensors: dict[str, Tensor] = {}
-    paths = weight_files(directory)
-    for path in paths:
+    for path in weight_files(directory):
         read = read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
         twice = sorted(set(read) & set(tensors))
         if twice:
             raise InputError(f"{path}: {twice[0]} stands in another shard too; copy the whole directory again")
         tensors |= read
-    if paths[0].name not in _FILES:
-        index = next(_index(directory, name) for name in _FILES if Path(name).suffix == paths[0].suffix)
-        differing = sorted(set(_shard_of_each_tensor(index)) ^ set(tensors))
-        if differing:
-            where = "in a shard" if differing[0] in tensors else "in the index"
-            raise InputError(f"{index}: {differing[0]} is {where} only; copy the whole directory again")
     return tensors
 
 
@@ -214,7 +206,11 @@ def _index(directory: Path, name: str) -> Path:
 
 
 def _shards(index: Path) -> list[Path]:
-    shards = sorted(set(_shard_of_each_tensor(index).values()))
+    content = read_json(index)
+    found = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()) or not found:
+        raise InputError(f"{index}: no weight_map; copy the whole directory again")
+    shards = sorted(set(found.values()))
     expected = Path(index.name.removesuffix(".index.json")).suffix
     if any(Path(shard).name != shard or shard in ("", ".", "..") for shard in shards):
         raise InputError(f"{index}: names a file outside of its directory")
@@ -224,14 +220,6 @@ def _shards(index: Path) -> list[Path]:
     if missing:
         raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
     return [index.with_name(shard) for shard in shards]
-
-
-def _shard_of_each_tensor(index: Path) -> Mapping[str, str]:
-    content = read_json(index)
-    found = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()) or not found:
-        raise InputError(f"{index}: no weight_map; copy the whole directory again")
-    return found
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
