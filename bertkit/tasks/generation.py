@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.tasks import metrics, overlap
+from bertkit.tasks import metrics
 from bertkit.tasks.config import GenerationConfig, TaskConfig
 from bertkit.tasks.files.source import Reading, Wanted, given, text_of
 from bertkit.tasks.files.tables import Table
-from bertkit.tasks.metrics import METRICS
+from bertkit.tasks.metrics import METRICS, TEXT_METRICS
 from bertkit.tasks.review import NUM_MISTAKES
 from bertkit.tasks.sequence import pieces
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, json_lines, says_the_same
@@ -149,8 +149,8 @@ def _settings(task: TaskConfig) -> GenerationConfig:
 
 
 def _measured(task: TaskConfig, _: Sequence[str] | None) -> Measured:
-    overlap.require_packages(task.metrics)
-    return Measured("texts", tuple(overlap.KEYS))
+    metrics.require_packages(task.metrics)
+    return Measured("texts", tuple(TEXT_METRICS))
 
 
 def _targets(examples: Sequence[GenerationExample]) -> list[str]:

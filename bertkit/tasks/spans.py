@@ -24,6 +24,7 @@ from bertkit.tasks import metrics, review
 from bertkit.tasks.config import SpansConfig, TaskConfig
 from bertkit.tasks.files.source import Reading, Wanted, given, text_of
 from bertkit.tasks.files.tables import Table
+from bertkit.tasks.official import exact, f1
 from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction, answers_by_id, answers_of
 from bertkit.tasks.task import Beside, Feature, Measured, Shape, json_lines, says_the_same
 
@@ -290,8 +291,6 @@ def _row(example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
 def _review(
     _: TaskConfig, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction], __: Sequence[str]
 ) -> dict[str, Any]:
-    from bertkit.tasks.official import exact, f1  # imports `evaluate`, which takes its time
-
     cases, scores = [], []
     for example, said in zip(examples, predictions, strict=True):
         accepted = tuple(answer.text for answer in example.answers or ())

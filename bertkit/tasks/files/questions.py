@@ -14,6 +14,7 @@ from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.formats import ENDINGS, suffix_of
 from bertkit.tasks.files.readers import parquet_table
 from bertkit.tasks.files.tables import Gaps, open_table
+from bertkit.tasks.official import exact, f1
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,6 @@ class Question:
 
     def scores_of(self, answer: str) -> tuple[float, float]:
         """Give exact match and F1 of an answer, by SQuAD's rules."""
-        from bertkit.tasks.official import exact, f1  # imports `evaluate`, which takes its time
-
         return max(exact(gold, answer) for gold in self.answers), max(f1(gold, answer) for gold in self.answers)
 
 
