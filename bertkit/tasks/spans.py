@@ -148,7 +148,11 @@ def make_features(
     Raises:
         InputError: no room for the context.
     """
-    _check_room(max_seq_length, settings)
+    if max_seq_length - settings.max_query_length - 3 < 1:
+        raise InputError(
+            f"max_query_length={settings.max_query_length}: leaves no room for the context in "
+            f"max_seq_length={max_seq_length}; set 0 to {max_seq_length - 4}"
+        )
     facts = tokenizer.facts
     questions = tokenizer.encode_document([example.question for example in examples])
     contexts = list(dict.fromkeys(example.context for example in examples))
@@ -158,8 +162,7 @@ def make_features(
         head = [facts.cls, *question[: settings.max_query_length], facts.sep]
         pieces = pieces_of[example.context]
         room = max_seq_length - len(head) - 1
-        step = min(settings.window_step or room, room) - (settings.window_overlap or 0)
-        windows = _windows(len(pieces.ids), room, step)
+        windows = _windows(len(pieces.ids), room, min(settings.window_step, room))
         gold = None if not example.answers else _gold_pieces(pieces, example.answers[0])
         num_cut = max(0, len(question) - settings.max_query_length)
         for (first, last), is_max_context in zip(windows, _max_contexts(windows, len(pieces.ids)), strict=True):
@@ -175,21 +178,6 @@ def make_features(
             types = [0] * len(head) + [1] * (last - first + 1)
             features.append(Feature(place, ids, types, label, where, num_cut))
     return features
-
-
-def _check_room(max_seq_length: int, settings: SpansConfig) -> None:
-    length, overlap = settings.max_query_length, settings.window_overlap
-    least_room = max_seq_length - length - 3
-    if least_room < 1:
-        raise InputError(
-            f"max_query_length={length}: leaves no room for the context in max_seq_length={max_seq_length}; "
-            f"set 0 to {max_seq_length - 4}"
-        )
-    if overlap is not None and overlap >= least_room:
-        raise InputError(
-            f"window_overlap={overlap}: expected 0 to {least_room - 1}, less than the context's part of a window "
-            f"(max_seq_length={max_seq_length} - max_query_length={length} - 3)"
-        )
 
 
 def _windows(num_pieces: int, room: int, step: int) -> list[tuple[int, int]]:
@@ -314,9 +302,7 @@ SHAPE = Shape(
     features=lambda task, examples, tokenizer, _: make_features(
         examples, tokenizer, task.max_seq_length, _settings(task)
     ),
-    predictions=lambda task, examples, features, logits, _, tokenizer: answers_of(
-        examples, features, logits, _settings(task), tokenizer
-    ),
+    predictions=lambda task, examples, features, logits, *_: answers_of(examples, features, logits, _settings(task)),
     measured=_measured,
     score=_score,
     is_degenerate=lambda _, examples, predictions: says_the_same(

@@ -155,9 +155,9 @@ def make_features(
 ) -> list[Feature]:
     """Cut words into pieces, and sentences or documents that are too long into windows of whole words.
 
-    Nothing is lost: a word that has no piece of its own, such as a control character, becomes [UNK]. Of a word longer
-    than a whole window its first pieces are kept, as many as a window holds. An example without words gives one feature
-    without any.
+    The first piece of a word has its label, the others none (Devlin et al. 2019, section 5.3). Nothing is lost: a word
+    that has no piece of its own, such as a control character, becomes [UNK]. Of a word longer than a whole window its
+    first pieces are kept, as many as a window holds. An example without words gives one feature without any.
 
     Returns:
         The features of an example stand together; `where` has for each of the T tokens the number of the word that it
@@ -177,7 +177,7 @@ def make_features(
     for place, example in enumerate(examples):
         whole = [pieces_of[word] for word in example.words]
         pieces = [each[:room] for each in whole]
-        own = None if example.tags is None else [_label_pair(tag, numbers, example.id) for tag in example.tags]
+        own = None if example.tags is None else [_number(tag, numbers, example.id) for tag in example.tags]
         for first, last in _windows([len(each) for each in pieces], room, overlap):
             ids, where, targets = [facts.cls], [NO_WORD], [IGNORED]
             for word in range(first, last):
@@ -185,20 +185,17 @@ def make_features(
                 ids += pieces[word]
                 where += [word] + [NO_WORD] * further
                 if own is not None:
-                    here, rest = own[word]
-                    targets += [here] + [rest if settings.label_all_pieces else IGNORED] * further
+                    targets += [own[word]] + [IGNORED] * further
             ids, where, targets = [*ids, facts.sep], [*where, NO_WORD], [*targets, IGNORED]
             num_cut = sum(len(each) - room for each in whole[first:last] if len(each) > room)
             features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where, num_cut))
     return features
 
 
-def _label_pair(tag: str, numbers: dict[str, int], example_id: str) -> tuple[int, int]:
-    """Give the numbers of a tag and of what the further pieces of its word have."""
+def _number(tag: str, numbers: dict[str, int], example_id: str) -> int:
     if tag not in numbers:
         raise InputError(f"example {example_id}: tag {tag!r} is no label; expected one of {', '.join(numbers)}")
-    rest = f"I-{tag[2:]}" if tag.startswith("B-") else tag
-    return numbers[tag], numbers.get(rest, numbers[tag])
+    return numbers[tag]
 
 
 def _windows(lengths: list[int], room: int, overlap: int) -> list[tuple[int, int]]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from task_configs import task_config
 
-from bertkit.config import conf_dir
+from bertkit.config import build, conf_dir, to_mapping
 from bertkit.errors import InputError
+from bertkit.tasks.config import TaskConfig, without_retired
 
 # name: (labels, what the files hold, metrics, the main one, hub, batch, peak learning rate, epochs, max_seq_length)
 ENTAILS = ("entailment", "not_entailment")
@@ -123,8 +124,8 @@ def test_names_on_the_hub(name: str) -> None:
 def test_the_numbers_of_squad() -> None:
     spans = task_config("squad2").spans
     assert spans is not None
-    numbers = (spans.window_step, spans.window_overlap, spans.max_query_length, spans.n_best, spans.max_answer_length)
-    assert numbers == (128, None, 64, 20, 30)
+    numbers = (spans.window_step, spans.max_query_length, spans.n_best, spans.max_answer_length)
+    assert numbers == (128, 64, 20, 30)
     assert not spans.is_always_answered
     assert task_config("squad1").spans.is_always_answered  # type: ignore[union-attr]
 
@@ -147,7 +148,6 @@ REFUSED = [
     ("stsb", "label_range=[5,0]", "task.label_range=[5.0, 0.0]: expected the smallest and the largest"),
     ("tagging", "labels=regression", "task.labels=regression: tags have names"),
     ("squad1", "spans=null", "task.spans=null: expected its settings"),
-    ("squad1", "spans.window_overlap=64", "window_step=128 and task.spans.window_overlap=64: expected exactly one"),
     ("squad1", "spans.n_best=0", "task.spans.n_best=0: expected at least 1"),
     ("tagging", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
     ("stsb", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
@@ -179,3 +179,13 @@ def test_a_data_set_of_a_known_shape_is_one_file(tmp_path: Path) -> None:
     (tmp_path / "task" / "trec.yaml").write_text(text)
     task = task_config("trec", directory=str(tmp_path))
     assert (task.name, task.format, task.files.train, task.kind) == ("trec", "label_text", "train.txt", "sequence")
+
+
+def test_tasks_of_earlier_runs_are_read_unless_they_need_what_there_is_no_more() -> None:
+    task = task_config("squad2")
+    saved = to_mapping(task)
+    saved["spans"] |= {"window_overlap": None, "alignment": "offsets"}
+    assert build(TaskConfig, without_retired(saved)) == task
+    saved["spans"]["alignment"] = "google"
+    with pytest.raises(InputError, match="unknown key 'spans.alignment'"):
+        build(TaskConfig, without_retired(saved))
