@@ -22,8 +22,7 @@ from bertkit.errors import InputError
 from bertkit.files import to_json
 from bertkit.tasks import metrics, review
 from bertkit.tasks.config import SpansConfig, TaskConfig
-from bertkit.tasks.files.source import Reading, Wanted, given, text_of
-from bertkit.tasks.files.tables import Table
+from bertkit.tasks.files.source import Reading, given, text_of
 from bertkit.tasks.official import exact, f1
 from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction, answers_by_id, answers_of
 from bertkit.tasks.task import Beside, Feature, Measured, Shape, json_lines, says_the_same
@@ -41,58 +40,48 @@ class Answer:
 
 @dataclass(frozen=True)
 class SpanExample:
-    """A question about a context.
+    """A question about a context."""
 
-    Attributes:
-        id: of the question.
-        question: as asked.
-        context: where the answer is looked for; may be empty.
-        answers: the accepted ones; empty where there is none in the context; None where they are not known.
-    """
-
-    id: str
-    question: str
-    context: str
+    id: str  # of the question
+    question: str  # as asked
+    context: str  # where the answer is looked for; may be empty
+    # the accepted ones; empty where there is none in the context; None where they are not known
     answers: tuple[Answer, ...] | None
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+def read(reading: Reading) -> Iterator[SpanExample]:
     """Read the rows of a table; of SQuAD's files, the questions.
 
     Raises:
         InputError: a column is missing; of a row, when it is taken.
     """
-    reading = Reading(task, table, wanted)
+    task = reading.task
     question = reading.find(task.columns.question, "question")
     context = reading.find(task.columns.context, "context")
-    field = None if wanted.is_input else table.find(task.columns.answers, "answers", False)
+    field = None if reading.is_input else reading.table.find(task.columns.answers, "answers", False)
     ids = reading.ids(is_unique=True)  # answers go by them
 
-    def examples() -> Iterator[SpanExample]:
-        for number, row in reading.rows:
-            where = table.place(number)
-            example_id = ids.take(given(row, ids.field), where, number)
-            where = f"{where}: question '{example_id}'"
-            asked, text = text_of(row, question, where), text_of(row, context, where)
-            answers: tuple[Answer, ...] | None = None
-            if not wanted.is_input and row.get("is_impossible") is True:
-                answers = ()
-            elif field is not None and row.get(field) is not None:
-                answers = tuple(_answer(found, text, where) for found in _answers(row[field], where, field))
-            if wanted.is_labelled and answers is None:
-                raise InputError(
-                    f"{where}: no answers; they are expected here (a test file has none); set task.columns.answers="
-                )
-            if answers == () and _settings(task).is_always_answered:
-                raise InputError(
-                    f"{where}: empty answers, but task={task.name} has one for every question; try task=squad2"
-                )
-            if not asked.strip() or not text.strip():
-                reading.empty.append(where)
-            yield SpanExample(example_id, asked, text, answers)
+    def example(row: Any, where: str, line: int) -> SpanExample:
+        example_id = ids.take(given(row, ids.field), where, line)
+        where = f"{where}: question '{example_id}'"
+        asked, text = text_of(row, question, where), text_of(row, context, where)
+        answers: tuple[Answer, ...] | None = None
+        if not reading.is_input and row.get("is_impossible") is True:
+            answers = ()
+        elif field is not None and row.get(field) is not None:
+            answers = tuple(_answer(found, text, where) for found in _answers(row[field], where, field))
+        if reading.is_labelled and answers is None:
+            raise InputError(
+                f"{where}: no answers; they are expected here (a test file has none); set task.columns.answers="
+            )
+        if answers == () and _settings(task).is_always_answered:
+            raise InputError(
+                f"{where}: empty answers, but task={task.name} has one for every question; try task=squad2"
+            )
+        reading.note_empty(where, asked, text)
+        return SpanExample(example_id, asked, text, answers)
 
-    reading.examples = examples()
-    return reading
+    return reading.each(example)
 
 
 def _answers(value: Any, where: str, field: str) -> list[tuple[Any, Any]]:
@@ -135,7 +124,7 @@ class Place(NamedTuple):
 
 
 def make_features(
-    examples: Sequence[SpanExample], tokenizer: Tokenizer, max_seq_length: int, settings: SpansConfig
+    task: TaskConfig, examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Sequence[str] = ()
 ) -> list[Feature]:
     """Put a question, cut to its first `max_query_length` pieces, before every window of its context.
 
@@ -148,6 +137,7 @@ def make_features(
     Raises:
         InputError: no room for the context.
     """
+    settings, max_seq_length = _settings(task), task.max_seq_length
     if max_seq_length - settings.max_query_length - 3 < 1:
         raise InputError(
             f"max_query_length={settings.max_query_length}: leaves no room for the context in "
@@ -299,9 +289,7 @@ SHAPE = Shape(
     content=lambda example: example.context,
     labels_of=lambda example: [None if example.answers is None else "answered" if example.answers else "unanswerable"],
     is_labelled=lambda example: example.answers is not None,
-    features=lambda task, examples, tokenizer, _: make_features(
-        examples, tokenizer, task.max_seq_length, _settings(task)
-    ),
+    features=make_features,
     predictions=lambda task, examples, features, logits, *_: answers_of(examples, features, logits, _settings(task)),
     measured=_measured,
     score=_score,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,9 @@ SETTINGS = SpansConfig(
 def make_features(
     examples: list[SpanExample], tokenizer: Tokenizer, max_seq_length: int, **changes: Any
 ) -> list[Feature]:
-    return spans.make_features(examples, tokenizer, max_seq_length, dataclasses.replace(SETTINGS, **changes))
+    chosen = dataclasses.replace(SETTINGS, **changes)
+    task: Any = SimpleNamespace(max_seq_length=max_seq_length, spans=chosen)  # shorter than any
+    return spans.make_features(task, examples, tokenizer)
 
 
 def answers_of(

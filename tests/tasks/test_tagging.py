@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,10 @@ def make_features(
     max_seq_length: int,
     window_overlap: int | None = None,
 ) -> list[Feature]:
-    return tagging.make_features(examples, tokenizer, labels, max_seq_length, TaggingConfig(window_overlap))
+    task: Any = SimpleNamespace(
+        max_seq_length=max_seq_length, tagging=TaggingConfig(window_overlap)
+    )  # shorter than any
+    return tagging.make_features(task, examples, tokenizer, labels)
 
 
 def example(text: str, tags: str | None = None) -> TaggingExample:

@@ -35,15 +35,7 @@ UPOS = [
     "X",
 ]
 TABLE = {
-    "cola": (
-        ("unacceptable", "acceptable"),
-        ("0", "1"),
-        ("matthews_correlation",),
-        "matthews_correlation",
-        32,
-        2e-5,
-        3,
-    ),
+    "cola": (("unacceptable", "acceptable"), ("0", "1"), ("matthews_correlation",), "matthews_correlation", 32, 2e-5, 3),
     "sst2": (("negative", "positive"), ("0", "1"), ("accuracy",), "accuracy", 32, 2e-5, 3),
     "mrpc": (("not_equivalent", "equivalent"), ("0", "1"), ("accuracy", "f1"), "f1", 32, 2e-5, 5),
     "stsb": ("regression", None, ("pearson", "spearmanr"), "spearmanr", 32, 2e-5, 3),
@@ -65,7 +57,7 @@ TABLE = {
     "regression": ("regression", None, ("pearson", "spearmanr"), "pearson", 32, 2e-5, 3),
     "generation": (None, None, ("rouge", "exact_match_text"), "rougeL", 64, 5e-5, 10),
     "translation": (None, None, ("bleu", "chrf"), "bleu", 64, 5e-5, 10),
-}
+}  # fmt: skip
 TABLE |= {alias: TABLE[name] for alias, name in (("classification", "sequence"), ("ner", "tagging"), ("qa", "spans"))}
 KINDS = {
     "squad1": "spans",
@@ -157,6 +149,30 @@ REFUSED = [
     ("tagging", "tagging.window_overlap=126", "task.tagging.window_overlap=126: expected 0 to 125, less than the 126"),
     ("tagging", "tagging.window_overlap=-1", "task.tagging.window_overlap=-1: expected 0 to 125"),
     ("cola", "max_seq_length=2", "task.max_seq_length=2: expected at least 8"),
+    ("translation", "generation.max_target_length=1", "task.generation.max_target_length=1: expected at least 2"),
+    ("translation", "generation.num_beams=0", "task.generation.num_beams=0: expected at least 1"),
+    (
+        "translation",
+        "generation.label_smoothing=1",
+        "task.generation.label_smoothing=1: expected a number from 0 to less than 1",
+    ),
+    (
+        "translation",
+        "generation.num_candidates=5",
+        "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams",
+    ),
+    ("translation", "generation.num_candidates=0", "task.generation.num_candidates=0: expected 1 to 4"),
+    ("translation", "generation.temperature=0", "task.generation.temperature=0: expected a positive number"),
+    ("translation", "generation.top_k=0", "task.generation.top_k=0: expected null or at least 1"),
+    ("translation", "generation.top_p=1.5", "task.generation.top_p=1.5: expected null or a number above 0 and up to 1"),
+    (
+        "translation",
+        "generation.temperature=0.5",
+        "task.generation.temperature has no effect without task.generation.sample=true",
+    ),
+    ("translation", "generation.top_k=3", "task.generation.top_k has no effect without task.generation.sample=true"),
+    ("translation", "generation.top_p=0.9", "task.generation.top_p has no effect without task.generation.sample=true"),
+    ("translation", "generation=null", "task.generation=null: expected its settings for kind=generation"),
     ("cola", "format=xls", "format='xls': expected auto or tsv or csv"),
 ]
 
@@ -187,5 +203,5 @@ def test_tasks_of_earlier_runs_are_read_unless_they_need_what_there_is_no_more()
     saved["spans"] |= {"window_overlap": None, "alignment": "offsets"}
     assert build(TaskConfig, without_retired(saved)) == task
     saved["spans"]["alignment"] = "google"
-    with pytest.raises(InputError, match="unknown key 'spans.alignment'"):
+    with pytest.raises(InputError, match=r"unknown key 'spans\.alignment'"):
         build(TaskConfig, without_retired(saved))
