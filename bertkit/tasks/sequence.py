@@ -59,22 +59,24 @@ def read(reading: Reading) -> Iterator[SequenceExample]:
     task = reading.task
     text = reading.find(task.columns.text, "text")
     pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)
-    field, ids = reading.label_field(), reading.ids()
+    field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
     reading.labels = labels = Labels(task, field, reading.known_labels, reading.table.is_typed)
+    names_of, skipped = labels.names_of if task.multi_label else labels.name_of, task.skip_labels
 
     def example(row: Any, where: str, line: int) -> SequenceExample | None:
         label: str | float | tuple[str, ...] | None = None
         if field is not None:
-            value = value_of(row, field, where) if reading.is_labelled else row.get(field)
-            if value in task.skip_labels:
-                if reading.is_labelled:
+            value = value_of(row, field, where) if is_labelled else row.get(field)
+            if value in skipped:
+                if is_labelled:
                     reading.num_skipped += 1
                     return None
                 value = None  # of a test file, every row counts
-            if value not in (None, "") or reading.is_labelled:
-                label = (labels.names_of if task.multi_label else labels.name_of)(value, where)
+            if value not in (None, "") or is_labelled:
+                label = names_of(value, where)
         first, second = text_of(row, text, where), None if pair is None else text_of(row, pair, where)
-        reading.note_empty(where, first, second)
+        if not first.strip() or (second is not None and not second.strip()):
+            reading.empty.append(where)
         return SequenceExample(ids.take(given(row, ids.field), where, line), first, second, label)
 
     return reading.each(example)

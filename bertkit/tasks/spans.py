@@ -55,10 +55,10 @@ def read(reading: Reading) -> Iterator[SpanExample]:
     Raises:
         InputError: a column is missing; of a row, when it is taken.
     """
-    task = reading.task
+    task, is_input = reading.task, reading.is_input
     question = reading.find(task.columns.question, "question")
     context = reading.find(task.columns.context, "context")
-    field = None if reading.is_input else reading.table.find(task.columns.answers, "answers", False)
+    field = None if is_input else reading.table.find(task.columns.answers, "answers", False)
     ids = reading.ids(is_unique=True)  # answers go by them
 
     def example(row: Any, where: str, line: int) -> SpanExample:
@@ -66,7 +66,7 @@ def read(reading: Reading) -> Iterator[SpanExample]:
         where = f"{where}: question '{example_id}'"
         asked, text = text_of(row, question, where), text_of(row, context, where)
         answers: tuple[Answer, ...] | None = None
-        if not reading.is_input and row.get("is_impossible") is True:
+        if not is_input and row.get("is_impossible") is True:
             answers = ()
         elif field is not None and row.get(field) is not None:
             answers = tuple(_answer(found, text, where) for found in _answers(row[field], where, field))
