@@ -78,12 +78,12 @@ def serve(door: str) -> None:
     import pkgutil
 
     import accelerate  # noqa: F401
+    import seqeval.metrics  # noqa: F401  # seconds, with scikit-learn, whenever a task is scored
     import torch.distributed.run  # noqa: F401
     import transformers.models.bert.modeling_bert  # noqa: F401
 
     import bertkit.cli
     import bertkit.stages
-    import bertkit.tasks.official  # seconds, whenever a task is scored
 
     for module in pkgutil.iter_modules(bertkit.stages.__path__, "bertkit.stages."):
         importlib.import_module(module.name)

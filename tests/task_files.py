@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from task_configs import task_config
 
-from bertkit.errors import InputError
 from bertkit.tasks.files.readers import read_examples
 from bertkit.tasks.files.source import Source
 from bertkit.tasks.sequence import SequenceExample
@@ -35,16 +33,6 @@ def rows(source: Source) -> list[tuple[Any, ...]]:
 def tagged(source: Source) -> list[tuple[Any, ...]]:
     assert all(isinstance(example, TaggingExample) for example in source.examples)
     return [(e.words, e.tags) for e in source.examples]  # type: ignore[union-attr]
-
-
-def check_fault(folder: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    """A file is refused in one line, which begins with the folder and `message`."""
-    write(folder, name, text)
-    with pytest.raises(InputError) as caught:
-        read(folder, task, split)
-    assert str(caught.value).startswith(f"{folder}{message.format(folder)}")
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
 
 
 RECORDS = [{"id": "x", "text": 'One, "two"\nthree', "label": "good"}, {"id": "y", "text": "vier", "label": "bad"}]

@@ -16,7 +16,6 @@ from bertkit.run.rules import Change, refused, ways_out
 PRETRAIN = "pretrain data_dir=no/data output_dir=no/run"
 FINETUNE = "finetune task=classification model_dir=no/such/model data_dir=no/data output_dir=no/run"
 TAGS = "finetune task=ner model_dir=no/such/model data_dir=no/data output_dir=no/run"
-ANSWERS = "finetune task=qa model_dir=no/such/model data_dir=no/data output_dir=no/run"
 
 # a command; what is wrong in it; where the message says what to do; what then takes the place of the wrong words
 FOLLOWED = [
@@ -38,7 +37,6 @@ FOLLOWED = [
     (FINETUNE, "seed=1,2", r"add (-m)", "seed=1,2 {} --cfg job"),
     ("finetune model_dir=no/such/model data_dir=x output_dir=no/run", "task=seqence", r"did you mean '(.*)'", "task={}"),
     ("finetune model_dir=no/such/model output_dir=no/run task=rte", "train_file=no/a.tsv", r"here it is (.*)$", "{}"),
-    (ANSWERS, "task.spans.window_overlap=8", r"set the other to (null)", "task.spans.window_overlap=8 task.spans.window_step={}"),
     (TAGS, "task.metrics=[f1]", r"set (task.metrics=\S+)", "{}"),
     (PRETRAIN, "epochs=3", r"here it is (\S+)", "{}"),
     (PRETRAIN, "max_length=64", r"here it is (\S+)", "{}"),

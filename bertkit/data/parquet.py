@@ -12,8 +12,8 @@ from bertkit.errors import InputError
 RECORDS_AT_ONCE = 1024
 
 
-def parquet_records(path: Path) -> tuple[dict[str, list[str]], Iterator[dict[str, Any]]]:
-    """Open a parquet file.
+def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, list[str]], Iterator[dict[str, Any]]]:
+    """Open a parquet file, or the bytes of one.
 
     Returns:
         The names of the numbered labels of each column that has some, as `datasets` notes them in the file; and the
@@ -25,7 +25,7 @@ def parquet_records(path: Path) -> tuple[dict[str, list[str]], Iterator[dict[str
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    if not path.is_file():
+    if data is None and not path.is_file():
         raise InputError(f"{path}: no such file")
 
     def records() -> Iterator[dict[str, Any]]:
@@ -37,7 +37,7 @@ def parquet_records(path: Path) -> tuple[dict[str, list[str]], Iterator[dict[str
                 raise _damaged(path, error) from None
 
     try:
-        file = ParquetFile(path)
+        file = ParquetFile(path if data is None else pa.BufferReader(data))
         return _names_of_labels(file.schema_arrow.metadata or {}), records()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from None

@@ -20,7 +20,7 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.measure import check_tokenizer
 from bertkit.tasks import fill_mask
-from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.config import TaskConfig, without_retired
 from bertkit.tasks.shapes import shape_of, shape_of_head
 from bertkit.tasks.task import Shape
 
@@ -240,7 +240,7 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     settings = None if run_dir is None else read_settings(run_dir)
     if run_dir is None or settings is None or settings.get("task") is None:
         return None
-    task = _kept_inside(checked(_Saved, settings, run_dir / "config.yaml")["task"])
+    task = _kept_inside(without_retired(checked(_Saved, settings, run_dir / "config.yaml")["task"]))
     corpus = read_manifest(run_dir).get("corpus") or {}  # older runs do not say it
     has_pairs = corpus.get("has_pairs") and task["columns"].get("text_pair") is not None
     return {**task, "needs_pair": True} if has_pairs else task

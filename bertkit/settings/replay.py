@@ -11,6 +11,7 @@ from bertkit.errors import InputError
 from bertkit.settings.compose import compose
 from bertkit.settings.words import MODEL_DIR, SYNONYMS, in_our_words, names_of
 from bertkit.settings.yaml_files import parse_yaml
+from bertkit.tasks.config import without_retired
 
 
 def replayed(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -57,6 +58,8 @@ def _read(command: str, path: str) -> dict[str, Any]:
         raise InputError(f"--config {path}: {' '.join(str(error).split())}; give the config.yaml of a run") from None
     if not isinstance(saved, dict):
         raise InputError(f"--config {path}: no settings; give the config.yaml of a run")
+    if isinstance(saved.get("task"), dict):
+        saved["task"] = without_retired(saved["task"])
     for name in SYNONYMS:  # what model_dir was called before
         if name in saved and not isinstance(saved[name], Mapping):
             saved[MODEL_DIR] = saved.pop(name)

@@ -24,21 +24,13 @@ NO_SCORES = ("total", "_thresh", "_threshold")  # ends of the names of numbers t
 
 @dataclass(frozen=True)
 class Baseline:
-    """Guessing: the commonest answer of the training examples, for every example that is measured on.
+    """Guessing: the commonest answer of the training examples, for every example that is measured on."""
 
-    Attributes:
-        task: whose metrics are asked for.
-        examples: that are measured on.
-        labels: by name, in the order of their numbers.
-        guesses: a prediction for each of the examples.
-        scores: of the guesses, by the names of the model's own.
-    """
-
-    task: TaskConfig
-    examples: Sequence[Any]
-    labels: Sequence[str]
-    guesses: Sequence[Any]
-    scores: dict[str, float]
+    task: TaskConfig  # whose metrics are asked for
+    examples: Sequence[Any]  # that are measured on
+    labels: Sequence[str]  # by name, in the order of their numbers
+    guesses: Sequence[Any]  # a prediction for each of the examples
+    scores: dict[str, float]  # of the guesses, by the names of the model's own
 
     @classmethod
     def of(

@@ -24,17 +24,11 @@ from bertkit.tasks.task import Feature
 
 @dataclass(frozen=True)
 class Cut:
-    """How a batch is cut into micro-batches.
+    """How a batch is cut into micro-batches."""
 
-    Attributes:
-        micro_tokens: the most tokens of one; a single item may have more.
-        micro_items: the most items of one.
-        min_parts: the fewest micro-batches of a batch with that many items, so that every process has one.
-    """
-
-    micro_tokens: int | None
-    micro_items: int | None
-    min_parts: int
+    micro_tokens: int | None  # the most tokens of one; a single item may have more
+    micro_items: int | None  # the most items of one
+    min_parts: int  # the fewest micro-batches of a batch with that many items, so that every process has one
 
     def parts(self, lengths: NDArray[np.int64]) -> list[range]:
         """Cut items of these lengths, in tokens, into neighbouring parts, none empty."""
@@ -180,19 +174,12 @@ class FeatureBatches:
 
 @dataclass(frozen=True)
 class TrainingOrder:
-    """Which items of a split make up each step.
+    """Which items of a split make up each step."""
 
-    Attributes:
-        batches: of the split to train on.
-        batch_size: items a step.
-        seed: of the order.
-        cut: into micro-batches.
-    """
-
-    batches: FeatureBatches
-    batch_size: int
-    seed: int
-    cut: Cut
+    batches: FeatureBatches  # of the split to train on
+    batch_size: int  # items a step
+    seed: int  # of the order
+    cut: Cut  # into micro-batches
 
     @property
     def steps_per_epoch(self) -> int:

@@ -20,75 +20,57 @@ from bertkit.errors import InputError
 from bertkit.tasks import metrics, review
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.labels import as_number
-from bertkit.tasks.files.source import Reading, Wanted, given, text_of, value_of
-from bertkit.tasks.files.tables import Table
+from bertkit.tasks.files.source import Reading, given, text_of, value_of
 from bertkit.tasks.sequence import assemble, pieces, softmax
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
 
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A text with several endings, one of them right.
+    """A text with several endings, one of them right."""
 
-    Attributes:
-        id: as the file has it, or the number of the row.
-        context: the first segment of every choice.
-        endings: the second segments.
-        label: the number of the right one; None where it is not known.
-    """
-
-    id: str
-    context: str
-    endings: tuple[str, ...]
-    label: int | None
+    id: str  # as the file has it, or the number of the row
+    context: str  # the first segment of every choice
+    endings: tuple[str, ...]  # the second segments
+    label: int | None  # the number of the right one; None where it is not known
 
 
 @dataclass(frozen=True)
 class ChoicePrediction:
-    """What a model says of an example.
+    """What a model says of an example."""
 
-    Attributes:
-        id: of the example.
-        label: the number of the most probable ending.
-        probabilities: of the endings, in their order.
-    """
-
-    id: str
-    label: int
-    probabilities: tuple[float, ...]
+    id: str  # of the example
+    label: int  # the number of the most probable ending
+    probabilities: tuple[float, ...]  # of the endings, in their order
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+def read(reading: Reading) -> Iterator[ChoiceExample]:
     """Read the rows of a table.
 
     Raises:
         InputError: a column is missing; of a row, when it is taken.
     """
-    reading, names = Reading(task, table, wanted), task.columns.endings
-    context = reading.find(task.columns.context, "context")
-    begin = reading.find(task.columns.ending_start, "ending_start", False)
+    names = reading.task.columns.endings
+    context = reading.find(reading.task.columns.context, "context")
+    begin = reading.find(reading.task.columns.ending_start, "ending_start", False)
     columns = [reading.find(name, "endings") for name in (names if isinstance(names, tuple) else (names,))]
     field, ids = reading.label_field(), reading.ids()
 
-    def examples() -> Iterator[ChoiceExample]:
-        for number, row in reading.rows:
-            where = table.place(number)
-            values = [value_of(row, column or "", where) for column in columns]
-            endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-            if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
-                raise InputError(f"{where}: expected at least two endings, each a text; set task.columns.endings=")
-            if begin is not None:
-                endings = [f"{text_of(row, begin, where)} {ending}" for ending in endings]
-            label = None
-            if field is not None:
-                label = _number_of_right(given(row, field), field, len(endings), where, bool(wanted.is_labelled))
-            text = text_of(row, context, where)
-            if not text.strip() or not all(ending.strip() for ending in endings):
-                reading.empty.append(where)
-            yield ChoiceExample(ids.take(given(row, ids.field), where, number), text, tuple(endings), label)
+    def example(row: Any, where: str, line: int) -> ChoiceExample:
+        values = [value_of(row, column or "", where) for column in columns]
+        endings = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+        if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
+            raise InputError(f"{where}: expected at least two endings, each a text; set task.columns.endings=")
+        if begin is not None:
+            endings = [f"{text_of(row, begin, where)} {ending}" for ending in endings]
+        label = None
+        if field is not None:
+            label = _number_of_right(given(row, field), field, len(endings), where, bool(reading.is_labelled))
+        text = text_of(row, context, where)
+        reading.note_empty(where, text, *endings)
+        return ChoiceExample(ids.take(given(row, ids.field), where, line), text, tuple(endings), label)
 
-    reading.examples = examples()
-    return reading
+    return reading.each(example)
 
 
 def _number_of_right(value: Any, field: str, num_endings: int, where: str, is_labelled: bool) -> int | None:

@@ -6,7 +6,7 @@ The facts of each benchmark stand in `conf/task/`. Nothing here imports torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bertkit.errors import InputError
 
@@ -56,91 +56,47 @@ class ColumnsConfig:
     """Which column holds what: a header's name, or a number from 0 (-1 is the last); a list is tried in its order.
 
     One name or number must be there. Of a list for `id`, `text_pair`, `ending_start` or `answers`, none need be.
-
-    Attributes:
-        id: of the example; without one, examples are numbered.
-        text: the first segment of a sequence.
-        text_pair: its second segment.
-        label: of a sequence; the number of the right ending of a choice.
-        words: the words of a sentence: their column in CoNLL files, a list of them in others.
-        tags: the same for their tags.
-        question: of a span.
-        context: where its answer is looked for; the first segment of a choice.
-        answers: SQuAD's `[{text, answer_start}]`, `{text: [], answer_start: []}`, or the text alone.
-        endings: the columns of the second segments of a choice, or one column that holds a list.
-        ending_start: what every ending begins with.
-        source: the text that another is made of.
-        target: the text that is made.
     """
 
-    id: Column
-    text: Column
-    text_pair: Column
-    label: Column
-    words: Column
-    tags: Column
-    question: Column
-    context: Column
-    answers: Column
-    endings: Column
-    ending_start: Column
-    source: Column = None
-    target: Column = None
+    id: Column  # of the example; without one, examples are numbered
+    text: Column  # the first segment of a sequence
+    text_pair: Column  # its second segment
+    label: Column  # of a sequence; the number of the right ending of a choice
+    words: Column  # the words of a sentence: their column in CoNLL files, a list of them in others
+    tags: Column  # the same for their tags
+    question: Column  # of a span
+    context: Column  # where its answer is looked for; the first segment of a choice
+    answers: Column  # SQuAD's `[{text, answer_start}]`, `{text: [], answer_start: []}`, or the text alone
+    endings: Column  # the columns of the second segments of a choice, or one column that holds a list
+    ending_start: Column  # what every ending begins with
+    source: Column = None  # the text that another is made of
+    target: Column = None  # the text that is made
 
 
 @dataclass(frozen=True)
 class SpansConfig:
-    """How a long context is cut into windows, and how an answer is chosen.
+    """How a long context is cut into windows, and how an answer is chosen."""
 
-    Attributes:
-        window_step: tokens from the start of a window to the start of the next, Google's `doc_stride`.
-        window_overlap: tokens that neighbours share, Hugging Face's `stride`; exactly one of the two is set.
-        max_query_length: pieces of a question that are kept.
-        n_best: candidates that are kept.
-        max_answer_length: tokens of an answer.
-        null_score_diff_threshold: "no answer" is predicted when it scores higher than the best answer by more than this.
-        is_always_answered: every question has an answer in its context (SQuAD 1.1).
-        alignment: what the text of an answer is: the exact slice of the context, or what Google's run_squad.py makes of its
-            pieces, for comparisons.
-    """
-
-    window_step: int | None
-    window_overlap: int | None
-    max_query_length: int
-    n_best: int
-    max_answer_length: int
-    null_score_diff_threshold: float
-    is_always_answered: bool
-    alignment: Literal["offsets", "google"]
+    window_step: int  # tokens from the start of a window to the start of the next, Google's `doc_stride`
+    max_query_length: int  # pieces of a question that are kept
+    n_best: int  # candidates that are kept
+    max_answer_length: int  # tokens of an answer
+    null_score_diff_threshold: float  # "no answer" is predicted when it scores higher than the best answer by more
+    is_always_answered: bool  # every question has an answer in its context (SQuAD 1.1)
 
     def __post_init__(self) -> None:
-        problems = []
-        if (self.window_step is None) == (self.window_overlap is None):
-            problems.append(
-                f"task.spans.window_step={self.window_step} and task.spans.window_overlap={self.window_overlap}: "
-                "expected exactly one of the two; set the other to null"
-            )
-        for name in ("window_step", "max_query_length", "n_best", "max_answer_length"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                problems.append(f"task.spans.{name}={getattr(self, name)}: expected at least 1")
-        if self.window_overlap is not None and self.window_overlap < 0:
-            problems.append(f"task.spans.window_overlap={self.window_overlap}: expected at least 0")
+        names = ("window_step", "max_query_length", "n_best", "max_answer_length")
+        given = {name: getattr(self, name) for name in names}
+        problems = [f"task.spans.{name}={n}: expected at least 1" for name, n in given.items() if n < 1]
         if problems:
             raise InputError(*problems)
 
 
 @dataclass(frozen=True)
 class TaggingConfig:
-    """How words become labelled pieces, and long sentences and documents windows.
+    """How long sentences and documents become windows."""
 
-    Attributes:
-        label_all_pieces: every piece of a word is trained on its tag, the further pieces of B-X on I-X; else the first one.
-            Either way the first piece tags the word.
-        window_overlap: pieces that neighbouring windows share, rounded down to whole words; null: half a window.
-    """
-
-    label_all_pieces: bool
-    window_overlap: int | None
+    window_overlap: int | None  # pieces that neighbours share, rounded down to whole words; null: half a window
 
 
 MOST_PENALTY = 10
@@ -148,29 +104,17 @@ MOST_PENALTY = 10
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """How long the texts are that are made, how they are searched for, and what training does to their labels.
+    """How long the texts are that are made, how they are searched for, and what training does to their labels."""
 
-    Attributes:
-        max_target_length: tokens of a text, with the one that ends it.
-        num_beams: beginnings that the search keeps; without effect where tokens are drawn.
-        length_penalty: the score of a text is the sum of its log probabilities / length ** length_penalty.
-        label_smoothing: the share of each label that goes to all tokens alike (Szegedy et al. 2016, section 7).
-        num_candidates: texts that `predict` gives of each input.
-        sample: tokens are drawn by their probabilities, instead of the most probable ones taken.
-        temperature: what logits are divided by before tokens are drawn.
-        top_k: only so many tokens, the most probable ones, are drawn from; null: all.
-        top_p: only the fewest tokens that have this probability together are drawn from; null: all.
-    """
-
-    max_target_length: int
-    num_beams: int
-    length_penalty: float
-    label_smoothing: float
-    num_candidates: int
-    sample: bool
-    temperature: float
-    top_k: int | None
-    top_p: float | None
+    max_target_length: int  # tokens of a text, with the one that ends it
+    num_beams: int  # beginnings that the search keeps; without effect where tokens are drawn
+    length_penalty: float  # the score of a text is the sum of its log probabilities / length ** length_penalty
+    label_smoothing: float  # the share of each label that goes to all tokens alike (Szegedy et al. 2016, section 7)
+    num_candidates: int  # texts that `predict` gives of each input
+    sample: bool  # tokens are drawn by their probabilities, instead of the most probable ones taken
+    temperature: float  # what logits are divided by before tokens are drawn
+    top_k: int | None  # only so many tokens, the most probable ones, are drawn from; null: all
+    top_p: float | None  # only the fewest tokens that have this probability together are drawn from; null: all
 
     def __post_init__(self) -> None:
         problems = []
@@ -218,65 +162,37 @@ class RecipeConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """One data set: a file of `conf/task/`, with what the command line changes.
+    """One data set: a file of `conf/task/`, with what the command line changes."""
 
-    Attributes:
-        name: of the task.
-        kind: its shape, one of `SHAPES`.
-        folders: what the folder below `data_dir` may be called.
-        files: of each split.
-        format: of the files; auto: by their endings and first characters.
-        header: whether tables begin with a line of column names; null: if they hold the names that are asked for.
-        column_names: of tables without such a line.
-        columns: which column holds what.
-        needs_pair: a file without the column of the second segment is refused; else a text may stand alone.
-        labels: their names in the order of their numbers; auto: those of the training file; regression: numbers.
-        labels_in_files: what the files hold for each of the names; null: the names. Either is read.
-        multi_label: several labels of an example may hold at once, or none of them.
-        label_separator: what parts them in a text, such as the cell of a table; JSON and parquet may have a list.
-        label_range: smallest and largest label of a regression.
-        skip_labels: rows with such a label are left out and counted.
-        skip_short_rows: rows with too few cells are left out and counted, not refused.
-        scheme: how tags mark chunks; auto: detected. Whatever it is, the examples have IOB2. none: tags are labels.
-        documents: examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences.
-        comment: lines of CoNLL files that begin so are no words; null: none, but `#` where words are not in column 0.
-        hub: the data set on the hub.
-        metrics: what is measured.
-        best_metric: what chooses the best checkpoint; the larger, the better.
-        max_seq_length: tokens, with the special ones.
-        tagging: pieces and windows of words; null for other shapes.
-        spans: windows and answers; null for other shapes.
-        recipe: published hyper-parameters.
-        generation: lengths and search of texts that are made; null for other shapes.
-    """
-
-    name: str
-    kind: str
-    folders: tuple[str, ...]
-    files: FilesConfig
-    format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]
-    header: bool | None
-    column_names: tuple[str, ...] | None
-    columns: ColumnsConfig
-    needs_pair: bool
+    name: str  # of the task
+    kind: str  # its shape, one of `SHAPES`
+    folders: tuple[str, ...]  # what the folder below `data_dir` may be called
+    files: FilesConfig  # of each split
+    format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]  # of the files
+    header: bool | None  # whether tables begin with a line of column names; null: if they hold those asked for
+    column_names: tuple[str, ...] | None  # of tables without such a line
+    columns: ColumnsConfig  # which column holds what
+    needs_pair: bool  # a file without the column of the second segment is refused; else a text may stand alone
+    # names in the order of their numbers; auto: those of the training file; regression: numbers
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
-    labels_in_files: tuple[str, ...] | None
-    multi_label: bool
-    label_separator: str
-    label_range: tuple[float, ...] | None
-    skip_labels: tuple[str, ...]
-    skip_short_rows: bool
+    labels_in_files: tuple[str, ...] | None  # what the files hold for each name; null: the names. Either is read
+    multi_label: bool  # several labels of an example may hold at once, or none of them
+    label_separator: str  # what parts them in a text, such as a table's cell; JSON and parquet may have a list
+    label_range: tuple[float, ...] | None  # smallest and largest label of a regression
+    skip_labels: tuple[str, ...]  # rows with such a label are left out and counted
+    skip_short_rows: bool  # rows with too few cells are left out and counted, not refused
+    # how tags mark chunks; auto: detected. Whatever it is, the examples have IOB2. none: tags are labels
     scheme: Literal["auto", "iob1", "iob2", "bioes", "none"]
-    documents: bool
-    comment: str | None
-    hub: HubConfig
-    metrics: tuple[str, ...]
-    best_metric: str
-    max_seq_length: int
-    tagging: TaggingConfig | None
-    spans: SpansConfig | None
-    recipe: RecipeConfig
-    generation: GenerationConfig | None = None
+    documents: bool  # examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences
+    comment: str | None  # lines of CoNLL files that begin so are no words; null: none, `#` where words are not column 0
+    hub: HubConfig  # the data set on the hub
+    metrics: tuple[str, ...]  # what is measured
+    best_metric: str  # what chooses the best checkpoint; the larger, the better
+    max_seq_length: int  # tokens, with the special ones
+    tagging: TaggingConfig | None  # windows of words; null for other shapes
+    spans: SpansConfig | None  # windows and answers; null for other shapes
+    recipe: RecipeConfig  # published hyper-parameters
+    generation: GenerationConfig | None = None  # lengths and search of texts that are made; null for other shapes
 
     def __post_init__(self) -> None:
         problems = []
@@ -331,3 +247,19 @@ class TaskConfig:
     def label_names(self) -> tuple[str, ...] | None:
         """The names of the labels in the order of their numbers; None where only the data knows them."""
         return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
+
+
+# settings that runs of earlier versions have, and the values at which they change nothing
+RETIRED: dict[str, dict[str, Any]] = {
+    "spans": {"window_overlap": None, "alignment": "offsets"},
+    "tagging": {"label_all_pieces": False},
+}
+
+
+def without_retired(task: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a run's task what later versions do not have; what it changed stays, and is refused by name."""
+    kept = dict(task)
+    for group, retired in RETIRED.items():
+        if isinstance(task.get(group), dict):
+            kept[group] = {k: v for k, v in task[group].items() if k not in retired or v != retired[k]}
+    return kept

@@ -22,8 +22,7 @@ from bertkit.data.tokenizer import Tokenizer
 from bertkit.tasks import tagging
 from bertkit.tasks.config import TEXTS, TaskConfig
 from bertkit.tasks.files.conll import chunks_of
-from bertkit.tasks.files.source import Reading, Wanted, given, text_of
-from bertkit.tasks.files.tables import Table
+from bertkit.tasks.files.source import Reading, given, text_of
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 from bertkit.tasks.task import TABLES, Beside, Feature
 
@@ -38,55 +37,34 @@ class TextExample:
 
 @dataclass(frozen=True)
 class Entity:
-    """A part of a text that has a label: `text[start:end]`.
+    """A part of a text that has a label: `text[start:end]`."""
 
-    Attributes:
-        text: of the entity.
-        label: its type, or, of tags that mark no chunks, the tag.
-        start: its first character in the whole text.
-        end: the character after its last.
-        score: the mean of the probabilities of its words' tags.
-    """
-
-    text: str
-    label: str
-    start: int
-    end: int
-    score: float
+    text: str  # of the entity
+    label: str  # its type, or, of tags that mark no chunks, the tag
+    start: int  # its first character in the whole text
+    end: int  # the character after its last
+    score: float  # the mean of the probabilities of its words' tags
 
 
 @dataclass(frozen=True)
 class TextPrediction:
-    """What a model says of a text.
+    """What a model says of a text."""
 
-    Attributes:
-        words: of the text, in their order.
-        tags: one for each word.
-        entities: in the order of the text.
-    """
-
-    words: tuple[str, ...]
-    tags: list[str]
-    entities: list[Entity]
+    words: tuple[str, ...]  # of the text, in their order
+    tags: list[str]  # one for each word
+    entities: list[Entity]  # in the order of the text
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+def read(reading: Reading) -> Iterator[TextExample]:
     """Read a text from every row.
 
     Raises:
         InputError: the column is missing; of a row, when it is taken.
     """
-    reading = Reading(task, table, wanted)
-    text = reading.find(task.columns.text or TEXTS, "text")
-    ids = reading.ids()
-
-    def examples() -> Iterator[TextExample]:
-        for number, row in reading.rows:
-            where = table.place(number)
-            yield TextExample(ids.take(given(row, ids.field), where, number), text_of(row, text, where))
-
-    reading.examples = examples()
-    return reading
+    text, ids = reading.find(reading.task.columns.text or TEXTS, "text"), reading.ids()
+    return reading.each(
+        lambda row, where, line: TextExample(ids.take(given(row, ids.field), where, line), text_of(row, text, where))
+    )
 
 
 def entities_of(text: str, places: Sequence[tuple[int, int]], said: TaggingPrediction) -> list[Entity]:

@@ -22,13 +22,15 @@ from bertkit.tasks.sequence import SequenceExample, pieces
 from bertkit.tasks.task import Feature
 
 
-def make_features(examples: Sequence[SequenceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
+def make_features(
+    task: TaskConfig, examples: Sequence[SequenceExample], tokenizer: Tokenizer, _: Sequence[str] = ()
+) -> list[Feature]:
     """Encode texts; a text without a mask gives no feature, the masks of the others come in their order.
 
     Returns:
         The features of an example stand together; `where` has the positions of the masks that are predicted there.
     """
-    facts, room = tokenizer.facts, max_seq_length - 2
+    facts, room = tokenizer.facts, task.max_seq_length - 2
     found = []
     for place, ids in enumerate(pieces(tokenizer, [example.text for example in examples])):
         masks = [number for number, piece in enumerate(ids) if piece == facts.mask]
@@ -68,16 +70,12 @@ def predictions(
     return masks
 
 
-def _features(task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer, _: Sequence[str]) -> list[Feature]:
-    return make_features(examples, tokenizer, task.max_seq_length)
-
-
 # read as single texts are; of no task, since pretraining is what trains its head
 SHAPE = dataclasses.replace(
     sequence.SHAPE,
     head="masked_lm",
     has_names=False,
-    features=_features,
+    features=make_features,
     pack=pack,
     predictions=lambda _, examples, features, best, __, tokenizer: predictions(examples, features, best, tokenizer),
     row=lambda example, masks: {"id": example.id, "text": example.text, "masks": masks},

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.tokenizer import Tokenizer
-from bertkit.tasks import metrics, overlap
+from bertkit.tasks import metrics
 from bertkit.tasks.config import GenerationConfig, TaskConfig
-from bertkit.tasks.files.source import Reading, Wanted, given, text_of
-from bertkit.tasks.files.tables import Table
-from bertkit.tasks.metrics import METRICS
+from bertkit.tasks.files.source import Reading, given, text_of
+from bertkit.tasks.metrics import METRICS, TEXT_METRICS
 from bertkit.tasks.review import NUM_MISTAKES
 from bertkit.tasks.sequence import pieces
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, json_lines, says_the_same
@@ -35,17 +34,11 @@ NUM_GROUPS = 4  # of sources by length
 
 @dataclass(frozen=True)
 class GenerationExample:
-    """A text, and what is to be made of it.
+    """A text, and what is to be made of it."""
 
-    Attributes:
-        id: as the file has it, or the number of the row.
-        source: the text that is read.
-        target: the text that is written; None where it is not known.
-    """
-
-    id: str
-    source: str
-    target: str | None
+    id: str  # as the file has it, or the number of the row
+    source: str  # the text that is read
+    target: str | None  # the text that is written; None where it is not known
 
 
 @dataclass(frozen=True)
@@ -58,55 +51,43 @@ class Candidate:
 
 @dataclass(frozen=True)
 class GenerationPrediction:
-    """What a model makes of an example.
+    """What a model makes of an example."""
 
-    Attributes:
-        id: of the example.
-        text: the best one.
-        score: of it, the sum of its log probabilities / length ** length_penalty.
-        candidates: the best ones, this one first; none where a single one is asked for.
-    """
-
-    id: str
-    text: str
-    score: float
-    candidates: tuple[Candidate, ...] = ()
+    id: str  # of the example
+    text: str  # the best one
+    score: float  # of it, the sum of its log probabilities / length ** length_penalty
+    candidates: tuple[Candidate, ...] = ()  # the best ones, this one first; none where a single one is asked for
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+def read(reading: Reading) -> Iterator[GenerationExample]:
     """Read the rows of a table; texts alone are sources, whatever their column is called.
 
     Raises:
         InputError: a column is missing; of a row, when it is taken.
     """
-    reading = Reading(task, table, wanted)
-    columns, is_plain = task.columns, wanted.is_input and table.names == ("text",)
+    columns, is_plain = reading.task.columns, reading.is_input and reading.table.names == ("text",)
     source = reading.find("text" if is_plain else columns.source, "source")
     target = None
-    if wanted.is_labelled:
+    if reading.is_labelled:
         target = reading.find(columns.target, "target")
-    elif not wanted.is_input:
+    elif not reading.is_input:
         names = (columns.target,) if isinstance(columns.target, str) else columns.target
         target = reading.find(names, "target", False)
     ids = reading.ids()
-    if not table.has_header:
-        reading.notes.append("without a header")
 
-    def examples() -> Iterator[GenerationExample]:
-        for number, row in reading.rows:
-            where = table.place(number)
-            text = text_of(row, source, where)
-            is_known = wanted.is_labelled or given(row, target) is not None
-            made = text_of(row, target, where) if is_known and target is not None else None
-            if not text.strip() or (made is not None and not made.strip()):
-                reading.empty.append(where)
-            yield GenerationExample(ids.take(given(row, ids.field), where, number), text, made)
+    def example(row: Any, where: str, line: int) -> GenerationExample:
+        text = text_of(row, source, where)
+        is_known = reading.is_labelled or given(row, target) is not None
+        made = text_of(row, target, where) if is_known and target is not None else None
+        reading.note_empty(where, text, made)
+        return GenerationExample(ids.take(given(row, ids.field), where, line), text, made)
 
-    reading.examples = examples()
-    return reading
+    return reading.each(example)
 
 
-def make_features(task: TaskConfig, examples: Sequence[GenerationExample], tokenizer: Tokenizer) -> list[Feature]:
+def make_features(
+    task: TaskConfig, examples: Sequence[GenerationExample], tokenizer: Tokenizer, _: Sequence[str] = ()
+) -> list[Feature]:
     """Turn examples into features, one each; sources and targets are cut at their ends, and keep the [SEP]."""
     facts, room, target_room = tokenizer.facts, task.max_seq_length - 2, _settings(task).max_target_length - 1
     sources = pieces(tokenizer, [example.source for example in examples])
@@ -128,6 +109,7 @@ def predictions(
     examples: Sequence[GenerationExample],
     features: Sequence[Feature],
     found: Sequence[Sequence[Found]],
+    _: Sequence[str],
     tokenizer: Tokenizer,
 ) -> list[GenerationPrediction]:
     """Turn what the search found of each feature, the best first, into predictions, one for each example."""
@@ -149,8 +131,8 @@ def _settings(task: TaskConfig) -> GenerationConfig:
 
 
 def _measured(task: TaskConfig, _: Sequence[str] | None) -> Measured:
-    overlap.require_packages(task.metrics)
-    return Measured("texts", tuple(overlap.KEYS))
+    metrics.require_packages(task.metrics)
+    return Measured("texts", tuple(TEXT_METRICS))
 
 
 def _targets(examples: Sequence[GenerationExample]) -> list[str]:
@@ -221,10 +203,8 @@ SHAPE = Shape(
     content=lambda example: example.source,
     labels_of=lambda example: [None if example.target is None else "with a target"],
     is_labelled=lambda example: example.target is not None,
-    features=lambda task, examples, tokenizer, _: make_features(task, examples, tokenizer),
-    predictions=lambda task, examples, features, found, _, tokenizer: predictions(
-        task, examples, features, found, tokenizer
-    ),
+    features=make_features,
+    predictions=predictions,
     measured=_measured,
     score=_score,
     is_degenerate=lambda _, examples, predictions: says_the_same(

@@ -33,21 +33,13 @@ Scores = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Case:
-    """A single prediction.
+    """A single prediction."""
 
-    Attributes:
-        example: the id of its example.
-        about: what the model read, by name.
-        gold: what is true.
-        said: what was predicted.
-        confidence: the probability that the model gives to what it said.
-    """
-
-    example: str
-    about: Mapping[str, str]
-    gold: Any
-    said: Any
-    confidence: float
+    example: str  # the id of its example
+    about: Mapping[str, str]  # what the model read, by name
+    gold: Any  # what is true
+    said: Any  # what was predicted
+    confidence: float  # the probability that the model gives to what it said
 
 
 def measured_beside(review: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from bertkit.errors import InputError
 from bertkit.tasks import metrics, review
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.labels import Labels
-from bertkit.tasks.files.source import NONE_OF_THEM, Reading, Wanted, given, text_of, value_of
-from bertkit.tasks.files.tables import Table
+from bertkit.tasks.files.source import NONE_OF_THEM, Reading, given, text_of, value_of
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
 
 SAME_NUMBERS = 0.01  # of the labels' deviation: numbers that deviate less are the same
@@ -31,85 +30,56 @@ SAME_NUMBERS = 0.01  # of the labels' deviation: numbers that deviate less are t
 
 @dataclass(frozen=True)
 class SequenceExample:
-    """A text, or a pair, with a label.
+    """A text, or a pair, with a label."""
 
-    Attributes:
-        id: as the file has it, or the number of the row.
-        text: the first segment.
-        text_pair: the second segment; None for a single text.
-        label: a label's name, or a number for a regression, or the names of all that hold; None where it is not known.
-    """
-
-    id: str
-    text: str
-    text_pair: str | None
+    id: str  # as the file has it, or the number of the row
+    text: str  # the first segment
+    text_pair: str | None  # the second segment; None for a single text
+    # a label's name, or a number for a regression, or the names of all that hold; None where it is not known
     label: str | float | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class SequencePrediction:
-    """What a model says of an example.
+    """What a model says of an example."""
 
-    Attributes:
-        id: of the example.
-        label: the most probable label, or the number of a regression, or of labels that may hold at once those that are
-            more likely than not.
-        probabilities: of each label by name; empty for a regression.
-    """
-
-    id: str
+    id: str  # of the example
+    # the most probable label, or the number of a regression, or of labels that may hold at once those that are more
+    # likely than not
     label: str | float | tuple[str, ...]
-    probabilities: dict[str, float]
+    probabilities: dict[str, float]  # of each label by name; empty for a regression
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+def read(reading: Reading) -> Iterator[SequenceExample]:
     """Read the rows of a table.
 
     Raises:
         InputError: a column is missing; of a row, when it is taken.
     """
-    reading = Reading(task, table, wanted)
+    task = reading.task
     text = reading.find(task.columns.text, "text")
     pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)
-    field, ids = reading.label_field(), reading.ids()
-    reading.labels = labels = Labels(task, field, wanted.labels, table.is_typed)
-    if not table.has_header:
-        reading.notes.append("without a header")
+    field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
+    reading.labels = labels = Labels(task, field, reading.known_labels, reading.table.is_typed)
+    names_of, skipped = labels.names_of if task.multi_label else labels.name_of, task.skip_labels
 
-    def examples() -> Iterator[SequenceExample]:
-        seen: list[Any] = []
-        for number, row in reading.rows:
-            where = table.place(number)
-            label: str | float | tuple[str, ...] | None = None
-            if field is not None:
-                value = value_of(row, field, where) if wanted.is_labelled else row.get(field)
-                if value in task.skip_labels:
-                    if wanted.is_labelled:
-                        reading.num_skipped += 1
-                        continue
-                    value = None  # of a test file, every row counts
-                if value not in (None, "") or wanted.is_labelled:
-                    label = (labels.names_of if task.multi_label else labels.name_of)(value, where)
-            first, second = text_of(row, text, where), None if pair is None else text_of(row, pair, where)
-            if not first.strip() or (second is not None and not second.strip()):
-                reading.empty.append(where)
-            seen.append(label)
-            yield SequenceExample(ids.take(given(row, ids.field), where, number), first, second, label)
-        if task.header is None and task.column_names is None and not table.has_header:
-            reading.oddities += _header_as_row(table, seen)
+    def example(row: Any, where: str, line: int) -> SequenceExample | None:
+        label: str | float | tuple[str, ...] | None = None
+        if field is not None:
+            value = value_of(row, field, where) if is_labelled else row.get(field)
+            if value in skipped:
+                if is_labelled:
+                    reading.num_skipped += 1
+                    return None
+                value = None  # of a test file, every row counts
+            if value not in (None, "") or is_labelled:
+                label = names_of(value, where)
+        first, second = text_of(row, text, where), None if pair is None else text_of(row, pair, where)
+        if not first.strip() or (second is not None and not second.strip()):
+            reading.empty.append(where)
+        return SequenceExample(ids.take(given(row, ids.field), where, line), first, second, label)
 
-    reading.examples = examples()
-    return reading
-
-
-def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
-    """Columns are given by their numbers, and the first line has a label that no other has: perhaps a header's word."""
-    if len(labels) < 3 or labels[0] is None or labels.count(labels[0]) > 1 or isinstance(labels[0], float):
-        return []
-    return [
-        f"{table.place(1)}: the label {labels[0]!r} comes only in the first line, which is read as an example; if it is a "
-        "header, set task.header=true, else task.header=false"
-    ]
+    return reading.each(example)
 
 
 def make_features(

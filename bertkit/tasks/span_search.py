@@ -9,7 +9,6 @@ Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert run_squad
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.data.google_words import split_words
-from bertkit.data.tokenizer import Tokenizer
 from bertkit.tasks.config import SpansConfig
 from bertkit.tasks.task import Feature
 
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from bertkit.tasks.spans import SpanExample
 
 HIGHEST_ODDS = 1e9  # null odds where there is nothing but the null answer; JSON has no infinity
-_SPACES = " \t\r\n\u202f"  # what separates words in run_squad.py
 _TOO_LARGE = 1e30  # stands for infinite logits; logits that are not numbers are as bad as can be
 
 
@@ -34,7 +30,7 @@ _TOO_LARGE = 1e30  # stands for infinite logits; logits that are not numbers are
 class SpanCandidate:
     """A possible answer."""
 
-    text: str  # `context[start:end]`; "" for no answer. With alignment="google" what that alignment makes of it.
+    text: str  # `context[start:end]`; "" for no answer
     probability: float  # among the candidates that are given
     start_logit: float  # of its first token
     end_logit: float  # of its last token
@@ -74,7 +70,6 @@ def answers_of(
     features: Sequence[Feature],
     logits: Sequence[NDArray[np.floating]],
     settings: SpansConfig,
-    tokenizer: Tokenizer | None = None,
 ) -> list[SpanPrediction]:
     """Answer every example.
 
@@ -83,14 +78,12 @@ def answers_of(
     sorted by the sum of their logits. No answer scores the least sum of [CLS]'s over the windows.
 
     Logits are (T, 2) for each feature, start and end; what is not a number counts as very low. With `is_always_answered` ""
-    is given only where no span is left. With alignment="google", which needs the tokenizer, white space is made single,
-    and the whole words are given where its search fails.
+    is given only where no span is left.
 
     Source: google-research/bert run_squad.py `write_predictions`. Where no span is left it writes "empty", or ends with
-    an AttributeError; here it is "".
+    an AttributeError; here it is "". Its `get_final_text` puts an answer together from pieces; here it is a slice.
     """
-    is_exact, with_null = settings.alignment == "offsets", not settings.is_always_answered
-    assert is_exact or tokenizer is not None, "Google's alignment needs the tokenizer"
+    with_null = not settings.is_always_answered
     spans: list[list[_Span]] = [[] for _ in examples]
     nulls: dict[int, _Span] = {}
     for feature, scores in zip(features, logits, strict=True):
@@ -107,8 +100,7 @@ def answers_of(
         for span in sorted(candidates, key=lambda span: -span.score):
             if len(distinct) == settings.n_best:
                 break
-            text = _text(example.context, span, None if is_exact else tokenizer)
-            distinct.setdefault(text, span)
+            distinct.setdefault(example.context[slice(*_characters(span))], span)
         if with_null:
             distinct.setdefault("", null)
         best = next((text for text in distinct if text), "")
@@ -135,40 +127,6 @@ def _spans_of(feature: Feature, scores: NDArray[np.float64], n_best: int, max_an
 def _characters(span: _Span) -> tuple[int, int]:
     """Where a span begins and ends in the context; (0, 0) for no answer."""
     return (0, 0) if span.feature is None else (span.feature.where[span.start].start, span.feature.where[span.end].end)
-
-
-def _text(context: str, span: _Span, tokenizer: Tokenizer | None) -> str:
-    start, end = _characters(span)
-    if tokenizer is None or span.feature is None:
-        return context[start:end]
-    while start > 0 and context[start - 1] not in _SPACES:
-        start -= 1
-    while end < len(context) and context[end] not in _SPACES:
-        end += 1
-    words = " ".join(word for word in re.split(f"[{_SPACES}]+", context[start:end]) if word)
-    pieces = " ".join(tokenizer.vocab[number] for number in span.feature.input_ids[span.start : span.end + 1])
-    return align_as_google(" ".join(pieces.replace(" ##", "").replace("##", "").split()), words, tokenizer.lowercase)
-
-
-def align_as_google(pieces_text: str, words: str, lowercase: bool) -> str:
-    """Find the characters of `words` that `pieces_text` stands for; all of `words` where that fails.
-
-    It fails where the pieces are not found in the split words ([UNK]), and where splitting has changed the number of
-    characters (accents that are written apart or dropped, control characters).
-
-    `pieces_text` are the pieces of an answer put together again: lower-cased where the tokenizer does, punctuation
-    between spaces.
-
-    Source: google-research/bert run_squad.py `get_final_text`.
-    """
-    split = " ".join(split_words(words, lowercase).split())
-    found = split.find(pieces_text)
-    places = [place for place, character in enumerate(words) if character != " "]
-    split_places = [place for place, character in enumerate(split) if character != " "]
-    if found < 0 or not pieces_text or len(places) != len(split_places):
-        return words
-    place_of = dict(zip(split_places, places, strict=True))
-    return words[place_of[found] : place_of[found + len(pieces_text) - 1] + 1]
 
 
 def _candidates(distinct: dict[str, _Span]) -> list[SpanCandidate]:

@@ -22,8 +22,8 @@ from bertkit.errors import InputError
 from bertkit.files import to_json
 from bertkit.tasks import metrics, review
 from bertkit.tasks.config import SpansConfig, TaskConfig
-from bertkit.tasks.files.source import Reading, Wanted, given, text_of
-from bertkit.tasks.files.tables import Table
+from bertkit.tasks.files.source import Reading, given, text_of
+from bertkit.tasks.official import exact, f1
 from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction, answers_by_id, answers_of
 from bertkit.tasks.task import Beside, Feature, Measured, Shape, json_lines, says_the_same
 
@@ -40,58 +40,48 @@ class Answer:
 
 @dataclass(frozen=True)
 class SpanExample:
-    """A question about a context.
+    """A question about a context."""
 
-    Attributes:
-        id: of the question.
-        question: as asked.
-        context: where the answer is looked for; may be empty.
-        answers: the accepted ones; empty where there is none in the context; None where they are not known.
-    """
-
-    id: str
-    question: str
-    context: str
+    id: str  # of the question
+    question: str  # as asked
+    context: str  # where the answer is looked for; may be empty
+    # the accepted ones; empty where there is none in the context; None where they are not known
     answers: tuple[Answer, ...] | None
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+def read(reading: Reading) -> Iterator[SpanExample]:
     """Read the rows of a table; of SQuAD's files, the questions.
 
     Raises:
         InputError: a column is missing; of a row, when it is taken.
     """
-    reading = Reading(task, table, wanted)
+    task, is_input = reading.task, reading.is_input
     question = reading.find(task.columns.question, "question")
     context = reading.find(task.columns.context, "context")
-    field = None if wanted.is_input else table.find(task.columns.answers, "answers", False)
+    field = None if is_input else reading.table.find(task.columns.answers, "answers", False)
     ids = reading.ids(is_unique=True)  # answers go by them
 
-    def examples() -> Iterator[SpanExample]:
-        for number, row in reading.rows:
-            where = table.place(number)
-            example_id = ids.take(given(row, ids.field), where, number)
-            where = f"{where}: question '{example_id}'"
-            asked, text = text_of(row, question, where), text_of(row, context, where)
-            answers: tuple[Answer, ...] | None = None
-            if not wanted.is_input and row.get("is_impossible") is True:
-                answers = ()
-            elif field is not None and row.get(field) is not None:
-                answers = tuple(_answer(found, text, where) for found in _answers(row[field], where, field))
-            if wanted.is_labelled and answers is None:
-                raise InputError(
-                    f"{where}: no answers; they are expected here (a test file has none); set task.columns.answers="
-                )
-            if answers == () and _settings(task).is_always_answered:
-                raise InputError(
-                    f"{where}: empty answers, but task={task.name} has one for every question; try task=squad2"
-                )
-            if not asked.strip() or not text.strip():
-                reading.empty.append(where)
-            yield SpanExample(example_id, asked, text, answers)
+    def example(row: Any, where: str, line: int) -> SpanExample:
+        example_id = ids.take(given(row, ids.field), where, line)
+        where = f"{where}: question '{example_id}'"
+        asked, text = text_of(row, question, where), text_of(row, context, where)
+        answers: tuple[Answer, ...] | None = None
+        if not is_input and row.get("is_impossible") is True:
+            answers = ()
+        elif field is not None and row.get(field) is not None:
+            answers = tuple(_answer(found, text, where) for found in _answers(row[field], where, field))
+        if reading.is_labelled and answers is None:
+            raise InputError(
+                f"{where}: no answers; they are expected here (a test file has none); set task.columns.answers="
+            )
+        if answers == () and _settings(task).is_always_answered:
+            raise InputError(
+                f"{where}: empty answers, but task={task.name} has one for every question; try task=squad2"
+            )
+        reading.note_empty(where, asked, text)
+        return SpanExample(example_id, asked, text, answers)
 
-    reading.examples = examples()
-    return reading
+    return reading.each(example)
 
 
 def _answers(value: Any, where: str, field: str) -> list[tuple[Any, Any]]:
@@ -134,7 +124,7 @@ class Place(NamedTuple):
 
 
 def make_features(
-    examples: Sequence[SpanExample], tokenizer: Tokenizer, max_seq_length: int, settings: SpansConfig
+    task: TaskConfig, examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Sequence[str] = ()
 ) -> list[Feature]:
     """Put a question, cut to its first `max_query_length` pieces, before every window of its context.
 
@@ -147,7 +137,12 @@ def make_features(
     Raises:
         InputError: no room for the context.
     """
-    _check_room(max_seq_length, settings)
+    settings, max_seq_length = _settings(task), task.max_seq_length
+    if max_seq_length - settings.max_query_length - 3 < 1:
+        raise InputError(
+            f"max_query_length={settings.max_query_length}: leaves no room for the context in "
+            f"max_seq_length={max_seq_length}; set 0 to {max_seq_length - 4}"
+        )
     facts = tokenizer.facts
     questions = tokenizer.encode_document([example.question for example in examples])
     contexts = list(dict.fromkeys(example.context for example in examples))
@@ -157,8 +152,7 @@ def make_features(
         head = [facts.cls, *question[: settings.max_query_length], facts.sep]
         pieces = pieces_of[example.context]
         room = max_seq_length - len(head) - 1
-        step = min(settings.window_step or room, room) - (settings.window_overlap or 0)
-        windows = _windows(len(pieces.ids), room, step)
+        windows = _windows(len(pieces.ids), room, min(settings.window_step, room))
         gold = None if not example.answers else _gold_pieces(pieces, example.answers[0])
         num_cut = max(0, len(question) - settings.max_query_length)
         for (first, last), is_max_context in zip(windows, _max_contexts(windows, len(pieces.ids)), strict=True):
@@ -174,21 +168,6 @@ def make_features(
             types = [0] * len(head) + [1] * (last - first + 1)
             features.append(Feature(place, ids, types, label, where, num_cut))
     return features
-
-
-def _check_room(max_seq_length: int, settings: SpansConfig) -> None:
-    length, overlap = settings.max_query_length, settings.window_overlap
-    least_room = max_seq_length - length - 3
-    if least_room < 1:
-        raise InputError(
-            f"max_query_length={length}: leaves no room for the context in max_seq_length={max_seq_length}; "
-            f"set 0 to {max_seq_length - 4}"
-        )
-    if overlap is not None and overlap >= least_room:
-        raise InputError(
-            f"window_overlap={overlap}: expected 0 to {least_room - 1}, less than the context's part of a window "
-            f"(max_seq_length={max_seq_length} - max_query_length={length} - 3)"
-        )
 
 
 def _windows(num_pieces: int, room: int, step: int) -> list[tuple[int, int]]:
@@ -290,8 +269,6 @@ def _row(example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
 def _review(
     _: TaskConfig, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction], __: Sequence[str]
 ) -> dict[str, Any]:
-    from bertkit.tasks.official import exact, f1  # imports `evaluate`, which takes its time
-
     cases, scores = [], []
     for example, said in zip(examples, predictions, strict=True):
         accepted = tuple(answer.text for answer in example.answers or ())
@@ -312,12 +289,8 @@ SHAPE = Shape(
     content=lambda example: example.context,
     labels_of=lambda example: [None if example.answers is None else "answered" if example.answers else "unanswerable"],
     is_labelled=lambda example: example.answers is not None,
-    features=lambda task, examples, tokenizer, _: make_features(
-        examples, tokenizer, task.max_seq_length, _settings(task)
-    ),
-    predictions=lambda task, examples, features, logits, _, tokenizer: answers_of(
-        examples, features, logits, _settings(task), tokenizer
-    ),
+    features=make_features,
+    predictions=lambda task, examples, features, logits, *_: answers_of(examples, features, logits, _settings(task)),
     measured=_measured,
     score=_score,
     is_degenerate=lambda _, examples, predictions: says_the_same(

@@ -139,37 +139,24 @@ def check_archive(
 def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> int:
     """Check a sheet; give the number of its predictions."""
     try:
-        text = data.decode("utf-8")
+        header, *lines = data.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{sheet.name}: not UTF-8 (byte 0x{data[error.start]:02x}); write plain text") from None
-    if "\r" in text:
-        place = text.count("\n", 0, text.index("\r")) + 1
-        raise InputError(f"{sheet.name}:{place}: a carriage return; end lines with a line feed alone")
-    lines = text.removesuffix("\n").split("\n")
-    if lines[0] != HEADER:
-        raise InputError(f"{sheet.name}:1: header {lines[0][:60]!r}; expected {HEADER!r}")
-    seen: set[str] = set()
-    for number, line in enumerate(lines[1:], 2):
-        where = f"{sheet.name}:{number}"
-        cells = line.split("\t")
-        if len(cells) != 2:
-            raise InputError(f"{where}: {len(cells)} column(s) in {line[:60]!r}; expected index and prediction")
-        index, label = cells
-        if index in seen:
-            raise InputError(f"{where}: index {index} is there twice; give each example one prediction")
-        seen.add(index)
-        row = number - 2
-        if indices is not None and row >= len(indices):
-            raise InputError(f"{where}: more predictions than the {len(indices)} test examples; leave the rest out")
-        expected = str(row) if indices is None else indices[row]
-        if index != expected:
-            raise InputError(f"{where}: index {index!r}, expected {expected}; keep every example, in the file's order")
-        _check_label(sheet, label, where)
-    if indices is not None and len(seen) < len(indices):
-        raise InputError(f"{sheet.name}: {len(seen)} predictions for {len(indices)} test examples; predict all of them")
-    if not seen:
-        raise InputError(f"{sheet.name}: no predictions; predict every test example")
-    return len(seen)
+    if header != HEADER:
+        raise InputError(f"{sheet.name}:1: header {header[:60]!r}; expected {HEADER!r}")
+    expected = list(map(str, range(len(lines)))) if indices is None else indices
+    for number, (line, index) in enumerate(zip(lines, expected, strict=False), 2):
+        found, _, label = line.partition("\t")
+        if found != index:
+            raise InputError(
+                f"{sheet.name}:{number}: index {found[:60]!r}, expected {index}; keep every example, in the file's order"
+            )
+        _check_label(sheet, label, f"{sheet.name}:{number}")
+    if not lines or len(lines) != len(expected):
+        raise InputError(
+            f"{sheet.name}: {len(lines)} predictions for {len(expected)} test examples; predict all of them"
+        )
+    return len(lines)
 
 
 def _check_label(sheet: Sheet, label: str, where: str) -> None:

@@ -22,11 +22,10 @@ from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.tasks import metrics, review
-from bertkit.tasks.config import WORDS, TaggingConfig, TaskConfig
+from bertkit.tasks.config import WORDS, TaskConfig
 from bertkit.tasks.files.conll import Sentence, parts_of, to_iob2
 from bertkit.tasks.files.labels import Ids, Labels
-from bertkit.tasks.files.source import Reading, Wanted, given, value_of
-from bertkit.tasks.files.tables import Table
+from bertkit.tasks.files.source import Reading, given, value_of
 from bertkit.tasks.task import Beside, Feature, Measured, Shape, commonest, json_lines, says_the_same
 
 NO_WORD = -1
@@ -35,33 +34,22 @@ TAGS = ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
 
 @dataclass(frozen=True)
 class TaggingExample:
-    """Words, each with a tag.
+    """Words, each with a tag."""
 
-    Attributes:
-        id: as the file has it, or the number of the sentence.
-        words: the words of a sentence or document; none is empty.
-        tags: one for each word; None where they are not known.
-    """
-
-    id: str
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None
+    id: str  # as the file has it, or the number of the sentence
+    words: tuple[str, ...]  # the words of a sentence or document; none is empty
+    tags: tuple[str, ...] | None  # one for each word; None where they are not known
 
 
 @dataclass(frozen=True)
 class TaggingPrediction:
-    """What a model says of an example.
+    """What a model says of an example."""
 
-    Attributes:
-        tags: one for each word.
-        scores: the probability of each of them.
-    """
-
-    tags: list[str]
-    scores: list[float]
+    tags: list[str]  # one for each word
+    scores: list[float]  # the probability of each of them
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
+def read(reading: Reading) -> Iterator[TaggingExample]:
     """Read sentences, or the rows of a table that has lists of words.
 
     Of an input they come one by one. Tags are read when all are there, since only together they show their scheme.
@@ -69,34 +57,34 @@ def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
     Raises:
         InputError: a column is missing; of a sentence, when it is taken.
     """
-    reading = Reading(task, table, wanted, expected_labels=task.label_names or ())
-    sentences = _sentences(reading) if table.names else (sentence for _, sentence in reading.rows)
-    reading.examples = _examples(reading, sentences)
-    return reading
+    reading.expected_labels = reading.task.label_names or ()
+    if reading.table.names:
+        return _examples(reading, _sentences(reading))
+    return _examples(reading, (sentence for _, sentence in signs.beating(reading.table.rows)))
 
 
 def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[TaggingExample]:
-    task, wanted, place = reading.task, reading.wanted, reading.table.place
+    task, place = reading.task, reading.table.place
     has_tags, scheme = False, "none"
-    if not wanted.is_input:
+    if not reading.is_input:
         whole = list(sentences)
         has_tags, sentences = any(sentence.tags for sentence in whole), iter(whole)
         for sentence in whole:
-            if wanted.is_labelled and sentence.words and not sentence.tags:
+            if reading.is_labelled and sentence.words and not sentence.tags:
                 raise InputError(
                     f"{place(sentence.lines[0])}: no tags; expected one for each word here (a test file has none), "
                     "or set task.columns.tags="
                 )
         if has_tags:
             scheme, reading.oddities = to_iob2(task, whole, reading.table.name, place)
-    reading.labels = labels = Labels(task, "tag", wanted.labels, False)
+    reading.labels = labels = Labels(task, "tag", reading.known_labels, False)
     if labels.names is None and scheme != "none":
         types = sorted({tag[2:] for sentence in whole for tag in sentence.tags if tag != "O"})
         labels.names = ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
         labels.by_value = {label: label for label in labels.names}
     written = [] if scheme == "none" else [scheme.upper() + ("" if scheme == "iob2" else " read as IOB2")]
     reading.notes += ["documents" if task.documents else "sentences", *written]
-    ids = Ids("id", is_input=wanted.is_input, is_unique=False)
+    ids = Ids("id", is_input=reading.is_input, is_unique=False)
     for sentence in signs.beating(sentences):
         tags = None
         if has_tags and sentence.tags:
@@ -112,30 +100,26 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
 
 def _sentences(reading: Reading) -> Iterator[Sentence]:
     """The sentences of rows that hold a list of words in a field."""
-    columns, table = reading.task.columns, reading.table
+    columns = reading.task.columns
     words = reading.find(columns.words or WORDS, "words") or ""
-    tags = None if reading.wanted.is_input else table.find(columns.tags or TAGS, "tags", False)
+    tags = None if reading.is_input else reading.table.find(columns.tags or TAGS, "tags", False)
     id_field = reading.find(columns.id, "id", False)
 
-    def sentences() -> Iterator[Sentence]:
-        for number, row in reading.rows:
-            where = table.place(number)
-            found = _list(value_of(row, words, where), words, where)
-            if not all(isinstance(word, str) and word.strip() for word in found):
-                raise InputError(f"{where}: field '{words}' has an empty word, or one that is no text; correct it")
-            tagged = [] if given(row, tags) is None else _list(row[tags], tags, where)
-            if tagged and len(tagged) != len(found):
-                raise InputError(
-                    f"{where}: {len(found)} {words} but {len(tagged)} {tags}; expected a tag for each word"
-                )
-            if any(tag is None or not str(tag).strip() for tag in tagged):
-                raise InputError(f"{where}: empty tag in field '{tags}'; correct it")
-            if len({type(tag) for tag in tagged}) > 1:
-                raise InputError(f"{where}: mixed types of {tags}; write all alike")
-            name = given(row, id_field)
-            yield Sentence(None if name is None else str(name), found, list(map(str, tagged)), [number] * len(found))
+    def sentence(row: Any, where: str, line: int) -> Sentence:
+        found = _list(value_of(row, words, where), words, where)
+        if not all(isinstance(word, str) and word.strip() for word in found):
+            raise InputError(f"{where}: field '{words}' has an empty word, or one that is no text; correct it")
+        tagged = [] if given(row, tags) is None else _list(row[tags], tags, where)
+        if tagged and len(tagged) != len(found):
+            raise InputError(f"{where}: {len(found)} {words} but {len(tagged)} {tags}; expected a tag for each word")
+        if any(tag is None or not str(tag).strip() for tag in tagged):
+            raise InputError(f"{where}: empty tag in field '{tags}'; correct it")
+        if len({type(tag) for tag in tagged}) > 1:
+            raise InputError(f"{where}: mixed types of {tags}; write all alike")
+        name = given(row, id_field)
+        return Sentence(None if name is None else str(name), found, list(map(str, tagged)), [line] * len(found))
 
-    return sentences()
+    return reading.each(sentence)
 
 
 def _list(value: Any, field: str | None, where: str) -> list[Any]:
@@ -147,17 +131,13 @@ def _list(value: Any, field: str | None, where: str) -> list[Any]:
 
 
 def make_features(
-    examples: Sequence[TaggingExample],
-    tokenizer: Tokenizer,
-    labels: Sequence[str],
-    max_seq_length: int,
-    settings: TaggingConfig,
+    task: TaskConfig, examples: Sequence[TaggingExample], tokenizer: Tokenizer, labels: Sequence[str]
 ) -> list[Feature]:
     """Cut words into pieces, and sentences or documents that are too long into windows of whole words.
 
-    Nothing is lost: a word that has no piece of its own, such as a control character, becomes [UNK]. Of a word longer
-    than a whole window its first pieces are kept, as many as a window holds. An example without words gives one feature
-    without any.
+    The first piece of a word has its label, the others none (Devlin et al. 2019, section 5.3). Nothing is lost: a word
+    that has no piece of its own, such as a control character, becomes [UNK]. Of a word longer than a whole window its
+    first pieces are kept, as many as a window holds. An example without words gives one feature without any.
 
     Returns:
         The features of an example stand together; `where` has for each of the T tokens the number of the word that it
@@ -166,8 +146,9 @@ def make_features(
     Raises:
         InputError: a tag is no label.
     """
-    room = max_seq_length - 2
-    overlap = room // 2 if settings.window_overlap is None else settings.window_overlap
+    room = task.max_seq_length - 2
+    given_overlap = None if task.tagging is None else task.tagging.window_overlap
+    overlap = room // 2 if given_overlap is None else given_overlap
     facts = tokenizer.facts
     vocabulary = list(dict.fromkeys(word for example in examples for word in example.words))
     encodings = tokenizer.encode_sentences(vocabulary)
@@ -177,7 +158,7 @@ def make_features(
     for place, example in enumerate(examples):
         whole = [pieces_of[word] for word in example.words]
         pieces = [each[:room] for each in whole]
-        own = None if example.tags is None else [_label_pair(tag, numbers, example.id) for tag in example.tags]
+        own = None if example.tags is None else [_number(tag, numbers, example.id) for tag in example.tags]
         for first, last in _windows([len(each) for each in pieces], room, overlap):
             ids, where, targets = [facts.cls], [NO_WORD], [IGNORED]
             for word in range(first, last):
@@ -185,20 +166,17 @@ def make_features(
                 ids += pieces[word]
                 where += [word] + [NO_WORD] * further
                 if own is not None:
-                    here, rest = own[word]
-                    targets += [here] + [rest if settings.label_all_pieces else IGNORED] * further
+                    targets += [own[word]] + [IGNORED] * further
             ids, where, targets = [*ids, facts.sep], [*where, NO_WORD], [*targets, IGNORED]
             num_cut = sum(len(each) - room for each in whole[first:last] if len(each) > room)
             features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where, num_cut))
     return features
 
 
-def _label_pair(tag: str, numbers: dict[str, int], example_id: str) -> tuple[int, int]:
-    """Give the numbers of a tag and of what the further pieces of its word have."""
+def _number(tag: str, numbers: dict[str, int], example_id: str) -> int:
     if tag not in numbers:
         raise InputError(f"example {example_id}: tag {tag!r} is no label; expected one of {', '.join(numbers)}")
-    rest = f"I-{tag[2:]}" if tag.startswith("B-") else tag
-    return numbers[tag], numbers.get(rest, numbers[tag])
+    return numbers[tag]
 
 
 def _windows(lengths: list[int], room: int, overlap: int) -> list[tuple[int, int]]:
@@ -264,13 +242,6 @@ def tags_of(
     return answers
 
 
-def _features(
-    task: TaskConfig, examples: Sequence[TaggingExample], tokenizer: Tokenizer, labels: Sequence[str]
-) -> list[Feature]:
-    assert task.tagging is not None, "refused by TaskConfig"
-    return make_features(examples, tokenizer, labels, task.max_seq_length, task.tagging)
-
-
 def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
     strange = next((label for label in labels or () if parts_of(label) is None), None)
     if strange is None:
@@ -322,7 +293,7 @@ SHAPE = Shape(
     content=lambda example: example.words,
     labels_of=lambda example: example.tags or [None] * len(example.words),
     is_labelled=lambda example: example.tags is not None or not example.words,  # no word, no tag to miss
-    features=_features,
+    features=make_features,
     predictions=lambda _, examples, features, logits, labels, __: tags_of(examples, features, logits, labels),
     measured=_measured,
     score=lambda task, examples, predictions, _: metrics.score(

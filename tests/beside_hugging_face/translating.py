@@ -29,7 +29,7 @@ from bertkit.data.tokenizer import load_tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.model.config import DecoderConfig
-from bertkit.tasks.overlap import score_texts
+from bertkit.tasks.metrics import score
 
 SYSTEMS = ("bertkit", "transformers")
 BATCH, RATE, WARMUP_SHARE, SMOOTHING, LONGEST, LONGEST_TARGET = 64, 1e-3, 0.1, 0.1, 128, 64
@@ -89,7 +89,7 @@ def run_transformers(start: Path, data: Path, output: Path, seed: int, num_epoch
     texts = rows_of(data / "dev.tsv")
     loss = _loss(model.eval(), tokenizer, texts)
     found = list(_written(model, tokenizer, [source for source, _ in texts]))
-    scores = {key: score_texts(key, found, [target for _, target in texts])[key] for key in ("bleu", "chrf")}
+    scores = score(["bleu", "chrf"], found, [target for _, target in texts])
     return {**scores, "loss": loss}
 
 

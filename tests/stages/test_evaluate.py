@@ -337,60 +337,6 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.C
     assert 0 <= result["f1"] <= 100
 
 
-def test_googles_alignment_reaches_every_command(
-    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each character is a piece of its own and unknown, where Google's search fails and gives the whole words."""
-    contexts = ["一二三  四五六\t七八九"[: 9 + n] for n in range(3)] + ["五六七八"]
-    model = small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False)
-    finder = export_model(model, tokenizer, tmp_path / "finder")
-    questions = [{"id": f"q{n}", "question": "kan", "context": context} for n, context in enumerate(contexts)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
-    task = ["task=squad1", "task.max_seq_length=40", "task.spans.max_query_length=9", "device=cpu"]
-    rows = {}
-    for alignment in ("offsets", "google"):
-        more = [
-            f"task.spans.alignment={alignment}",
-            f"input={tmp_path / 'in.jsonl'}",
-            f"output={tmp_path / 'out.jsonl'}",
-            "overwrite=true",
-        ]
-        assert run(["predict", f"model_dir={finder}", *task, *more]) == 0
-        rows[alignment] = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    gold = []
-    for slice_, google, context in zip(rows["offsets"], rows["google"], contexts, strict=True):
-        assert slice_["text"] == context[slice_["start"] : slice_["end"]]
-        start = max(context.rfind(space, 0, slice_["start"]) for space in " \t") + 1
-        end = min((at for space in " \t" if (at := context.find(space, slice_["end"])) >= 0), default=len(context))
-        assert google["text"] == " ".join(context[start:end].split())
-        gold.append({"text": context[start:end], "answer_start": start})
-    assert sum(one["text"] != other["text"] for one, other in zip(*rows.values(), strict=True)) >= 2
-    answered = "".join(
-        json.dumps({**row, "answers": [answer]}) + "\n" for row, answer in zip(questions, gold, strict=True)
-    )
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.jsonl").write_text(answered)
-    task += [f"data_dir={tmp_path}", "task.files.train=train.jsonl", "task.files.dev=dev.jsonl"]
-    exact = {
-        alignment: evaluate_task(capsys, f"model_dir={finder}", *task, f"task.spans.alignment={alignment}")[
-            "exact_match"
-        ]
-        for alignment in rows
-    }
-    assert exact["offsets"] < exact["google"] == 100
-    more = [
-        f"model_dir={finder}",
-        f"output_dir={tmp_path / 'run'}",
-        "num_epochs=1",
-        "optimizer.peak_learning_rate=1e-12",
-    ]
-    assert run(["finetune", *task, *more, "task.spans.alignment=google"]) == 0
-    assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact_match"] == 100
-    assert json.loads((tmp_path / "run" / "predictions.json").read_text()) == {
-        row["id"]: row["text"] for row in rows["google"]
-    }
-
-
 @pytest.mark.parametrize(
     ("more", "line"),
     [

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from conftest import small_model
+from task_configs import task_config
 
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
 from bertkit.cli import run
@@ -358,7 +359,8 @@ def test_every_mask_of_a_long_text_stands_amid_its_text(tokenizer: Tokenizer) ->
     facts = tokenizer.facts
     kan, lon = (tokenizer(word)["input_ids"][1] for word in ("kan", "lon"))
     text = "[MASK] " + "kan " * 20 + "[MASK] lon" * 1 + " lon" * 20 + " [MASK]"
-    found = make_features([SequenceExample("0", text, None, None)], tokenizer, 9)
+    task = task_config("sequence", "task.max_seq_length=9")
+    found = make_features(task, [SequenceExample("0", text, None, None)], tokenizer)
     mask, ends = facts.mask, (facts.cls, facts.sep)
     assert [each.input_ids[1:-1] for each in found] == [
         [mask] + [kan] * 6, [kan] * 3 + [mask] + [lon] * 3, [lon] * 6 + [mask]

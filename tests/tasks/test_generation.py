@@ -79,23 +79,6 @@ def test_tables_with_usual_names_without_a_header_and_without_targets(tmp_path: 
     assert one == GenerationExample("0", "x", "y")
 
 
-FAULTS = [
-    ("train.tsv", "en\tde\nx\ty\n", ":1: no column 'source' or 'src' (it has: 'en', 'de'); set task.columns.source="),
-    ("train.tsv", "source\nx\n", ":1: no column 'target' or 'tgt' (it has: 'source'); set task.columns.target="),
-    ("train.jsonl", '{"source": "x", "target": 3}\n', ":1: field 'target' is int, expected text"),
-    ("train.jsonl", '{"source": "x", "target": null}\n', ":1: field 'target' is NoneType, expected text"),
-    ("train.jsonl", '{"source": "x", "target": "y"}\n{"source": "x"}\n', ":2: no field 'target'"),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "message"), FAULTS)
-def test_files_that_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
-    write(tmp_path, name, text)
-    with pytest.raises(InputError) as caught:
-        read(tmp_path, "translation", "train")
-    assert str(caught.value).startswith(f"{tmp_path}/{name}{message}")
-
-
 INPUTS = [
     ("in.txt", b"x y\n\nz\n", None, ["x y", "", "z"]),
     ("in.tsv", b"en\tde\nx\ty\n", None, ["x"]),
@@ -125,32 +108,6 @@ def test_what_is_held_out_shares_no_source() -> None:
 
 
 # ---- settings
-
-REFUSED = [
-    ("max_target_length=1", "task.generation.max_target_length=1: expected at least 2"),
-    ("num_beams=0", "task.generation.num_beams=0: expected at least 1"),
-    ("label_smoothing=1", "task.generation.label_smoothing=1: expected a number from 0 to less than 1"),
-    ("num_candidates=5", "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams"),
-    ("num_candidates=0", "task.generation.num_candidates=0: expected 1 to 4"),
-    ("temperature=0", "task.generation.temperature=0: expected a positive number"),
-    ("top_k=0", "task.generation.top_k=0: expected null or at least 1"),
-    ("top_p=1.5", "task.generation.top_p=1.5: expected null or a number above 0 and up to 1"),
-    ("temperature=0.5", "task.generation.temperature has no effect without task.generation.sample=true"),
-    ("top_k=3", "task.generation.top_k has no effect without task.generation.sample=true"),
-    ("top_p=0.9", "task.generation.top_p has no effect without task.generation.sample=true"),
-]
-
-
-@pytest.mark.parametrize(("override", "message"), REFUSED)
-def test_settings_that_cannot_work(override: str, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        task(f"generation.{override}")
-    assert str(caught.value).startswith(message) or f"\n{message}" in str(caught.value)
-
-
-def test_the_shape_needs_its_settings() -> None:
-    with pytest.raises(InputError, match=r"task\.generation=null: expected its settings for kind=generation"):
-        task("generation=null")
 
 
 def test_sampling_takes_its_settings() -> None:

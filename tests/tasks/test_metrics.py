@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +24,41 @@ from rouge_score import rouge_scorer
 from task_configs import task_config
 
 from bertkit.errors import InputError
-from bertkit.tasks import overlap
-from bertkit.tasks.metrics import METRICS, MULTI_LABEL, score, signatures
+from bertkit.tasks.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
 from bertkit.tasks.official import normalize_answer
 from bertkit.tasks.shapes import check_metrics
 from bertkit.train.processes import gather_in_order
 
+INPUTS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(METRICS, ([0, 1, 1], [0, 1, 0])),
+    **dict.fromkeys(("seqeval", "seqeval_strict"), ([["B-X"]], [["B-X"]])),
+    "squad": ({"q": "a b"}, {"q": ["b"]}),
+    "squad_v2": ({"p": "x", "q": ""}, {"p": ["x"], "q": []}, {"p": 0.1, "q": 0.9}),
+    **dict.fromkeys(TEXT_METRICS, (["a b"], ["a c"])),
+}
 
-def test_classes_give_the_keys_that_the_table_says() -> None:
-    from bertkit.tasks.official import CLASSES
 
-    assert [*CLASSES, *overlap.KEYS] == list(METRICS)
-    assert len(METRICS) == 15
-    inputs: dict[str, Any] = {
-        **dict.fromkeys(METRICS, ([0, 1, 1], [0, 1, 0])),
-        "seqeval": ([["B-X"]], [["B-X"]]),
-        "seqeval_strict": ([["B-X"]], [["B-X"]]),
-        "squad": ({"q": "a b"}, {"q": ["b"]}),
-        **dict.fromkeys(overlap.KEYS, (["a b"], ["a c"])),
-    }
-    for name, keys in METRICS.items():
-        if name == "squad_v2":
-            scores = score([name], {"p": "x", "q": ""}, {"p": ["x"], "q": []}, {"p": 0.1, "q": 0.9})
-        else:
-            scores = score([name], *inputs[name])
-        assert tuple(scores) == keys
-        assert all(type(value) in (float, int) for value in scores.values())
+@pytest.mark.parametrize("name", METRICS)
+def test_scores_have_the_keys_that_the_table_says(name: str) -> None:
+    scores = score([name], *INPUTS[name])
+    assert tuple(scores) == METRICS[name]
+    assert all(type(value) in (float, int) for value in scores.values())
+
+
+def test_modules_of_evaluate_score_alike_and_store_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import evaluate
+
+    monkeypatch.chdir(tmp_path)
+    both = evaluate.combine([module(name) for name in ("accuracy", "f1_macro")])
+    assert both.compute(*INPUTS["f1"]) == score(["accuracy", "f1_macro"], *INPUTS["f1"])
+    said, true, probs = INPUTS["squad_v2"]
+    metric = module("squad_v2")
+    assert isinstance(metric, evaluate.Metric)
+    assert metric.name == "squad_v2"
+    assert metric.compute(predictions=said, references=true, no_answer_probs=probs) == score(
+        ["squad_v2"], said, true, probs
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 # predictions, references -> accuracy, f1, f1_macro, f1_micro, matthews: worked out by hand from the four counts
@@ -87,49 +95,26 @@ def test_several_labels_at_once_by_hand(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 23), st.integers(1, 7))
-def test_several_labels_at_once_equal_scikit_learn(seed: int, num_rows: int, num_labels: int) -> None:
-    predictions, references = np.random.default_rng(seed).random((2, num_rows, num_labels)) < 0.3
-    scores = score(MULTI_LABEL, predictions, references)
-    averages = {
-        f"f1_{average}": sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0)
-        for average in ("macro", "micro")
-    }
-    assert scores == pytest.approx(
-        {"accuracy": sklearn.metrics.accuracy_score(references, predictions), **averages}, abs=1e-12
-    )
+@given(st.integers(0, 2**32 - 1), st.integers(1, 43), st.integers(1, 7))
+@pytest.mark.filterwarnings("ignore")
+def test_scores_equal_the_libraries(seed: int, num_rows: int, num_labels: int) -> None:
+    """Of labels, several labels at once, and numbers."""
+    rng = np.random.default_rng(seed)
+    library = sklearn.metrics
 
+    def f1(average: str) -> float:
+        return float(library.f1_score(references, predictions, average=average, zero_division=0))
 
-LABELS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=43)
-REALS = st.lists(st.tuples(*[st.floats(-1e3, 1e3, width=64)] * 2), min_size=3, max_size=43)
-
-
-@settings(max_examples=25, deadline=None)
-@given(LABELS)
-def test_labels_equal_scikit_learn(pairs: list[tuple[int, int]]) -> None:
-    predictions, references = (list(column) for column in zip(*pairs, strict=True))
-    scores = score(["accuracy", "f1", "matthews_correlation", "f1_macro"], predictions, references)
-    assert scores["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(references, predictions), abs=1e-12)
-    assert scores["f1"] == pytest.approx(sklearn.metrics.f1_score(references, predictions, zero_division=0), abs=1e-12)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = sklearn.metrics.matthews_corrcoef(references, predictions)
-    assert scores["matthews_correlation"] == pytest.approx(expected, abs=1e-12)
-    expected = sklearn.metrics.f1_score(references, predictions, average="macro", zero_division=0)
-    assert scores["f1_macro"] == pytest.approx(expected, abs=1e-12)
-
-
-@settings(max_examples=25, deadline=None)
-@given(REALS)
-def test_correlations_equal_scipy(pairs: list[tuple[float, float]]) -> None:
-    predictions, references = (list(column) for column in zip(*pairs, strict=True))
-    if len(set(predictions)) == 1 or len(set(references)) == 1:
-        return
-    scores = score(["pearson", "spearmanr"], predictions, references)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = scipy.stats.pearsonr(predictions, references)[0], scipy.stats.spearmanr(predictions, references)[0]
-    assert list(scores.values()) == pytest.approx([float(np.nan_to_num(value)) for value in expected], abs=1e-12)
+    predictions, references = rng.integers(0, 2, (2, num_rows)).tolist()
+    expected = [library.accuracy_score(references, predictions), f1("binary"), f1("macro"), f1("micro")]
+    scores = score(["accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"], predictions, references)
+    assert list(scores.values()) == [*expected, library.matthews_corrcoef(references, predictions)]
+    predictions, references = rng.random((2, num_rows, num_labels)) < 0.3
+    expected = [library.accuracy_score(references, predictions), f1("macro"), f1("micro")]
+    assert list(score(MULTI_LABEL, predictions, references).values()) == expected
+    predictions, references = (rng.normal(size=(2, num_rows + 2)) * 10.0 ** rng.integers(-3, 4)).tolist()
+    expected = [scipy.stats.pearsonr(predictions, references)[0], scipy.stats.spearmanr(predictions, references)[0]]
+    assert list(score(["pearson", "spearmanr"], predictions, references).values()) == expected
 
 
 def test_correlations_keep_double_precision() -> None:
@@ -354,32 +339,25 @@ def test_answers_of_systems_score_as_published_to_the_last_digit(version: str, s
 # ---- texts
 
 
-def test_bleu_by_hand() -> None:
-    """11 tokens for 12 of the references; of the n-grams 10 of 11, 6 of 9, 3 of 7 and 1 of 5 are found."""
-    said = ["the cat sat on a mat .", "a dog ran off"]
-    true = ["the cat sat on the mat .", "a big dog ran off"]
-    expected = 100 * math.exp(1 - 12 / 11) * (10 / 11 * 6 / 9 * 3 / 7 * 1 / 5) ** (1 / 4)
-    assert score(["bleu"], said, true)["bleu"] == pytest.approx(expected, abs=1e-10)
+# 11 tokens for 12 of the references; of the n-grams 10 of 11, 6 of 9, 3 of 7 and 1 of 5 are found
+BLEU = 100 * math.exp(1 - 12 / 11) * (10 / 11 * 6 / 9 * 3 / 7 * 1 / 5) ** (1 / 4)
+TEXTS = [
+    ("bleu", ["the cat sat on a mat .", "a dog ran off"], ["the cat sat on the mat .", "a big dog ran off"], (BLEU,)),
+    # of the orders 1, 2 and 3, which both have, 2 of 3, 1 of 2 and 0 of 1 are found
+    ("chrf", ["abc"], ["abd"], (100 * (2 / 3 + 1 / 2 + 0) / 3,)),
+    # 3 words of 4 and of 5, 1 pair of them of 3 and of 4, a c d in a row; then a text that has nothing of its own
+    ("rouge", ["A b! c d", "x"], ["a C d e f", "y"], (6 / 9 / 2, 2 / 7 / 2, 6 / 9 / 2)),
+    ("exact_match_text", ["a  b ", "A b", "", "c"], ["a b", "a b", "", "c."], (0.5,)),
+]
 
 
-def test_chrf_by_hand() -> None:
-    """A b c against a b d: of the orders 1, 2 and 3, which both have, 2 of 3, 1 of 2 and 0 of 1 are found."""
-    assert score(["chrf"], ["abc"], ["abd"])["chrf"] == pytest.approx(100 * (2 / 3 + 1 / 2 + 0) / 3, abs=1e-10)
-
-
-def test_rouge_by_hand() -> None:
-    """3 words of 4 and of 5, 1 pair of them of 3 and of 4, a c d in a row; then a text that has nothing of its own."""
-    found = score(["rouge"], ["A b! c d", "x"], ["a C d e f", "y"])
-    assert found == pytest.approx({"rouge1": 6 / 9 / 2, "rouge2": 2 / 7 / 2, "rougeL": 6 / 9 / 2}, abs=1e-12)
-
-
-def test_exact_texts_by_hand() -> None:
-    found = score(["exact_match_text"], ["a  b ", "A b", "", "c"], ["a b", "a b", "", "c."])
-    assert found == {"exact": 0.5}
+@pytest.mark.parametrize(("name", "said", "true", "expected"), TEXTS)
+def test_texts_by_hand(name: str, said: list[str], true: list[str], expected: tuple[float, ...]) -> None:
+    assert tuple(score([name], said, true).values()) == pytest.approx(expected, abs=1e-10)
 
 
 def test_nothing_said_is_nothing_found() -> None:
-    scores = score(list(overlap.KEYS), ["", ""], ["a b", "c"])
+    scores = score(list(TEXT_METRICS), ["", ""], ["a b", "c"])
     assert list(scores) == ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact"]
     assert set(scores.values()) == {0.0}
 

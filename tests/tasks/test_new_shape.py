@@ -23,8 +23,7 @@ from bertkit.tasks import metrics
 from bertkit.tasks.config import SHAPES, TaskConfig
 from bertkit.tasks.files.labels import Labels
 from bertkit.tasks.files.readers import read_file
-from bertkit.tasks.files.source import Reading, Wanted, given, text_of
-from bertkit.tasks.files.tables import Table
+from bertkit.tasks.files.source import Reading, given, text_of
 from bertkit.tasks.sequence import assemble, pieces, softmax
 from bertkit.tasks.shapes import check_metrics, make_features, shape_of
 from bertkit.tasks.task import TABLES, Beside, Feature, Measured, Shape, json_lines, says_the_same
@@ -37,20 +36,16 @@ class Essay:
     grade: str | None
 
 
-def read(task: TaskConfig, table: Table, wanted: Wanted) -> Reading:
-    reading = Reading(task, table, wanted)
-    text = reading.find(task.columns.text, "text")
+def read(reading: Reading) -> Iterator[Essay]:
+    text = reading.find(reading.task.columns.text, "text")
     field, ids = reading.label_field(), reading.ids()
-    reading.labels = labels = Labels(task, field, wanted.labels, table.is_typed)
+    reading.labels = labels = Labels(reading.task, field, reading.known_labels, reading.table.is_typed)
 
-    def examples() -> Iterator[Essay]:
-        for number, row in reading.rows:
-            where = table.place(number)
-            grade = None if field is None else str(labels.name_of(row[field], where))
-            yield Essay(ids.take(given(row, ids.field), where, number), text_of(row, text, where), grade)
+    def essay(row: Any, where: str, line: int) -> Essay:
+        grade = None if field is None else str(labels.name_of(row[field], where))
+        return Essay(ids.take(given(row, ids.field), where, line), text_of(row, text, where), grade)
 
-    reading.examples = examples()
-    return reading
+    return reading.each(essay)
 
 
 def features(task: TaskConfig, examples: Sequence[Essay], tokenizer: Tokenizer, labels: Sequence[str]) -> list[Feature]:

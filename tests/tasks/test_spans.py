@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from bertkit.errors import InputError
 from bertkit.tasks import span_search, spans
 from bertkit.tasks.config import SpansConfig
 from bertkit.tasks.official import normalize_answer
-from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction, align_as_google
+from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction
 from bertkit.tasks.spans import Answer, SpanExample
 from bertkit.tasks.task import Feature
 
@@ -29,21 +30,20 @@ LETTERS = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowe
 
 SETTINGS = SpansConfig(
     window_step=1,
-    window_overlap=None,
     max_query_length=64,
     n_best=20,
     max_answer_length=30,
     null_score_diff_threshold=0.0,
     is_always_answered=False,
-    alignment="offsets",
 )
 
 
 def make_features(
     examples: list[SpanExample], tokenizer: Tokenizer, max_seq_length: int, **changes: Any
 ) -> list[Feature]:
-    settings = dataclasses.replace(SETTINGS, **{"window_step": None, **changes})
-    return spans.make_features(examples, tokenizer, max_seq_length, settings)
+    chosen = dataclasses.replace(SETTINGS, **changes)
+    task: Any = SimpleNamespace(max_seq_length=max_seq_length, spans=chosen)  # shorter than any
+    return spans.make_features(task, examples, tokenizer)
 
 
 def answers_of(
@@ -51,11 +51,10 @@ def answers_of(
     features: list[Feature],
     logits: Any,
     with_null: bool,
-    tokenizer: Tokenizer | None = None,
     **changes: Any,
 ) -> list[SpanPrediction]:
     settings = dataclasses.replace(SETTINGS, is_always_answered=not with_null, **changes)
-    return span_search.answers_of(examples, features, logits, settings, tokenizer)
+    return span_search.answers_of(examples, features, logits, settings)
 
 
 def example(context: str, answer: str | None = None, start: int | None = None, question: str = "q") -> SpanExample:
@@ -100,11 +99,10 @@ GOLD = [
 @pytest.mark.parametrize(("answer", "start", "expected"), GOLD)
 def test_gold_positions(answer: str | None, start: int, expected: list[Any]) -> None:
     given = example("a bcd e f", answer, start)
-    for windows in ({"window_step": 2}, {"window_overlap": 1}):
-        features = make_features([given], LETTERS, 7, max_query_length=1, **windows)
-        texts = [shown(feature).removeprefix("[CLS] q [SEP] ") for feature in features]
-        assert texts == ["a b ##c [SEP]", "##c ##d e [SEP]", "e f [SEP]"]
-        assert [feature.label for feature in features] == expected
+    features = make_features([given], LETTERS, 7, max_query_length=1, window_step=2)
+    texts = [shown(feature).removeprefix("[CLS] q [SEP] ") for feature in features]
+    assert texts == ["a b ##c [SEP]", "##c ##d e [SEP]", "e f [SEP]"]
+    assert [feature.label for feature in features] == expected
 
 
 def test_the_piece_with_most_context_by_hand() -> None:
@@ -123,26 +121,16 @@ def test_a_step_longer_than_a_window_leaves_nothing_out() -> None:
     assert [shown(feature)[len("[CLS] q [SEP] ") : -len(" [SEP]")] for feature in features] == ["a b c", "d e f", "g"]
 
 
-@pytest.mark.parametrize(
-    ("settings_", "message"),
-    [
-        ({}, "window_step=None and task.spans.window_overlap=None: expected exactly one of the two"),
-        (
-            {"window_step": 3, "window_overlap": 3},
-            "window_step=3 and task.spans.window_overlap=3: expected exactly one of the two",
-        ),
-        ({"window_step": 0}, "window_step=0: expected at least 1"),
-        ({"window_overlap": 3}, "window_overlap=3: expected 0 to 2"),
-        ({"window_overlap": -1}, "window_overlap=-1: expected at least 0"),
-        (
-            {"window_step": 1, "max_query_length": 9},
-            "max_query_length=9: leaves no room .*max_seq_length=12; set 0 to 8",
-        ),
-    ],
-)
-def test_bad_settings(settings_: dict[str, int], message: str) -> None:
+BAD = [
+    ({"window_step": 0}, "window_step=0: expected at least 1"),
+    ({"max_query_length": 9}, "max_query_length=9: leaves no room .*max_seq_length=12; set 0 to 8"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD)
+def test_bad_settings(changes: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
-        make_features([example("a")], LETTERS, 12, **{"max_query_length": 6, **settings_})
+        make_features([example("a")], LETTERS, 12, **{"max_query_length": 6, **changes})
     assert "\n" not in str(error.value)
 
 
@@ -171,10 +159,8 @@ def test_windows_are_googles_and_hugging_faces() -> None:
 
     examples, tokenizer = squad("1.1")[::23], uncased()
     theirs = BertTokenizer(vocab=dict(tokenizer.backend.get_vocab()), do_lower_case=True)
-    differ = 0
     for max_seq_length, size in ((384, 128), (128, 32)):
         by_step = make_features(examples, tokenizer, max_seq_length, window_step=size)
-        by_overlap = make_features(examples, tokenizer, max_seq_length, window_overlap=size)
         expected = 0
         for each in examples:
             question, context = tokenizer.encode_document([each.question, each.context])
@@ -188,18 +174,14 @@ def test_windows_are_googles_and_hugging_faces() -> None:
                 start += min(length, size)
             expected += windows
         assert len(by_step) == expected
-        encoded = theirs(
-            [each.question for each in examples],
-            [each.context for each in examples],
-            truncation="only_second",
-            max_length=max_seq_length,
-            stride=size,
-            return_overflowing_tokens=True,
-        )
-        assert [feature.input_ids for feature in by_overlap] == encoded["input_ids"]
-        assert [feature.token_type_ids for feature in by_overlap] == encoded["token_type_ids"]
-        differ += len(by_step) != len(by_overlap)
-    assert differ == 2  # the same number means another thing
+        for each in examples[::7]:  # their stride is what two windows share
+            (question,) = tokenizer.encode_document([each.question])
+            stride = max(0, max_seq_length - len(question) - 3 - size)
+            cut = {"truncation": "only_second", "max_length": max_seq_length, "return_overflowing_tokens": True}
+            encoded = theirs(each.question, each.context, stride=stride, **cut)
+            ours = make_features([each], tokenizer, max_seq_length, window_step=size)
+            assert [feature.input_ids for feature in ours] == encoded["input_ids"]
+            assert [feature.token_type_ids for feature in ours] == encoded["token_type_ids"]
 
 
 # ---- answers
@@ -374,7 +356,6 @@ def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: in
 
 
 @pytest.mark.parametrize("with_null", [False, True])
-@pytest.mark.parametrize("alignment", ["offsets", "google"])
 @pytest.mark.parametrize("fill", [0.0, math.nan, math.inf, -math.inf, 1e38])
 @pytest.mark.parametrize(
     "given",
@@ -387,12 +368,11 @@ def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: in
     ],
     ids=["long question, empty context", "long question", "nothing", "no piece", "windows"],
 )
-def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, alignment: Any, with_null: bool) -> None:
-    features = make_features([given], LETTERS, 83, window_overlap=11)
+def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, with_null: bool) -> None:
+    features = make_features([given], LETTERS, 83, window_step=5)
     assert all(len(feature.input_ids) <= 83 for feature in features)
     logits = [np.full((len(feature.input_ids), 2), fill, np.float32) for feature in features]
-    options: Any = {"with_null": with_null, "alignment": alignment, "tokenizer": LETTERS}
-    (prediction,) = answers_of([given], features, logits, **options)
+    (prediction,) = answers_of([given], features, logits, with_null=with_null)
     if not any(letter in given.context for letter in "abc"):
         assert prediction.text == ""
         assert prediction.null_odds == HIGHEST_ODDS
@@ -412,47 +392,3 @@ def test_a_window_whose_best_positions_are_all_special() -> None:
     for with_null in (False, True):
         (prediction,) = answers_of([given], features, logits, with_null=with_null, n_best=3)
         assert (prediction.text, prediction.no_answer_probability) == ("", 1.0)
-
-
-# ---- Google's alignment
-
-ALIGNED = [
-    # pieces put together, words, lower-case -> text
-    ("steve smith", "Steve Smith's", True, "Steve Smith"),
-    ("smith ' s", "Steve Smith's", True, "Smith's"),
-    ("1 , 000", "(1,000)", True, "1,000"),
-    ("rene", "René's", True, "René"),  # one character for one, its accent dropped
-    (
-        "rene",
-        "Rene\u0301's",
-        True,
-        "Rene\u0301's",
-    ),  # written apart, dropped: another number of characters, so all words
-    ("[UNK]", "€50", True, "€50"),  # not found
-    ("Steve", "Steve Smith", False, "Steve"),
-    ("steve", "Steve Smith", False, "Steve Smith"),
-    ("", "Steve", True, "Steve"),
-]
-
-
-@pytest.mark.parametrize(("pieces", "words", "lowercase", "expected"), ALIGNED)
-def test_google_alignment(pieces: str, words: str, lowercase: bool, expected: str) -> None:
-    assert align_as_google(pieces, words, lowercase) == expected
-
-
-def test_alignments_differ_where_white_space_is_not_single() -> None:
-    given = example("ab  (cd)\te.", "cd)\te")
-    (feature,) = make_features([given], LETTERS, 83, window_step=9)
-    logits = [logits_for(feature, *feature.label)]
-    found = {
-        alignment: answers_of([given], [feature], logits, with_null=False, alignment=alignment, tokenizer=LETTERS)[
-            0
-        ].text
-        for alignment in ("offsets", "google")
-    }
-    assert found == {"offsets": "cd)\te", "google": "(cd) e."}  # ")" is [UNK] here, so Google's search fails
-    letters_only = example("ab  cd\te.", "cd\te")
-    (feature,) = make_features([letters_only], LETTERS, 83, window_step=9)
-    options: Any = {"with_null": False, "alignment": "google", "tokenizer": LETTERS}
-    (prediction,) = answers_of([letters_only], [feature], [logits_for(feature, *feature.label)], **options)
-    assert prediction.text == "cd e"

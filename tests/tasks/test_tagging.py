@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ def make_features(
     tokenizer: Tokenizer,
     labels: tuple[str, ...],
     max_seq_length: int,
-    label_all_pieces: bool = False,
     window_overlap: int | None = None,
 ) -> list[Feature]:
-    chosen = TaggingConfig(label_all_pieces, window_overlap)
-    return tagging.make_features(examples, tokenizer, labels, max_seq_length, chosen)
+    task: Any = SimpleNamespace(
+        max_seq_length=max_seq_length, tagging=TaggingConfig(window_overlap)
+    )  # shorter than any
+    return tagging.make_features(task, examples, tokenizer, labels)
 
 
 def example(text: str, tags: str | None = None) -> TaggingExample:
@@ -51,18 +53,13 @@ def shown(tokenizer: Tokenizer, feature: Feature) -> str:
     return " ".join(tokenizer.vocab[number] for number in feature.input_ids)
 
 
-@pytest.mark.parametrize("label_all_pieces", [False, True])
-def test_the_first_piece_of_each_word_is_labelled(letters: Tokenizer, label_all_pieces: bool) -> None:
+def test_the_first_piece_of_each_word_is_labelled(letters: Tokenizer) -> None:
     """The zero-width word and the control character have no piece; they become [UNK] and keep their tags."""
     given = example("abc d \u200b fa.g \x07 ab", "B-X I-X O B-Y I-X O")
-    (feature,) = make_features([given], letters, LABELS, 29, label_all_pieces=label_all_pieces)
+    (feature,) = make_features([given], letters, LABELS, 29)
     assert shown(letters, feature) == "[CLS] a ##b ##c d [UNK] f ##a . g [UNK] a ##b [SEP]"
     n = -100
-    expected = {
-        False: [n, 1, n, n, 2, 0, 3, n, n, n, 2, 0, n, n],
-        True: [n, 1, 2, 2, 2, 0, 3, 3, 3, 3, 2, 0, 0, n],  # there is no I-Y, so B-Y is repeated
-    }
-    assert feature.label == expected[label_all_pieces]
+    assert feature.label == [n, 1, n, n, 2, 0, 3, n, n, n, 2, 0, n, n]
     assert feature.where == [-1, 0, -1, -1, 1, 2, 3, -1, -1, -1, 4, 5, -1, -1]
     assert feature.token_type_ids == [0] * 14
 
@@ -116,8 +113,7 @@ TASK_SETTINGS = [
     # task.tagging.* -> words of each window, labels of the first, the window that each word's tag is from
     ((), ["a bc d ef", "d ef g a b", "g a b cde", "cde f"], [-100, 0, 1, -100, 0, 0, -100, -100], "0 0 0 0 1 1 2 2 3"),
     (("window_overlap=0",), ["a bc d ef", "g a b cde", "f"], [-100, 0, 1, -100, 0, 0, -100, -100], "0 0 0 0 1 1 1 1 2"),
-    (("window_overlap=2", "label_all_pieces=true"), ["a bc d ef", "ef g a b", "a b cde f"],
-     [-100, 0, 1, 2, 0, 0, 0, -100], "0 0 0 0 1 1 2 2 2"),
+    (("window_overlap=2",), ["a bc d ef", "ef g a b", "a b cde f"], [-100, 0, 1, -100, 0, 0, -100, -100], "0 0 0 0 1 1 2 2 2"),
 ]  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from task_configs import task_config
 
-from bertkit.config import conf_dir
+from bertkit.config import build, conf_dir, to_mapping
 from bertkit.errors import InputError
+from bertkit.tasks.config import TaskConfig, without_retired
 
 # name: (labels, what the files hold, metrics, the main one, hub, batch, peak learning rate, epochs, max_seq_length)
 ENTAILS = ("entailment", "not_entailment")
@@ -34,15 +35,7 @@ UPOS = [
     "X",
 ]
 TABLE = {
-    "cola": (
-        ("unacceptable", "acceptable"),
-        ("0", "1"),
-        ("matthews_correlation",),
-        "matthews_correlation",
-        32,
-        2e-5,
-        3,
-    ),
+    "cola": (("unacceptable", "acceptable"), ("0", "1"), ("matthews_correlation",), "matthews_correlation", 32, 2e-5, 3),
     "sst2": (("negative", "positive"), ("0", "1"), ("accuracy",), "accuracy", 32, 2e-5, 3),
     "mrpc": (("not_equivalent", "equivalent"), ("0", "1"), ("accuracy", "f1"), "f1", 32, 2e-5, 5),
     "stsb": ("regression", None, ("pearson", "spearmanr"), "spearmanr", 32, 2e-5, 3),
@@ -64,7 +57,7 @@ TABLE = {
     "regression": ("regression", None, ("pearson", "spearmanr"), "pearson", 32, 2e-5, 3),
     "generation": (None, None, ("rouge", "exact_match_text"), "rougeL", 64, 5e-5, 10),
     "translation": (None, None, ("bleu", "chrf"), "bleu", 64, 5e-5, 10),
-}
+}  # fmt: skip
 TABLE |= {alias: TABLE[name] for alias, name in (("classification", "sequence"), ("ner", "tagging"), ("qa", "spans"))}
 KINDS = {
     "squad1": "spans",
@@ -123,8 +116,8 @@ def test_names_on_the_hub(name: str) -> None:
 def test_the_numbers_of_squad() -> None:
     spans = task_config("squad2").spans
     assert spans is not None
-    numbers = (spans.window_step, spans.window_overlap, spans.max_query_length, spans.n_best, spans.max_answer_length)
-    assert numbers == (128, None, 64, 20, 30)
+    numbers = (spans.window_step, spans.max_query_length, spans.n_best, spans.max_answer_length)
+    assert numbers == (128, 64, 20, 30)
     assert not spans.is_always_answered
     assert task_config("squad1").spans.is_always_answered  # type: ignore[union-attr]
 
@@ -147,7 +140,6 @@ REFUSED = [
     ("stsb", "label_range=[5,0]", "task.label_range=[5.0, 0.0]: expected the smallest and the largest"),
     ("tagging", "labels=regression", "task.labels=regression: tags have names"),
     ("squad1", "spans=null", "task.spans=null: expected its settings"),
-    ("squad1", "spans.window_overlap=64", "window_step=128 and task.spans.window_overlap=64: expected exactly one"),
     ("squad1", "spans.n_best=0", "task.spans.n_best=0: expected at least 1"),
     ("tagging", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
     ("stsb", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
@@ -157,6 +149,30 @@ REFUSED = [
     ("tagging", "tagging.window_overlap=126", "task.tagging.window_overlap=126: expected 0 to 125, less than the 126"),
     ("tagging", "tagging.window_overlap=-1", "task.tagging.window_overlap=-1: expected 0 to 125"),
     ("cola", "max_seq_length=2", "task.max_seq_length=2: expected at least 8"),
+    ("translation", "generation.max_target_length=1", "task.generation.max_target_length=1: expected at least 2"),
+    ("translation", "generation.num_beams=0", "task.generation.num_beams=0: expected at least 1"),
+    (
+        "translation",
+        "generation.label_smoothing=1",
+        "task.generation.label_smoothing=1: expected a number from 0 to less than 1",
+    ),
+    (
+        "translation",
+        "generation.num_candidates=5",
+        "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams",
+    ),
+    ("translation", "generation.num_candidates=0", "task.generation.num_candidates=0: expected 1 to 4"),
+    ("translation", "generation.temperature=0", "task.generation.temperature=0: expected a positive number"),
+    ("translation", "generation.top_k=0", "task.generation.top_k=0: expected null or at least 1"),
+    ("translation", "generation.top_p=1.5", "task.generation.top_p=1.5: expected null or a number above 0 and up to 1"),
+    (
+        "translation",
+        "generation.temperature=0.5",
+        "task.generation.temperature has no effect without task.generation.sample=true",
+    ),
+    ("translation", "generation.top_k=3", "task.generation.top_k has no effect without task.generation.sample=true"),
+    ("translation", "generation.top_p=0.9", "task.generation.top_p has no effect without task.generation.sample=true"),
+    ("translation", "generation=null", "task.generation=null: expected its settings for kind=generation"),
     ("cola", "format=xls", "format='xls': expected auto or tsv or csv"),
 ]
 
@@ -179,3 +195,13 @@ def test_a_data_set_of_a_known_shape_is_one_file(tmp_path: Path) -> None:
     (tmp_path / "task" / "trec.yaml").write_text(text)
     task = task_config("trec", directory=str(tmp_path))
     assert (task.name, task.format, task.files.train, task.kind) == ("trec", "label_text", "train.txt", "sequence")
+
+
+def test_tasks_of_earlier_runs_are_read_unless_they_need_what_there_is_no_more() -> None:
+    task = task_config("squad2")
+    saved = to_mapping(task)
+    saved["spans"] |= {"window_overlap": None, "alignment": "offsets"}
+    assert build(TaskConfig, without_retired(saved)) == task
+    saved["spans"]["alignment"] = "google"
+    with pytest.raises(InputError, match=r"unknown key 'spans\.alignment'"):
+        build(TaskConfig, without_retired(saved))

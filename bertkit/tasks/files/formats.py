@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import re
 from pathlib import Path
 
 from bertkit.errors import InputError
-from bertkit.lines import parse_json
+from bertkit.lines import PEEKED_BYTES, parse_json
 from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.files.conll import BLANKS
 from bertkit.tasks.files.tables import names_of
@@ -71,7 +72,7 @@ def format_of_input(
         return ending, False
     lines = beginning.split("\n")
     whole = [line.rstrip("\r") for line in lines[:-1] or lines]  # the last one may be cut
-    format = _json_format(beginning) or _conll_format(shape, task, whole, labels)
+    format = json_format(beginning) or _conll_format(shape, task, whole, labels)
     if format is None and shape.plain is None:
         format = task.format if task.format != "auto" else "tsv" if "\t" in whole[0] else "csv"
     if format is None and shape.plain == "text":
@@ -97,7 +98,12 @@ def is_of_pairs(task: TaskConfig) -> bool:
     return task.needs_pair or isinstance(task.columns.text_pair, (str, int))
 
 
-def _json_format(beginning: str) -> str | None:
+def beginning(file: io.BufferedReader) -> str:
+    """Give the first characters of an input, and leave them in it."""
+    return file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
+
+
+def json_format(beginning: str) -> str | None:
     """Tell JSON lines and JSON, an object or an array of them, from a text with a bracket, such as that of [MASK]."""
     text = beginning.lstrip()
     first, _, more = text.partition("\n")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.library.library import Hit
 from bertkit.errors import InputError
-from bertkit.lines import PEEKED_BYTES, is_blank, numbered_lines, opened_input, unpacked, unpacking
+from bertkit.lines import is_blank, opened_input, unpacked, unpacking
 from bertkit.tasks.config import TaskConfig
-from bertkit.tasks.files.formats import ENDINGS, suffix_of
-from bertkit.tasks.files.readers import parquet_table
-from bertkit.tasks.files.tables import Gaps, open_table
+from bertkit.tasks.files.formats import ENDINGS, beginning, json_format, suffix_of
+from bertkit.tasks.files.readers import input_table
+from bertkit.tasks.files.tables import Gaps
+from bertkit.tasks.official import exact, f1
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Question:
 
     def scores_of(self, answer: str) -> tuple[float, float]:
         """Give exact match and F1 of an answer, by SQuAD's rules."""
-        from bertkit.tasks.official import exact, f1  # imports `evaluate`, which takes its time
-
         return max(exact(gold, answer) for gold in self.answers), max(f1(gold, answer) for gold in self.answers)
 
 
@@ -62,12 +60,8 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
     with opened_input(name) as (stream, _):
         with unpacking(lambda: name):
             file = unpacked(stream, path)
-            format = ENDINGS.get(suffix_of(path)) or _guess(file)
-        table = (
-            parquet_table(path)
-            if format == "parquet"
-            else open_table(task, path, format, numbered_lines(file, path), gaps)
-        )
+            format = ENDINGS.get(suffix_of(path)) or json_format(beginning(file)) or "text"
+        table = input_table(task, file, path, format, gaps)
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:
             raise InputError(f"{table.place(1)}: no column '{field}' (it has: {', '.join(table.names)[:300]})")
@@ -81,14 +75,6 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
             f"input={name}: no questions; expected a column 'question', SQuAD's JSON, or a question a line"
         )
     return questions
-
-
-def _guess(file: io.BufferedReader) -> str:
-    """Tell JSON and JSON lines from a question a line."""
-    lines = file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").lstrip("\ufeff").lstrip().split("\n")
-    if not lines[0].startswith(("{", "[")):
-        return "text"
-    return "jsonl" if lines[0].rstrip().endswith("}") and '"data"' not in lines[0][:100] else "json"
 
 
 def _question(given: dict[str, Any], field: str, where: str, number: int) -> Question:

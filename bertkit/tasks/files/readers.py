@@ -21,10 +21,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
-import shutil
-import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +30,19 @@ from typing import Any
 from bertkit.data.parquet import parquet_records
 from bertkit.errors import InputError
 from bertkit.hub import is_offline
-from bertkit.lines import PEEKED_BYTES, is_blank, numbered_lines, read_lines, unpacked, unpacking
+from bertkit.lines import is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.tasks.config import TEXTS, WORDS, TaskConfig
-from bertkit.tasks.files.formats import ENDINGS, check_input, format_of_file, format_of_input, is_of_pairs, suffix_of
-from bertkit.tasks.files.source import Source, Wanted, take_all
+from bertkit.tasks.files.formats import (
+    ENDINGS,
+    beginning,
+    check_input,
+    format_of_file,
+    format_of_input,
+    is_of_pairs,
+    suffix_of,
+)
+from bertkit.tasks.files.rows import label_names, with_label_names
+from bertkit.tasks.files.source import Reading, Source, take_all
 from bertkit.tasks.files.tables import Gaps, Rows, Table, names_of, open_table, records
 from bertkit.tasks.shapes import of_running_text, shape_of
 from bertkit.tasks.task import Shape
@@ -73,7 +80,7 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     hub_split = getattr(task.hub, split)
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
-    return _take(task, hub_table(task, hub_split), Wanted(is_labelled, labels))
+    return take_all(shape_of(task), Reading(task, hub_table(task, hub_split), is_labelled, labels))
 
 
 def read_file(
@@ -93,12 +100,7 @@ def read_file(
     else:
         gaps = Gaps(are_left_out=bool(is_labelled) and task.skip_short_rows)
         table = open_table(task, path, format, _not_empty(path, read_lines(path)), gaps)
-    return _take(task, table, Wanted(is_labelled, labels))
-
-
-def _take(task: TaskConfig, table: Table, wanted: Wanted) -> Source:
-    shape = shape_of(task)
-    return take_all(shape, shape.read(task, table, wanted))
+    return take_all(shape_of(task), Reading(task, table, is_labelled, labels))
 
 
 def _not_empty(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -149,22 +151,18 @@ def open_inputs(
     gaps = Gaps(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
         file = unpacked(file, name)
-        beginning = file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
-    if not beginning:
+        head = beginning(file)
+    if not head:
         return Inputs("", iter(()), gaps, shape)
     format, is_guess = given, False
     if format is None:
-        format, is_guess = format_of_input(shape, task, name, beginning, labels)
+        format, is_guess = format_of_input(shape, task, name, head, labels)
     format = "json" if format == "squad" else format
     if format in ("text", "csv", "tsv"):
         shape = of_running_text(shape)
     check_input(shape, task, format, name)
     try:
-        table = (
-            _parquet(file, name)
-            if format == "parquet"
-            else open_table(task, name, format, numbered_lines(file, name), gaps)
-        )
+        table = input_table(task, file, name, format, gaps)
         return _inputs(shape, _of_texts(task) if format == "text" else task, table, keep_rows)
     except InputError as error:
         is_plain = is_guess and shape.plain and not is_of_pairs(task)
@@ -206,30 +204,16 @@ def _inputs(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool) -> In
             rows.append(row if isinstance(row, dict) else {})  # a sentence is written with its prediction
             yield number, row
 
-    reading = shape.read(
-        task, dataclasses.replace(table, rows=noted()) if keep_rows else table, Wanted(is_labelled=False)
-    )
+    reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
+    examples = shape.read(reading)
     found = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
-    chunks = iter(lambda: list(itertools.islice(reading.examples, EXAMPLES_AT_ONCE)), [])
+    chunks = iter(lambda: list(itertools.islice(examples, EXAMPLES_AT_ONCE)), [])
     return Inputs(f"{table.name} read as {table.format}: {found}", chunks, table.gaps, shape, rows)
 
 
 def _of_texts(task: TaskConfig) -> TaskConfig:
     """The same task of single texts, in a column of this name."""
     return dataclasses.replace(task, columns=dataclasses.replace(task.columns, text="text", text_pair=None, id=None))
-
-
-def _parquet(file: io.BufferedReader, name: Path) -> Table:
-    """Read parquet by way of a file, as it may come through a pipe or packed."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "input"
-        with copy.open("wb") as whole, unpacking(lambda: str(name)):
-            shutil.copyfileobj(file, whole)
-        try:
-            table = parquet_table(copy)
-            return dataclasses.replace(table, name=str(name), rows=iter(list(table.rows)))
-        except InputError as error:
-            raise InputError(str(error).replace(str(copy), str(name))) from None
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
@@ -283,14 +267,26 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
     return known or found  # no train.csv.bak beside train.csv
 
 
-def parquet_table(path: Path) -> Table:
-    """Open a parquet file.
+def parquet_table(path: Path, data: bytes | None = None) -> Table:
+    """Open a parquet file, or the bytes of one.
 
     Raises:
         InputError: it is missing or damaged.
     """
-    names, found = parquet_records(path)
-    return records(path, "parquet", _named_labels(found, names), Gaps(), counts=" record ")
+    names, found = parquet_records(path, data)
+    return records(path, "parquet", enumerate(with_label_names(found, names), 1), Gaps(), counts=" record ")
+
+
+def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, gaps: Gaps) -> Table:
+    """Open an unpacked input, which may come through a pipe, as rows of a format.
+
+    Raises:
+        InputError: it is not what the format says; some of it while the rows are read.
+    """
+    if format != "parquet":
+        return open_table(task, name, format, numbered_lines(file, name), gaps)
+    with unpacking(lambda: str(name)):
+        return parquet_table(name, file.read())
 
 
 def hub_table(task: TaskConfig, split: str) -> Table:
@@ -312,18 +308,5 @@ def hub_table(task: TaskConfig, split: str) -> Table:
             f"task={task.name}: cannot read {where} ({reason[:300]}); set data_dir= to the task's files, or fill HF_HOME "
             "where there is a network, or set task.hub.path= to another copy"
         ) from None
-    inner = {column: getattr(feature, "feature", feature) for column, feature in rows.features.items()}
-    names = {column: feature.names for column, feature in inner.items() if hasattr(feature, "names")}
-    return records(where, "datasets", _named_labels(rows, names), Gaps(), counts=" record ")
-
-
-def _named_labels(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list[str]]) -> Rows:
-    """Rows whose numbered labels are names again; -1, the hub's way to say that a label is not known, is None."""
-
-    def named(value: Any, of: list[str]) -> Any:
-        if isinstance(value, list):
-            return [named(item, of) for item in value]
-        return of[value] if isinstance(value, int) and 0 <= value < len(of) else None
-
-    for number, row in enumerate(rows, 1):
-        yield number, {key: named(value, names[key]) if key in names else value for key, value in row.items()}
+    named = with_label_names(rows, label_names(rows.features))
+    return records(where, "datasets", enumerate(named, 1), Gaps(), counts=" record ")

@@ -31,7 +31,7 @@ def as_json_lines(rows: Any, what: str) -> Iterator[str]:
 
 def _mappings(rows: Any, what: str) -> Iterable[Any]:
     if hasattr(rows, "column_names") and hasattr(rows, "features"):
-        return _of_dataset(rows)
+        return with_label_names(rows, label_names(rows.features))
     if hasattr(rows, "notna") and hasattr(rows, "to_dict"):
         records: list[Any] = rows.astype(object).where(rows.notna(), None).to_dict("records")
         return records
@@ -42,21 +42,22 @@ def _mappings(rows: Any, what: str) -> Iterable[Any]:
     return rows
 
 
-def _of_dataset(rows: Any) -> Iterator[dict[str, Any]]:
-    """Give the rows of a dataset, with the names of its class labels instead of their numbers."""
-    named = {}
-    for column, feature in (rows.features or {}).items():
-        of_items = getattr(feature, "feature", feature)
-        if hasattr(of_items, "int2str"):
-            named[column] = of_items
+def label_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """Give the names of the numbered labels of each column of a dataset that has some."""
+    inner = {column: getattr(feature, "feature", feature) for column, feature in (features or {}).items()}
+    return {column: feature.names for column, feature in inner.items() if hasattr(feature, "names")}
+
+
+def with_label_names(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
+    """Give rows whose numbered labels are names; -1, the hub's way to say that a label is not known, is None."""
+
+    def named(value: Any, of: list[str]) -> Any:
+        if isinstance(value, list):
+            return [named(item, of) for item in value]
+        return of[value] if isinstance(value, int) and 0 <= value < len(of) else None
+
     for row in rows:
-        yield row | {column: _names(feature, row[column]) for column, feature in named.items()}
-
-
-def _names(feature: Any, value: Any) -> Any:
-    if isinstance(value, list):
-        return [_names(feature, item) for item in value]
-    return feature.int2str(value) if isinstance(value, int) and value >= 0 else None  # -1: a hidden label
+        yield {key: named(value, names[key]) if key in names else value for key, value in row.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from bertkit import signs
@@ -20,44 +20,27 @@ MAX_SHARES = 20  # labels that a description counts
 NONE_OF_THEM = "(none)"  # where several labels may hold at once
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is wanted of a file's examples.
-
-    Attributes:
-        is_labelled: whether every example must have its label; None takes those that are there, False none: the file is
-            an input to predict from.
-        labels: of the model or the training file, for a task whose labels are not listed; None takes this file's.
-    """
-
-    is_labelled: bool | None = None
-    labels: tuple[str, ...] | None = None
-
-    @property
-    def is_input(self) -> bool:
-        """Whether labels are to be predicted, not read."""
-        return self.is_labelled is False
-
-
 @dataclass
 class Reading:
     """A table's examples on their way; what is found out about them is complete when all have been taken."""
 
     task: TaskConfig  # how the table is written
     table: Table  # that is read
-    wanted: Wanted  # of it
-    # the settings and names of the columns that were found, in their order
-    columns: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    examples: Iterator[Any] = dataclasses.field(default_factory=lambda: iter(()))  # on their way
+    # whether every example must have its label; None takes those that are there, False none: an input to predict from
+    is_labelled: bool | None = None
+    known_labels: tuple[str, ...] | None = None  # of the model or the training file, where none are listed
+    columns: list[tuple[str, str]] = field(default_factory=list)  # settings and names of those found, in their order
     labels: Labels | None = None  # what is known of the labels; None where a shape has none by name
     expected_labels: tuple[str, ...] = ()  # those that should come
-    notes: list[str] = dataclasses.field(default_factory=list)  # of the format, for the description
-    oddities: list[str] = dataclasses.field(default_factory=list)  # what looks wrong and is no error, a line each
-    empty: list[str] = dataclasses.field(default_factory=list)  # the places of examples with an empty text
+    notes: list[str] = field(default_factory=list)  # of the format, for the description
+    oddities: list[str] = field(default_factory=list)  # what looks wrong and is no error, a line each
+    empty: list[str] = field(default_factory=list)  # the places of examples with an empty text
     num_skipped: int = 0  # rows that were left out for their label
 
-    def __post_init__(self) -> None:
-        self.rows = signs.beating(self.table.rows)
+    @property
+    def is_input(self) -> bool:
+        """Whether labels are to be predicted, not read."""
+        return self.is_labelled is False
 
     def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
         """Find a column of the table, and note it."""
@@ -68,20 +51,33 @@ class Reading:
 
     def ids(self, is_unique: bool = False) -> Ids:
         """Find the column of ids, after all others."""
-        field = self.find(self.task.columns.id, "id", False)
-        return Ids(field, is_input=self.wanted.is_input, is_unique=is_unique)
+        return Ids(self.find(self.task.columns.id, "id", False), is_input=self.is_input, is_unique=is_unique)
 
     def label_field(self) -> str | None:
         """Find the column of labels, if they are to be read."""
         column = self.task.columns.label
-        if self.wanted.is_input:
+        if self.is_input:
             return None
-        if self.wanted.is_labelled is None:
+        if self.is_labelled is None:
             return self.table.find((column,) if isinstance(column, str) else column, "label", False)
         try:
             return self.table.find(column, "label")
         except InputError as error:
             raise InputError(f"{error} (labels are expected here; a test file has none)") from None
+
+    def each(self, example: Callable[[Any, str, int], Any]) -> Iterator[Any]:
+        """Make an example of every row, its place and its line; a row of which None is made is left out."""
+        place = self.table.place
+        for number, row in signs.beating(self.table.rows):
+            if (one := example(row, place(number), number)) is not None:
+                yield one
+
+    def note_empty(self, where: str, *texts: str | None) -> None:
+        """Note an example one of whose texts is empty."""
+        for text in texts:
+            if text is not None and not text.strip():
+                self.empty.append(where)
+                return
 
 
 def value_of(row: Any, field: str, where: str) -> Any:
@@ -191,15 +187,16 @@ class Source:
 
 
 def take_all(shape: Shape, reading: Reading) -> Source:
-    """Take all examples of a reading.
+    """Take all examples of a table.
 
     Raises:
         InputError: there are none, or something is wrong with one.
     """
     task, table = reading.task, reading.table
-    examples = list(reading.examples)
+    examples = list(shape.read(reading))
     labels = reading.labels.all() if reading.labels is not None else ()
-    description = f"{table.name} ({', '.join([table.format, *reading.notes])})"
+    notes = [] if table.has_header else ["without a header"]
+    description = f"{table.name} ({', '.join([table.format, *notes, *reading.notes])})"
     if not examples:
         raise InputError(f"{description}: no examples; restore the file")
     oddities = []
@@ -208,8 +205,20 @@ def take_all(shape: Shape, reading: Reading) -> Source:
         oddities.append(f"{table.name}: {reading.num_skipped:,} rows with the label {named} left out")
     if table.gaps.num_rows:
         oddities.append(f"{table.name}: {table.gaps.num_rows:,} rows with too few cells left out")
+    if not table.has_header and task.header is None and task.column_names is None:
+        oddities += _header_as_row(table, [shape.labels_of(example)[0] for example in examples])
     oddities += reading.oddities
     if reading.empty:
         oddities.append(f"{len(reading.empty):,} examples have an empty text, the first at {reading.empty[0]}")
     expected = reading.expected_labels or (labels if not shape.is_of_words else ())
     return Source(shape, description, examples, labels, table.name, expected, tuple(oddities))
+
+
+def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
+    """Columns are given by their numbers, and the first line has a label that no other has: perhaps a header's word."""
+    if len(labels) < 3 or labels[0] is None or labels.count(labels[0]) > 1 or isinstance(labels[0], float):
+        return []
+    return [
+        f"{table.place(1)}: the label {labels[0]!r} comes only in the first line, which is read as an example; if it is a "
+        "header, set task.header=true, else task.header=false"
+    ]

@@ -166,7 +166,7 @@ def _delimited(task: TaskConfig, name: Path, format: str, rows: Iterator[tuple[i
     columns = tuple(first) if has_header else task.column_names or tuple(f"column {n}" for n in range(len(first)))
     if not has_header:
         rows = itertools.chain([(first_line, first)], rows)
-    named = _named_cells(name, columns, _filled(name, rows, len(first), gaps) if gaps.are_filled else rows, gaps)
+    named = _named_cells(name, columns, len(first), rows, gaps)
     return Table(str(name), format, columns, named, gaps, has_header=has_header)
 
 
@@ -182,26 +182,22 @@ def names_of(column: Column) -> tuple[str, ...]:
     return (column,) if isinstance(column, str) else column if isinstance(column, tuple) else ()
 
 
-def _filled(
-    name: Path, rows: Iterator[tuple[int, list[str]]], width: int, gaps: Gaps
-) -> Iterator[tuple[int, list[str]]]:
-    """Rows as long as the first one, which has the header or as many cells as there are column names."""
-    for line, cells in rows:
-        if len(cells) < width and not _is_blank_row(cells):
-            gaps.add(f"{name}:{line}")
-        yield line, ([""] if _is_blank_row(cells) else cells) + [""] * (width - len(cells))
-
-
 def _is_blank_row(cells: list[str]) -> bool:
     return len(cells) == 1 and is_blank(cells[0])
 
 
 def _named_cells(
-    name: Path, columns: tuple[str, ...], rows: Iterator[tuple[int, list[str]]], gaps: Gaps
+    name: Path, columns: tuple[str, ...], width: int, rows: Iterator[tuple[int, list[str]]], gaps: Gaps
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows by column; short ones are counted and left out, or refused."""
+    """Rows by column; short ones are filled up to the `width` of the first, or counted and left out, or refused."""
     blank: int | None = None  # blank lines at the end are no rows
     for line, cells in rows:
+        if gaps.are_filled and (len(cells) < width or _is_blank_row(cells)):
+            if _is_blank_row(cells):
+                cells = [""]
+            else:
+                gaps.add(f"{name}:{line}")
+            cells = cells + [""] * (width - len(cells))
         if len(columns) > 1 and _is_blank_row(cells) and not gaps.are_left_out:
             blank = blank or line
             continue

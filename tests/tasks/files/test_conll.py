@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from task_files import check_fault, read, tagged, write
+from task_files import read, tagged, write
 
 from bertkit.errors import InputError
 
@@ -110,28 +110,3 @@ def test_tags_that_break_their_scheme(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train\.conll:4: tag 'I-P' cannot stand here in IOB2"):
         read(tmp_path, "tagging", "train", "scheme=iob2")
     assert tagged(read(tmp_path, "tagging", "train", "scheme=none"))[1] == (("c", "d"), ("I-P", "B-P"))
-
-
-# task, file, split, its content, the error after the folder
-FAULTS = [
-    ("tagging", "dev.tsv", "dev", GERMEVAL, "/dev.tsv:2: too many cells (4, expected 3); set task.columns.words=1 if column 0 numbers the words"),
-    ("conll2003", "eng.testa", "dev", "a NN B-PER\nb NN B-\n", "/eng.testa:2: tag 'B-' does not parse; expected O, or B-, I-"),
-    ("conll2003", "eng.testa", "dev", "a NN O\nb NN PER\nc NN B-PER\n", "/eng.testa:2: tag 'PER' does not parse"),
-    ("conll2003", "eng.testa", "dev", "a NN B-CAR\n", "/eng.testa:1: tag: unknown label 'B-CAR'; expected 'O' or 'B-PER'"),
-    ("conll2003", "eng.testa", "dev", "a NN O\nb O\n", "/eng.testa:2: too few cells (2, expected 3)"),
-    ("conll2003", "eng.testa", "dev", "a\tNN\tO\nb\tNN\t\n", "/eng.testa:2: empty tag; correct the line"),
-    ("conll2003", "eng.testa", "dev", "a\tNN\tO\n\tNN\tO\n", "/eng.testa:2: empty word"),
-    ("conll2003", "eng.testa", "dev", "a\nb\n", "/eng.testa:1: no tags; expected one for each word here (a test file has none)"),
-    ("tagging", "dev.conll", "dev", "a O\nb B-\n", "/dev.conll:2: tag 'B-' does not parse"),
-    ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "/dev.jsonl:1: 2 tokens but 1 tags; expected a tag for each word"),
-    ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", ""], "tags": ["O", "O"]}\n', "/dev.jsonl:1: field 'tokens' has an empty word"),
-    ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O", 1]}\n', "/dev.jsonl:1: mixed types of tags"),
-    ("pos", "x-ud-dev.conllu", "dev", "1\ta\ta\tNOUN\n", "/x-ud-dev.conllu:1: too few cells (4, expected 10)"),
-    ("pos", "x-ud-dev.conllu", "dev", UD.replace("AUX", "_"), "/x-ud-dev.conllu:4: tag: unknown label '_'; expected 'ADJ' or"),
-    ("pos", "x-ud-dev.conllu", "dev", UD + "\n" + UD, "/x-ud-dev.conllu:19: id 's1' is there twice, first at {}/x-ud-dev.conllu:4"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("task", "name", "split", "text", "message"), FAULTS)
-def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    check_fault(tmp_path, task, name, split, text, message)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from task_configs import task_config
-from task_files import SWAG_HEADER, check_fault, read, rows, write
+from task_files import read, rows, write
 
 from bertkit.errors import InputError
 from bertkit.tasks.files.readers import read_file
@@ -106,27 +106,3 @@ def test_labels_may_be_left_unread(tmp_path: Path) -> None:
     task = task_config("sst2", "task.columns.text=text")
     assert rows(read_file(task, path, is_labelled=False)) == [("0", "a", None, None), ("1", "b", None, None)]
     assert read_file(task, path, is_labelled=False).describe().endswith("2 rows; no labels")
-
-
-SST = "sentence\tlabel\n"
-PAIR = "index\tsentence1\tsentence2\tlabel\n"
-
-
-# task, file, split, its content, the error after the folder
-FAULTS = [
-    ("sst2", "dev.tsv", "dev", SST + "a\t0\nb\t2\n", "/dev.tsv:3: label: unknown label '2'; expected 'negative' or 'positive' or '0' or '1'; correct it"),
-    ("rte", "dev.tsv", "dev", PAIR + "0\ta\tb\tEntailment\n", "/dev.tsv:2: label: unknown label 'Entailment'; expected 'entailment' or"),
-    ("stsb", "dev.tsv", "dev", "sentence1\tsentence2\tscore\na\tb\t5.1\n", "/dev.tsv:2: score: label '5.1'; expected a number from 0 to 5"),
-    ("stsb", "dev.tsv", "dev", "sentence1\tsentence2\tscore\na\tb\tnan\n", "/dev.tsv:2: score: label 'nan'; expected a number from 0 to 5"),
-    ("sequence", "dev.tsv", "dev", "text\tlabel\na\t1\nb\tgood\n", "/dev.tsv:3: label: mixed label types: 'good' is text, but '1' at {}/dev.tsv:2 is a number; write all alike, or set task.labels="),
-    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": 1}\n\n{"text": "b", "label": "1"}\n', "/dev.jsonl:3: label: mixed label types: '1' is text, but 1 at {}/dev.jsonl:1 is a number"),
-    ("sequence", "dev.json", "dev", '[{"text": "a", "label": 1},\n {"text": "b", "label": true}]', "/dev.json:2: label: mixed label types: True is true or false, but 1"),
-    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": ["x"]}\n', "/dev.jsonl:1: label: the label is list"),
-    ("swag", "val.csv", "dev", SWAG_HEADER + "0,a,1,x,s,S,gold,a,b,c,d,4\n", "/val.csv:2: label '4'; expected the number of the right ending, 0 to 3"),
-    ("swag", "val.csv", "dev", SWAG_HEADER + "0,a,1,x,s,S,gold,a,b,c,d,\n", "/val.csv:2: label ''; expected the number"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("task", "name", "split", "text", "message"), FAULTS)
-def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    check_fault(tmp_path, task, name, split, text, message)

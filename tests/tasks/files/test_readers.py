@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from task_configs import task_config
-from task_files import EXPECTED, OWN, check_fault, read, rows, write
+from task_files import EXPECTED, OWN, read, rows, write
 
 from bertkit.errors import InputError
 from bertkit.tasks.files.readers import read_examples
@@ -47,19 +47,3 @@ def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert rows(read_examples(absolute, "/", "train")) == EXPECTED
     with pytest.raises(InputError, match="task=sequence: missing value: set data_dir="):
         read_examples(task_config("sequence"), None, "train")
-
-
-SST = "sentence\tlabel\n"
-PAIR = "index\tsentence1\tsentence2\tlabel\n"
-
-
-# task, file, split, its content, the error after the folder
-FAULTS = [
-    ("rte", "train.tsv", "dev", PAIR, ": no dev file for task=rte; expected dev.tsv; set task.files.dev="),
-    ("sequence", "dev.xls", "dev", "x", "/dev.xls: unknown format (ending '.xls'); set task.format="),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("task", "name", "split", "text", "message"), FAULTS)
-def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    check_fault(tmp_path, task, name, split, text, message)

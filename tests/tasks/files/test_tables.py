@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from task_configs import task_config
-from task_files import EXPECTED, OWN, RECORDS, SWAG_HEADER, check_fault, read, rows, tagged, write
+from task_files import EXPECTED, OWN, RECORDS, SWAG_HEADER, read, rows, tagged, write
 
 from bertkit.errors import InputError
 from bertkit.tasks.choice import ChoiceExample
@@ -160,45 +160,3 @@ def test_every_row_of_a_test_file_counts(tmp_path: Path) -> None:
         ("c", "d", None),
         ("e", "f", "neutral"),
     ]
-
-
-SST = "sentence\tlabel\n"
-PAIR = "index\tsentence1\tsentence2\tlabel\n"
-
-
-# task, file, split, its content, the error after the folder
-FAULTS = [
-    ("rte", "dev.tsv", "dev", PAIR + "0\ta\tb\t\n", "/dev.tsv:2: label: empty label; expected 'entailment'"),
-    ("rte", "dev.tsv", "dev", PAIR + "0\ta\tb\tentailment\tx\n", "/dev.tsv:2: too many cells (5, expected 4: index, sentence1, sentence2, label)"),
-    ("rte", "dev.tsv", "dev", PAIR + "0\ta\tentailment\n", "/dev.tsv:2: too few cells (3, expected 4"),
-    ("qqp", "dev.tsv", "dev", "id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t0\t1\n", "/dev.tsv:2: too many cells (5, expected 4"),
-    ("qqp", "test.tsv", "test", "id\tquestion1\tquestion2\n0\ta\n", "/test.tsv:2: too few cells (2, expected 3"),
-    ("rte", "dev.tsv", "dev", "index\tsentence1\tsentnce2\tlabel\n", "/dev.tsv:1: no column 'sentence2' (it has: 'index', 'sentence1', 'sentnce2', 'label'); did you mean 'sentnce2'?"),
-    ("rte", "dev.tsv", "dev", "index\tsentence1\tsentence2\n0\ta\tb\n", "/dev.tsv:1: no column 'label' (it has: 'index', 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
-    ("mrpc", "dev.tsv", "dev", "Quality\t#1 String\t#2 Sting\n1\ta\tb\n", "/dev.tsv:1: no column '#2 String' or 'sentence2' (it has: 'Quality', '#1 String', '#2 Sting'); did you mean '#2 Sting'?; set task.columns.text_pair="),
-    ("mnli", "dev.tsv", "dev", "premise\tlabel\na\tneutral\n", "/dev.tsv:1: no column 'sentence2' or 'hypothesis' (it has: 'premise', 'label'); set task.columns.text_pair="),
-    ("rte", "dev.tsv", "dev", "index\tlabel\tsentence1\tsentence2\tlabel\n", "/dev.tsv:1: two columns 'label'"),
-    ("rte", "dev.tsv", "dev", PAIR + "7\ta\tb\tentailment\n8\ta\tb\tentailment\n7\tc\td\tentailment\n", "/dev.tsv:4: index '7' is there twice, first at {}/dev.tsv:2"),
-    ("rte", "dev.tsv", "dev", b"index\tsentence1\tsentence2\tlabel\n0\tGr\xfc\xdfe\tb\tentailment\n", "/dev.tsv:2: not UTF-8 (byte 0xfc at column 5); convert the file to UTF-8"),
-    ("rte", "dev.tsv", "dev", "a\tb\0\n", "/dev.tsv:1: not text (a zero byte at column 4); remove the file, or convert it to UTF-8"),
-    ("rte", "dev.tsv", "dev", "", "/dev.tsv:1: the file is empty"),
-    ("rte", "dev.tsv", "dev", PAIR, "/dev.tsv (tsv): no examples"),
-    ("sequence", "dev.csv", "dev", "text;label\na, b;x\n", "/dev.csv:1: no column 'text' or 'sentence' or 'sentence1' (it has: 'text;label'); its cells look parted by ';': write the file with commas; set task.columns.text="),
-    ("sequence", "dev.csv", "dev", "text\tlabel\na\tx\n", "/dev.csv:1: no column 'text' or 'sentence' or 'sentence1' (it has: 'text\\tlabel'); its cells look parted by '\\t': set task.format=tsv"),
-    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": null}\n', "/dev.jsonl:1: label: empty label; expected a label"),
-    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": "x"}\n{"text": "a"}\n', "/dev.jsonl:2: no field 'label' (it has: 'text'); add it"),
-    ("sequence", "dev.jsonl", "dev", '{"text": 5, "label": "x"}\n', "/dev.jsonl:1: field 'text' is int, expected text"),
-    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": "x"}\n{"text": \n', "/dev.jsonl:2: not JSON ("),
-    ("sequence", "dev.jsonl", "dev", '"text"\n', "/dev.jsonl:1: str, expected an object with named fields"),
-    ("sequence", "dev.json", "dev", '[{"text": "a", "label": "x"},\n\n {"text": }]', "/dev.json:3: not JSON ("),
-    ("sequence", "dev.csv", "dev", 'text,label\na,"x"\nb,"y\n', "/dev.csv:3: not CSV ("),
-    ("sequence", "dev.csv", "dev", 'text,label\n"a\nb",x\nc,x,y\n', "/dev.csv:4: too many cells (3, expected 2: text, label)"),
-    ("sequence", "dev.conllu", "dev", "x", "/dev.conllu: format conllu is for tags, not for kind=sequence"),
-    ("sequence", "dev.parquet", "dev", "x", "/dev.parquet: not readable as parquet ("),
-    ("swag", "val.csv", "dev", SWAG_HEADER.replace("ending3", "ending4"), "/val.csv:1: no column 'ending3' (it has: ''"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("task", "name", "split", "text", "message"), FAULTS)
-def test_faults(tmp_path: Path, task: str, name: str, split: str, text: str | bytes, message: str) -> None:
-    check_fault(tmp_path, task, name, split, text, message)
