@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,10 +18,10 @@ from conftest import make_text, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
 from bertkit.cli import run
+from bertkit.commands import schema_of
 from bertkit.config import build, conf_dir
 from bertkit.settings.compose import compose
 from bertkit.settings.help import COMMANDS
-from bertkit.settings.schemas import SCHEMAS
 
 TINY = ["model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "segments.max_seq_length=32"]
 
@@ -352,7 +351,7 @@ def build_with(command: str, *choices: str) -> None:
     if any(choice.startswith("decoder=") for choice in choices):
         start = ["model_dir=x"] if "decoder=bert" in choices else ["model=tiny", "tokenizer=wordpiece"]
         arguments = ["task=translation", "data_dir=x", "output_dir=y", *start]
-    build(SCHEMAS[command], compose(command, [*arguments, *choices]))
+    build(schema_of(command), compose(command, [*arguments, *choices]))
 
 
 def test_every_option_composes_and_builds() -> None:
@@ -481,36 +480,6 @@ def test_what_is_installed_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert said["torch"] == torch.__version__
     assert said["configuration"] == str(conf_dir())
     assert int(said["cpu"].split()[0]) >= 1
-
-
-def replies(script: str, typed: str) -> list[str]:
-    """What bash offers for a line that is being typed."""
-    words = typed.replace("=", " = ").split(" ")
-    asking = f"""{script}
-COMP_LINE={shlex.quote(typed)}; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({" ".join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}
-compopt() {{ :; }}
-_bertkit; printf '%s\\n' "${{COMPREPLY[@]}}" """
-    done = subprocess.run(["bash", "-c", asking], capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_a_shell_completes_commands_settings_and_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--completion", "bash"]) == 0
-    script = capsys.readouterr().out
-    assert replies(script, "bertkit pre") == ["prepare", "pretrain", "predict"]
-    assert replies(script, "bertkit finetune task=sq") == ["squad1", "squad2"]
-    assert replies(script, "bertkit finetune optimizer.peak") == ["optimizer.peak_learning_rate="]
-    assert "masking.probability=" in replies(script, "bertkit pretrain model=tiny masking.")
-    assert "--multirun" in replies(script, "bertkit --mu")
-    for shell in ("zsh", "fish"):
-        assert run([f"--completion={shell}"]) == 0
-        text = capsys.readouterr().out
-        assert "optimizer.peak_learning_rate=" in text
-        if shutil.which(shell):
-            subprocess.run([shell, "-n", "-c", text], check=True)
-    assert run(["--completion", "tcsh"]) == 2
-    assert "expected bash, zsh, fish" in capsys.readouterr().err
 
 
 def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,6 @@ from bertkit.config import conf_dir, conf_dirs, dotted_keys, nearest, option_nam
 from bertkit.errors import InputError
 from bertkit.settings import words
 from bertkit.settings.glue import GLUE_TASKS
-from bertkit.settings.yaml_files import check_files, keys_of_experiment
 
 WRITE_A_DIRECTORY = ("prepare", "pretrain", "finetune", "glue", "export")
 KNOW_WHAT_IS_GIVEN = ("prepare", "pretrain", "evaluate")  # they ask which settings the command line names
@@ -97,8 +96,8 @@ def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, An
 
 def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Compose one configuration file."""
-    check_files(config_dir)
     directories = conf_dirs(config_dir)
+    _check_files(config_dir)
     searchpath = _searchpath(directories)
     overrides, literal = _without_literal(command, overrides)
     GlobalHydra.instance().clear()
@@ -145,7 +144,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     if command in KNOW_THE_TASK_OF_A_MODEL:
         plain["task_changes"] = _values(changes)["task"] if changes else {}
     if command in KNOW_WHAT_IS_GIVEN:
-        plain["given"] = [*given, *(key for name in chosen for key in keys_of_experiment(directories, name))]
+        plain["given"] = [*given, *(key for name in chosen for key in _keys_of_experiment(directories, name))]
     return plain
 
 
@@ -164,13 +163,37 @@ def _nothing_from_outside() -> Iterator[None]:
         resolvers.update(before)
 
 
+def _check_files(config_dir: str | None) -> None:
+    """Refuse files of the user's directory that are no settings, in words that Hydra does not have."""
+    for directory in conf_dirs(config_dir)[1:]:
+        for path in sorted([*directory.glob("*.yaml"), *directory.glob("*/*.yaml")]):
+            try:
+                content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+                raise InputError(f"{path}: not YAML ({' '.join(str(error).split())}); correct it") from None
+            if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+                raise InputError(
+                    f"{path}: expected settings, a line 'key: value' each, found {content!r:.40}; correct it"
+                )
+
+
+def _keys_of_experiment(directories: list[Path], name: str) -> list[str]:
+    """The groups that an experiment overrides, and the keys that it sets."""
+    path = next(path for directory in directories if (path := directory / "experiment" / f"{name}.yaml").is_file())
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    defaults = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    groups = [key.removeprefix("override").strip(" /") for entry in defaults for key in entry]
+    keys = dotted_keys(content)
+    return [*groups, *(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))]
+
+
 def _searchpath(directories: list[Path]) -> list[str]:
     return [f"hydra.searchpath=['file://{directory}']" for directory in directories[1:]]
 
 
 def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
     """Compose one option of a group by itself; give its settings, a line each."""
-    check_files(config_dir)
+    _check_files(config_dir)
     directories = sorted(conf_dirs(config_dir), key=lambda each: not (each / group / f"{option}.yaml").is_file())
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"), _nothing_from_outside():
