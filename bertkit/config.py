@@ -93,6 +93,55 @@ def checked(kind: type[T], content: Any, where: Path | str, way_out: str = "rest
     return value  # type: ignore[no-any-return]
 
 
+def refuse(*problems: object) -> None:
+    """Raise all that is wrong with settings at once: texts, and lists of them; what is false or empty is right.
+
+    Raises:
+        InputError: something is.
+    """
+    found = [text for each in problems if each for text in ([each] if isinstance(each, str) else each)]  # type: ignore[attr-defined]
+    if found:
+        raise InputError(*found)
+
+
+_WORDS = {"[)": "a number from {} to below {}", "(]": "a number above {}, up to {}", "()": "a number between {} and {}"}
+
+
+def outside(settings: object, group: str, **intervals: str) -> list[str]:
+    """Say which numbers lie outside their intervals, written such as "[0, 1)"; null and words such as auto are right."""
+    found = []
+    for name, interval in intervals.items():
+        value, (low, high) = getattr(settings, name), map(float, interval[1:-1].split(","))
+        if not isinstance(value, (int, float)):
+            continue
+        is_above = low <= value if interval[0] == "[" else low < value
+        if is_above and (value <= high if interval[-1] == "]" else value < high):
+            continue
+        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(f"{low:,g}", f"{high:,.15g}")
+        if high == math.inf:
+            expected = f"at least {low:g}" if interval[0] == "[" else "a positive number" if low == 0 else "a number"
+        found.append(f"{group}{name}={value}: expected {expected}")
+    return found
+
+
+def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
+    """Say which settings are set and have no effect.
+
+    Args:
+        settings: that have them.
+        group: what stands before their names, with a dot.
+        *rows: a name each, whether it has no effect, why, and what it is when nobody sets it, unless that is null or false.
+    """
+    found = []
+    for name, has_none, why, *usual in rows:
+        value = getattr(settings, name)
+        if has_none and value is not None and value is not False and value not in usual:
+            is_plain = isinstance(value, (str, int, float))
+            shown = f"={str(value).lower() if value is True else value}" if is_plain else ""
+            found.append(f"{group}{name}{shown}: has no effect {why}; leave it out")
+    return found
+
+
 def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Give the keys of a mapping, with those of the groups in it, which stand after their own."""
     keys = []

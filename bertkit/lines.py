@@ -137,27 +137,6 @@ def parse_json(text: str) -> Any:
     return value
 
 
-def parse_yaml(text: str) -> Any:
-    """Read YAML that anybody may have written: plain values, and no aliases, which could stand for values without end.
-
-    Raises:
-        ValueError: it is not such YAML.
-    """
-    import yaml  # not before it is needed: --help does without
-
-    loader, depth = getattr(yaml, "CSafeLoader", yaml.SafeLoader), 0
-    try:
-        for event in yaml.parse(text, loader):
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError("an alias; write out what it stands for")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise ValueError(TOO_DEEP)
-        return yaml.load(text, loader)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-
-
 def is_deep(value: Any) -> bool:
     """Whether lists and groups stand deeper in one another than anything here is made for."""
     level = [value]

@@ -32,9 +32,10 @@ from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError
 from bertkit.files import flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, newest_checkpoint, world_from_environment
-from bertkit.lines import parse_yaml, read_json
+from bertkit.lines import read_json
 from bertkit.run import rules as resume_rules
 from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, class_of
+from bertkit.settings.yaml_files import parse_yaml
 
 RESULT = "eval.json"
 FILES_OF_A_RUN = (

@@ -77,15 +77,14 @@ def segments_of(settings: PretrainSettings) -> list[SegmentsConfig | InstancesCo
     return [settings.segments, *final]
 
 
-def micro_sequences_of(settings: PretrainSettings, device: str, num_processes: int) -> tuple[int, ...]:
+def micro_sequences_of(settings: PretrainSettings, device: str, num_processes: int) -> list[int]:
     """Give how many sequences one forward pass takes in each phase: what is set, or what suits the device.
 
     Left to itself, a global batch is cut into two or more parts of equal size, the same ones for one process and for
     two, and into at least one for each process; with reproducibility=strict into four or more, whatever the processes.
     """
     fewest = FEWEST_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
-    lengths = (segments.max_seq_length for segments in segments_of(settings))
-    return tuple(_micro_sequences(settings, length, device, fewest) for length in lengths)
+    return [_micro_sequences(settings, segments.max_seq_length, device, fewest) for segments in segments_of(settings)]
 
 
 def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewest: int) -> int:

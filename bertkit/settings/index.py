@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.config import refuse, unused
 from bertkit.data.config import CorpusConfig, PassagesConfig
-from bertkit.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,16 @@ class IndexSettings:
     remove: bool
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.corpus.source != "python_docs" and not self.corpus.path:
-            problems.append("missing value: set corpus.path= to files, folders or globs (or take corpus=python_docs)")
-        if self.format is not None and (self.corpus.source != "files" or self.corpus.format != "auto"):
-            given = "corpus.format" if self.corpus.source == "files" else f"corpus={self.corpus.source}"
-            problems.append(f"format={self.format}: has no effect with {given}; leave one of them out")
-        if self.output in ("", "-"):
-            problems.append(f"output={self.output}: a library is a file; choose a name such as library.db")
-        if problems:
-            raise InputError(*problems)
+        is_files = self.corpus.source == "files"
+        refuse(
+            self.corpus.source != "python_docs"
+            and not self.corpus.path
+            and "missing value: set corpus.path= to files, folders or globs (or take corpus=python_docs)",
+            unused(
+                self,
+                "",
+                ("format", not is_files, f"with corpus={self.corpus.source}"),
+                ("format", is_files and self.corpus.format != "auto", "with corpus.format"),
+            ),
+            self.output in ("", "-") and f"output={self.output}: a library is a file; choose a name such as library.db",
+        )

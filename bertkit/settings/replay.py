@@ -8,9 +8,9 @@ from typing import Any
 
 from bertkit.config import conf_dirs, option_names
 from bertkit.errors import InputError
-from bertkit.lines import parse_yaml
 from bertkit.settings.compose import compose
 from bertkit.settings.words import MODEL_DIR, SYNONYMS, in_our_words, names_of
+from bertkit.settings.yaml_files import parse_yaml
 
 
 def replayed(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:

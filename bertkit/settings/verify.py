@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertkit.errors import InputError
+from bertkit.config import outside, refuse
 from bertkit.settings.common import seed_problems
 
 
@@ -19,8 +19,4 @@ class VerifySettings:
     sequences: int
 
     def __post_init__(self) -> None:
-        problems = seed_problems(self.seed)
-        if self.sequences < 1:
-            problems.append(f"sequences={self.sequences}: expected at least 1")
-        if problems:
-            raise InputError(*problems)
+        refuse(seed_problems(self.seed), outside(self, "", sequences="[1, inf)"))

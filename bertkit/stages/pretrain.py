@@ -139,7 +139,7 @@ def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
     check_shares(fewest, num_parts, size)  # before anything is written
     lengths = [segments.max_seq_length for segments in segments_of(settings)]
     return Choices(
-        cut=micro_sequences,
+        cut=tuple(micro_sequences),
         num_parts=num_parts,
         kernels=fast.choose(settings.kernels).names,
         is_compiled=compiles(settings.compile, accelerator.device.type),

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from bertkit.cli import run
-from bertkit.lines import parse_json, parse_yaml
+from bertkit.lines import parse_json
+from bertkit.settings.yaml_files import parse_yaml
 
 DEEP = "[" * 10_000
 GROWING = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])

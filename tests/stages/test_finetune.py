@@ -639,7 +639,7 @@ def test_a_missing_device_is_said_before_the_files_are_read(
         ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
         ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
         ("dev_share=1", "dev_share=1: expected null or a number between 0 and 1"),
-        ("task.multi_label=true class_weights=balanced", "class_weights has no effect with task.multi_label=true"),
+        ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
         ("task=sequense", "task=sequense; did you mean 'sequence'?"),
     ],
 )

@@ -129,15 +129,15 @@ def test_what_is_held_out_shares_no_source() -> None:
 REFUSED = [
     ("max_target_length=1", "task.generation.max_target_length=1: expected at least 2"),
     ("num_beams=0", "task.generation.num_beams=0: expected at least 1"),
-    ("label_smoothing=1", "task.generation.label_smoothing=1: expected a number from 0 to less than 1"),
+    ("label_smoothing=1", "task.generation.label_smoothing=1.0: expected a number from 0 to below 1"),
     ("num_candidates=5", "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams"),
-    ("num_candidates=0", "task.generation.num_candidates=0: expected 1 to 4"),
-    ("temperature=0", "task.generation.temperature=0: expected a positive number"),
-    ("top_k=0", "task.generation.top_k=0: expected null or at least 1"),
-    ("top_p=1.5", "task.generation.top_p=1.5: expected null or a number above 0 and up to 1"),
-    ("temperature=0.5", "task.generation.temperature has no effect without task.generation.sample=true"),
-    ("top_k=3", "task.generation.top_k has no effect without task.generation.sample=true"),
-    ("top_p=0.9", "task.generation.top_p has no effect without task.generation.sample=true"),
+    ("num_candidates=0", "task.generation.num_candidates=0: expected at least 1"),
+    ("temperature=0", "task.generation.temperature=0.0: expected a positive number"),
+    ("top_k=0", "task.generation.top_k=0: expected at least 1"),
+    ("top_p=1.5", "task.generation.top_p=1.5: expected a number above 0, up to 1"),
+    ("temperature=0.5", "task.generation.temperature=0.5: has no effect without task.generation.sample=true"),
+    ("top_k=3", "task.generation.top_k=3: has no effect without task.generation.sample=true"),
+    ("top_p=0.9", "task.generation.top_p=0.9: has no effect without task.generation.sample=true"),
 ]
 
 
