@@ -79,7 +79,7 @@ class PretrainSettings:
             and 1 <= self.steps < self.schedule.warmup_of(self.steps)
             and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up or train "
             "longer",
-            unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=, the run to start from")),
+            unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=")),
             self._final_phase_problems(),
             self._problems_of_a_new_model() if self.model_dir is None else self._problems_of_a_given_model(),
             self.optimizer.peak_learning_rate == "auto"

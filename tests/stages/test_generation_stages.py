@@ -172,7 +172,7 @@ def test_settings_of_the_search_without_a_task(runs: Path, capsys: pytest.Captur
     for more, message in (
         ("task.spans.n_best=3", "task.spans: has no effect on a task of kind generation"),
         ("task.generation.max_target_length=24", "task.generation.max_target_length=24 exceeds the model's"),
-        ("text_pair=a", "text_pair=a: has no effect"),
+        ("text_pair=a", "text_pair: has no effect"),
     ):
         assert run([*predict, more]) == 2
         error = capsys.readouterr().err

@@ -348,7 +348,7 @@ def test_pictures_of_an_alignment(
         ([*given, out, "head=1"], "layer= and head=: set both"),
         ([*given, out, "steps=4"], "steps=4: has no effect on a model that writes"),
         ([*given, out, "target=kan"], "target=kan: nothing is explained of a model that writes"),
-        ([*given, out, "text_pair=a"], "text_pair=a: has no effect"),
+        ([*given, out, "text_pair=a"], "text_pair: has no effect"),
     ):
         assert run(command) == 2
         error = capsys.readouterr().err
