@@ -117,7 +117,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
             _check_overrides(command, parsed, malformed, known, groups)
             for one in parsed:
                 if one.key_or_group not in groups:
-                    is_of_run = one.key_or_group.startswith("task.") and composed.task is None
+                    is_of_run = one.key_or_group.startswith("task.") and composed.get("task") is None
                     OmegaConf.update(task if is_of_run else composed, one.key_or_group, one.value(), merge=True)
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
