@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
-SPOKEN = {"--help", "-h", "--version", "--info", "--completion"}  # options that are answered at once
+SPOKEN = {"--help", "-h", "--version", "--info"}  # options that are answered at once
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 
 
@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> int:
         answer = _answer(given)
         if answer is not None:
             say(*answer.split("\n"))
-            return 0 if SPOKEN & {*given.options, *given.values} or not arguments else 2
+            return 0 if SPOKEN & given.options or not arguments else 2
         if "-m" in given.options:
             return _sweep(given)
         composed = commands.composed(given.command, given.words[1:], given.config_dir, given.config)
@@ -166,10 +166,6 @@ def _answer(given: _Given) -> str | None:
         return f"bertkit {__version__}"
     if "--info" in given.options:
         return info()
-    if "--completion" in given.values:
-        from bertkit.settings.completion import script
-
-        return script(given.values["--completion"])
     asks_for_help = bool({"--help", "-h"} & given.options)
     if given.command not in COMMANDS:
         if given.command:

@@ -223,13 +223,17 @@ def built(command: str, mapping: dict[str, Any]) -> Any:
         InputError: all that is wrong with it, a line each.
     """
     from bertkit.config import build
-    from bertkit.settings.schemas import SCHEMAS
 
-    settings: Any = build(SCHEMAS[command], mapping)
+    settings: Any = build(schema_of(command), mapping)
     given = getattr(settings, "model_dir", None) or ()
     for model_dir in (given,) if isinstance(given, str) else given:
         hub.check_model(model_dir, "model_dir")
     return settings
+
+
+def schema_of(command: str) -> Any:
+    """Give the dataclass of a command's settings."""
+    return getattr(importlib.import_module(f"bertkit.settings.{command}"), f"{command.capitalize()}Settings")
 
 
 def runs_elsewhere(command: str, settings: Any) -> bool:

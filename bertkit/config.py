@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import itertools
 import math
 import types
 from collections.abc import Iterable, Mapping
@@ -65,77 +67,79 @@ def nearest(name: str, known: Iterable[str]) -> str:
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
-def build(schema: type[T], mapping: Mapping[str, Any]) -> T:
-    """Build the dataclass `schema` from a plain mapping, with every type and key checked.
+def build(schema: type[T], mapping: Any) -> T:
+    """Build the dataclass `schema` from settings, with every type and key checked.
 
     Raises:
         InputError: one line for each unknown key, missing value, wrong type and broken rule of a `__post_init__`.
     """
     errors: list[str] = []
-    value = _build_dataclass(schema, mapping, "", errors)
+    value = _convert(schema, mapping, "", errors, is_file=False)
     if errors:
         raise InputError(*dict.fromkeys(errors))
     return value  # type: ignore[no-any-return]
 
 
-def checked(
-    schema: Any, content: Any, where: Path | str, way_out: str = "restore it from where it came"
-) -> dict[str, Any]:
-    """Refuse what a file holds unless it is as a dataclass says, and give it as it is.
-
-    Each field must be there, unless it has a default, and be of its type; other fields may be there too.
+def checked(kind: type[T], content: Any, where: Path | str, way_out: str = "restore it from where it came") -> T:
+    """Give what a file holds as the type that it was written from; other fields may be there too.
 
     Raises:
         InputError: naming the file and the first field that is wrong.
     """
-    problem = _misfit(schema, content, "")
-    if problem is not None:
-        raise InputError(f"{where}: {problem}; {way_out}")
-    return content  # type: ignore[no-any-return]
+    errors: list[str] = []
+    value = _convert(kind, content, "", errors, is_file=True)
+    if errors:
+        raise InputError(f"{where}: {errors[0].replace('group of settings', 'group of values')}; {way_out}")
+    return value  # type: ignore[no-any-return]
 
 
-def of_fields(kind: type[T], mapping: Mapping[str, Any]) -> T:
-    """Make a dataclass of what `checked` let pass, which may hold more than its fields."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in mapping.items() if name in names})
+def refuse(*problems: object) -> None:
+    """Raise all that is wrong with settings at once: texts, and lists of them; what is false or empty is right.
+
+    Raises:
+        InputError: something is.
+    """
+    found = [text for each in problems if each for text in ([each] if isinstance(each, str) else each)]  # type: ignore[attr-defined]
+    if found:
+        raise InputError(*found)
 
 
-def _misfit(annotation: Any, value: Any, path: str) -> str | None:
-    """Say which part of a value is not what an annotation says; None where all is."""
-    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    for option in options:
-        kind, inner = get_origin(option) or option, get_args(option)
-        parts: Iterable[tuple[Any, Any, str]] = ()
-        if dataclasses.is_dataclass(option) and isinstance(value, dict):
-            hints = get_type_hints(option)
-            for field in dataclasses.fields(option):
-                if field.name not in value and field.default is field.default_factory is dataclasses.MISSING:
-                    return f"no field '{_joined(path, field.name)}'"
-            parts = ((hints[name], value[name], _joined(path, name)) for name in hints if name in value)
-        elif kind is dict and isinstance(value, dict):
-            parts = ((inner[1], item, _joined(path, key)) for key, item in value.items()) if inner else ()
-        elif kind is tuple and isinstance(value, list):
-            parts = ((inner[0], item, f"{path}[{number}]") for number, item in enumerate(value))
-        elif not (option is Any or (kind is Literal and value in inner) or _is_of(option, value)):
+_WORDS = {"[)": "a number from {} to below {}", "(]": "a number above {}, up to {}", "()": "a number between {} and {}"}
+
+
+def outside(settings: object, group: str, **intervals: str) -> list[str]:
+    """Say which numbers lie outside their intervals, written such as "[0, 1)"; null and words such as auto are right."""
+    found = []
+    for name, interval in intervals.items():
+        value, (low, high) = getattr(settings, name), map(float, interval[1:-1].split(","))
+        if not isinstance(value, (int, float)):
             continue
-        return next((problem for part in parts if (problem := _misfit(*part))), None)
-    shown = f"{value!r:.60}"
-    return (
-        f"{path}={shown}: expected {' or '.join(map(_describe, options))}" if path else f"{shown}: expected an object"
-    )
+        is_above = low <= value if interval[0] == "[" else low < value
+        if is_above and (value <= high if interval[-1] == "]" else value < high):
+            continue
+        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(f"{low:,g}", f"{high:,.15g}")
+        if high == math.inf:
+            expected = f"at least {low:g}" if interval[0] == "[" else "a positive number" if low == 0 else "a number"
+        found.append(f"{group}{name}={value}: expected {expected}")
+    return found
 
 
-def _joined(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)
+def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
+    """Say which settings are set and have no effect.
 
-
-def _is_of(option: Any, value: Any) -> bool:
-    """Whether a plain value is of a plain type; a whole number is a number too, and what is not finite is none."""
-    if option is type(None):
-        return value is None
-    if option is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is option
+    Args:
+        settings: that have them.
+        group: what stands before their names, with a dot.
+        *rows: a name each, whether it has no effect, why, and what it is when nobody sets it, unless that is null or false.
+    """
+    found = []
+    for name, has_none, why, *usual in rows:
+        value = getattr(settings, name)
+        if has_none and value is not None and value is not False and value not in usual:
+            is_plain = isinstance(value, (str, int, float))
+            shown = f"={str(value).lower() if value is True else value}" if is_plain else ""
+            found.append(f"{group}{name}{shown}: has no effect {why}; leave it out")
+    return found
 
 
 def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -155,6 +159,15 @@ def to_mapping(value: Any) -> dict[str, Any]:
         if field.metadata == {"is_written": False}:  # no setting, only said about the settings
             del plain[field.name]
     return plain
+
+
+def at(mapping: Mapping[str, Any], key: str) -> Any:
+    """Give what stands at a dotted key; None where nothing does."""
+    value: Any = mapping
+    while key and isinstance(value, Mapping):
+        name = key if key in value else key.partition(".")[0]  # a name may hold a dot itself, such as that of a file
+        value, key = value.get(name), key[len(name) + 1 :]
+    return None if key else value
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
@@ -177,82 +190,94 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _build_dataclass(schema: Any, mapping: Any, path: str, errors: list[str]) -> Any:
-    if not isinstance(mapping, Mapping):
-        errors.append(f"{path.rstrip('.') or 'configuration'}={mapping!r}: expected a group of settings")
+def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file: bool) -> Any:
+    """Give a plain value as an annotation says; add to `errors` what does not fit."""
+    if not is_file and (value == "???" or (value == "" and path in PLACES)):
+        errors.append(f"missing value: set {path}=")
         return None
-    annotations = get_type_hints(schema)
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    schemas = [option for option in options if dataclasses.is_dataclass(option)]
+    if len(schemas) > 1 and isinstance(value, Mapping):
+        options = _of_kind(schemas, value, path, errors)
+        if not options:
+            return None
+    inside: list[str] = []  # what is wrong within a value whose outer form fits
+    for option in options:
+        kind, inner = get_origin(option) or option, get_args(option)
+        wrong: list[str] = []
+        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+            found: Any = _build_dataclass(option, value, path, wrong, is_file)
+        elif kind is dict and inner and isinstance(value, Mapping):
+            found = {key: _convert(inner[1], item, _joined(path, key), wrong, is_file) for key, item in value.items()}
+        elif kind is tuple and isinstance(value, (list, tuple)):
+            own = is_file or not dataclasses.is_dataclass(inner[0])  # else each has the messages that it has by itself
+            places = (f"{path}[{number}]" if own else "" for number in itertools.count())
+            found = tuple(_convert(inner[0], *each, wrong, is_file) for each in zip(value, places, strict=False))
+        else:
+            fits, found = _match(option, value)
+            if fits:
+                return found
+            continue
+        if not wrong:
+            return found
+        inside = inside or wrong
+    if not inside:
+        expected = " or ".join(dict.fromkeys(map(_describe, options)))
+        if isinstance(value, float) and not math.isfinite(value) and float in options:
+            expected = expected.replace("a number", "a finite number")
+        inside = [f"{path}={value!r:.60}: expected {expected}".removeprefix("=")]
+    errors += inside
+    return None
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+_hints = functools.cache(get_type_hints)
+
+
+def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors: list[str], is_file: bool) -> Any:
     fields = {field.name: field for field in dataclasses.fields(schema)}
-    names = list(fields)
-    for key in mapping:
-        if key not in names:
-            errors.append(f"unknown key '{path}{key}'{nearest(str(key), names)}")
+    if not is_file:
+        errors += [
+            f"unknown key '{_joined(path, key)}'{nearest(str(key), fields)}" for key in mapping if key not in fields
+        ]
     values: dict[str, Any] = {}
-    errors_before = len(errors)
-    for name in names:
+    for name, field in fields.items():
         if name in mapping:
-            values[name] = _convert(annotations[name], mapping[name], f"{path}{name}", errors)
-        elif fields[name].default is dataclasses.MISSING:  # else a file from before it was a setting
-            errors.append(f"missing value: set {path}{name}=")
-    if len(errors) > errors_before:
-        return None
+            values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
+        elif field.default is field.default_factory is dataclasses.MISSING:  # else a file from before it was a field
+            place = _joined(path, name)
+            errors.append(f"no field '{place}'" if is_file else f"missing value: set {place}=")
     try:
-        return schema(**values)
+        return None if errors else schema(**values)
     except InputError as error:
         errors.extend(error.args)
         return None
 
 
-def _convert(annotation: Any, value: Any, path: str, errors: list[str]) -> Any:
-    if value == "???" or (value == "" and path in PLACES):
-        errors.append(f"missing value: set {path}=")
-        return None
-    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    schemas = [option for option in options if dataclasses.is_dataclass(option)]
-    if schemas and not (value is None and type(None) in options):
-        schema = schemas[0] if len(schemas) == 1 else _schema_of_kind(schemas, value, path, errors)
-        return None if schema is None else _build_dataclass(schema, value, f"{path}.", errors)
-    for option in options:
-        if get_origin(option) is tuple and dataclasses.is_dataclass(get_args(option)[0]) and isinstance(value, list):
-            # each a configuration of its own, whose messages are those that it has by itself
-            return tuple(_build_dataclass(get_args(option)[0], item, "", errors) for item in value)
-        matched, converted = _match(option, value)
-        if matched:
-            return converted
-    expected = " or ".join(_describe(option) for option in options)
-    if isinstance(value, float) and not math.isfinite(value) and float in options:
-        expected = expected.replace("a number", "a finite number")
-    errors.append(f"{path}={value!r}: expected {expected}")
-    return None
-
-
-def _schema_of_kind(schemas: list[Any], value: Any, path: str, errors: list[str]) -> Any:
+def _of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
     """Choose among several dataclasses by the value's `kind`, which each of them annotates with its own literals."""
-    if not isinstance(value, Mapping):
-        return schemas[0]  # which says that a group is expected
-    kinds = {kind: schema for schema in schemas for kind in get_args(get_type_hints(schema)["kind"])}
+    kinds = {kind: schema for schema in schemas for kind in get_args(_hints(schema)["kind"])}
     kind = value.get("kind")
     if isinstance(kind, str) and kind in kinds:
-        return kinds[kind]
+        return (kinds[kind],)
     problem = f"{path}.kind={kind!r}: expected" if "kind" in value else f"missing value: set {path}.kind= to"
     errors.append(f"{problem} {' or '.join(kinds)}")
-    return None
+    return ()
 
 
 def _match(option: Any, value: Any) -> tuple[bool, Any]:
-    """Whether `value` is of the type `option`, and the value as that type."""
-    origin = get_origin(option)
+    """Whether `value` is of the plain type `option`, and the value as that type."""
+    if option is Any:
+        return True, value
     if option is type(None):
         return value is None, None
-    if origin is Literal:
+    if get_origin(option) is Literal:
         return value in get_args(option), value
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            return False, None
-        items = [_match(get_args(option)[0], item) for item in value]
-        return all(ok for ok, _ in items), tuple(item for _, item in items)
-    if origin is dict:
-        return isinstance(value, dict), value
+    if get_origin(option) is not None or dataclasses.is_dataclass(option):
+        return False, None
     if option is bool or isinstance(value, bool):
         return option is bool and isinstance(value, bool), value
     if option is int and isinstance(value, float) and value.is_integer():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,10 +18,10 @@ from conftest import make_text, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
 from bertkit.cli import run
+from bertkit.commands import schema_of
 from bertkit.config import build, conf_dir
 from bertkit.settings.compose import compose
 from bertkit.settings.help import COMMANDS
-from bertkit.settings.schemas import SCHEMAS
 
 TINY = ["model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "segments.max_seq_length=32"]
 
@@ -67,154 +66,87 @@ def test_a_misspelt_key_is_refused_before_torch_is_imported() -> None:
     assert (done.returncode, done.stderr) == (2, "error: unknown key 'model.hiden_size'; did you mean 'hidden_size'?\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["pretrian"], "unknown command 'pretrian'; did you mean 'pretrain'?"),
-        (["pretrain", "--wat"], "unknown option --wat"),
-        (["pretrain", "model=tinny"], "unknown option model=tinny; did you mean 'tiny'?"),
-        (["pretrain", "batch.sequenses=3"], "unknown key 'batch.sequenses'; did you mean 'sequences'?"),
-        (["pretrain", "stpes=3"], "unknown key 'stpes'; did you mean 'steps'?"),
-        (["pretrain", "steps"], "'steps': expected key=value"),
-        (["pretrain", "seed=1,2"], "write seed=[1,2] for a list, or add -m to run each of them"),
-        (["pretrain", "model=[tiny,mini]"], "unknown option model=['tiny', 'mini'] (one of base"),
-        (
-            ["finetune", "task=mprc", "model_dir=x", "output_dir=y"],
-            "unknown option task=mprc; did you mean 'mrpc'? (one of ax",
-        ),
-        (["finetune", "model_dir=x", "output_dir=y"], "missing value: set task= (one of ax"),
-        (["pretrain", "model=null"], "unknown option model=None (one of base"),
-        (["pretrain", "hydra.run.dir=x"], "unknown key 'hydra.run.dir'"),
-        (["verify", "model_dir=x", "sequences=0"], "sequences=0: expected at least 1"),
-        (["prepare", "corpus=python_docs", "corpus.path=x", "output_dir=y"], "has no effect with corpus=python_docs"),
-        (["pretrain", "data_dir=x"], "missing value: set output_dir="),
-        (["pretrain", "data_dir=x", "output_dir=y", "steps=many"], "steps='many': expected a whole number"),
-        (["pretrain", "data_dir=x", "output_dir=y", "precision=fp8"], "precision='fp8': expected fp32 or bf16"),
-        (
-            ["pretrain", "data_dir=x", "output_dir=y", "steps=10000", "schedule.warmup_steps=20000"],
-            "exceeds steps=10000",
-        ),
-        (["pretrain", "data_dir=x", "output_dir=y", "model.hidden_size=31"], "is not a multiple of"),
-        (
-            ["pretrain", "data_dir=x", "output_dir=y", "segments.max_seq_length=600"],
-            "max_seq_length=600 exceeds the model's max_position_embeddings=512; lower segments.max_seq_length",
-        ),
-        (["pretrain", "data_dir=no/such", "output_dir=y"], "data_dir=no/such: no such directory"),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "masking.whole_word=true"],
-            "masking.whole_word: has no effect here",
-        ),
-        (["prepare", "corpus.path=x", "output_dir=y", "seed=1", "dump=z"], "seed, dump: has no effect here"),
-        (["prepare", "corpus.path=x", "output_dir=y", "segments=pairs"], "segments=pairs: prepare stores tokens only"),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "held_out_prob=0.1"],
-            "held_out_prob=0.1: has no effect with segments=google",
-        ),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "masking.mask_prob=0.9"],
-            "segments=google draws 0.8 and 0.1, as the original",
-        ),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "segments.dupe_factor=0"],
-            "segments.dupe_factor=0: expected at least 1",
-        ),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "segments.dup_factor=3"],
-            "unknown key 'segments.dup_factor'; did you mean 'dupe_factor'?",
-        ),
-        (["pretrain", "segments.dupe_factor=3"], "unknown key 'segments.dupe_factor'"),
-        (
-            ["pretrain", "optimizer.name=lamb"],
-            "optimizer.name=lamb: would leave the other values as they are; choose optimizer=lamb",
-        ),
-        (["pretrain", "segments.kind=full_sentences"], "choose segments=full_sentences"),
-        (["prepare", "corpus.path=x", "output_dir=y", "masking=ngram"], "masking: has no effect here"),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "segments=google", "masking=ngram"],
-            "masking.max_ngram=3: segments=google hides single pieces or whole words, as the original, which has no n-grams",
-        ),
-        (
-            ["pretrain", "data_dir=x", "output_dir=y", "masking.max_ngram=2"],
-            "masking.max_ngram=2: an n-gram is of whole words, and masking.whole_word=false; take masking=ngram",
-        ),
-        (
-            ["pretrain", "data_dir=x", "output_dir=y", "segments=full_sentences", "next_sentence=sop"],
-            "segments.next_sentence=sop: segments=full_sentences has no pairs",
-        ),
-        (
-            ["pretrain", "data_dir=x", "output_dir=y", "segments=google", "next_sentence=none"],
-            "'segments.next_sentence=none': the instances of segments=google are for nsp, as the original",
-        ),
-        (
-            ["pretrain", "data_dir=x", "output_dir=y", "next_sentence=sod"],
-            "segments.next_sentence='sod': expected nsp or sop or none",
-        ),
-        (
-            ["pretrain", "next_sentence=sop", "segments.next_sentence=none"],
-            "next_sentence=sop and segments.next_sentence=none: the same setting; give segments.next_sentence= alone, once",
-        ),
-        (["pretrain", "next_sentense=sop"], "unknown key 'next_sentense'; did you mean 'segments.next_sentence'?"),
-        (["prepare", "next_sentence=sop"], "'segments.next_sentence': prepare stores tokens only"),
-        (["finetune", "task=mrpc", "next_sentence=sop"], "unknown key 'next_sentence'"),
-        (
-            ["prepare", "segments.dupe_factor=3"],
-            "'segments.dupe_factor': prepare stores tokens only; add segments=google",
-        ),
-        (["prepare", "segments=null", "output_dir=y"], "missing value: set corpus.path="),
-        (["prepare", "corpus.path=", "output_dir=y"], "missing value: set corpus.path="),
-        (["prepare", "corpus.path=x", "output_dir=y", "num_workers=0"], "num_workers=0: expected auto or at least 1"),
-        (["prepare", "corpus.path=x", "output_dir=y", "part_bytes=0"], "part_bytes=0: expected at least 1"),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "shard=5/4", "tokenizer.path=z"],
-            "shard=5/4: expected i/n with i from 1",
-        ),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "shard=one", "tokenizer.path=z"],
-            "shard=one: expected i/n with i from 1",
-        ),
-        (["prepare", "corpus.path=x", "output_dir=y", "shard=1/4"], "shard=1/4: all shards need the same vocabulary"),
-        (
-            ["prepare", "corpus.path=x", "output_dir=y", "shard=1/4", "tokenizer.path=z", "segments=google"],
-            "shard=1/4: segments=google draws from the whole text",
-        ),
-        (["prepare", "merge=[]", "output_dir=y"], "merge=[]: expected the directories of all shards"),
-        (["prepare", "merge=[a,b]", "output_dir=y", "shard_tokens=5"], "shard_tokens: has no effect with merge="),
-        (["prepare", "output_dir=y"], "missing value: set corpus.path="),
-        (["prepare", "corpus.path=no/such.txt", "output_dir=y"], "corpus.path=no/such.txt: no such file"),
-        (["export", "checkpoint=no/such", "output_dir=y"], "no/such: no such directory"),
-        (["glue", "model_dir=x", "tasks=[mrpc]"], "missing value: set output_dir="),
-        (
-            ["glue", "model_dir=x", "output_dir=y", "tasks=[mrcp]"],
-            "tasks: 'mrcp' is no task of GLUE; did you mean 'mrpc'?",
-        ),
-        (
-            ["glue", "model_dir=x", "output_dir=y", "tasks=[squad1]"],
-            "tasks: 'squad1' is no task of GLUE; expected some of cola",
-        ),
-        (["glue", "model_dir=x", "output_dir=y", "tasks=[ax]"], "tasks: ax is answered by the model of mnli; add mnli"),
-        (
-            ["glue", "model_dir=x", "output_dir=y", "seeds=[1,1]"],
-            "seeds=[1, 1]: expected at least one, each of them once",
-        ),
-        (["glue", "model_dir=x", "output_dir=y", "seed=1"], "'seed=1': glue has several; set seeds=[...]"),
-        (["glue", "model_dir=x", "output_dir=y", "num_epoch=1"], "unknown key 'num_epoch'; did you mean 'num_epochs'?"),
-        (["glue", "model_dir=x", "output_dir=y", "num_epochs=0"], "num_epochs=0.0: expected a positive number"),
-        (["glue", "model_dir=x", "output_dir=y", "data_dir=no/such"], "data_dir=no/such: no such directory"),
-        (["glue", "check=x.zip", "seeds=[1]", "output_dir=y"], "output_dir=y: has no effect with check="),
-        (["glue", "check=x.zip"], "x.zip: No such file or directory; give the archive"),
-        (["verify", "model_dir=no/such"], "no/such: no such directory"),
-        (["prepare", "--config-dir", "no/such"], "--config-dir no/such: no such directory"),
-    ],
-)
+PREPARE, PRETRAIN = "prepare corpus.path=x output_dir=y", "pretrain data_dir=x output_dir=y"
+GLUE = "glue model_dir=x output_dir=y"
+REFUSED = [
+    ("pretrian", "unknown command 'pretrian'; did you mean 'pretrain'?"),
+    ("pretrain --wat", "unknown option --wat"),
+    ("pretrain model=tinny", "unknown option model=tinny; did you mean 'tiny'?"),
+    ("pretrain batch.sequenses=3", "unknown key 'batch.sequenses'; did you mean 'sequences'?"),
+    ("pretrain stpes=3", "unknown key 'stpes'; did you mean 'steps'?"),
+    ("pretrain steps", "'steps': expected key=value"),
+    ("pretrain seed=1,2", "write seed=[1,2] for a list, or add -m to run each of them"),
+    ("pretrain model=[tiny,mini]", "unknown option model=['tiny', 'mini'] (one of base"),
+    ("finetune task=mprc model_dir=x output_dir=y", "unknown option task=mprc; did you mean 'mrpc'? (one of ax"),
+    ("finetune model_dir=x output_dir=y", "missing value: set task= (one of ax"),
+    ("pretrain model=null", "unknown option model=None (one of base"),
+    ("pretrain hydra.run.dir=x", "unknown key 'hydra.run.dir'"),
+    ("verify model_dir=x sequences=0", "sequences=0: expected at least 1"),
+    ("prepare corpus=python_docs corpus.path=x output_dir=y", "has no effect with corpus=python_docs"),
+    ("pretrain data_dir=x", "missing value: set output_dir="),
+    (f"{PRETRAIN} steps=many", "steps='many': expected a whole number"),
+    (f"{PRETRAIN} precision=fp8", "precision='fp8': expected fp32 or bf16"),
+    (f"{PRETRAIN} steps=10000 schedule.warmup_steps=20000", "exceeds steps=10000"),
+    (f"{PRETRAIN} model.hidden_size=31", "is not a multiple of"),
+    (f"{PRETRAIN} segments.max_seq_length=600", "max_seq_length=600 exceeds the model's max_position_embeddings=512; lower segments.max_seq_length"),
+    ("pretrain data_dir=no/such output_dir=y", "data_dir=no/such: no such directory"),
+    (f"{PREPARE} masking.whole_word=true", "masking.whole_word: has no effect here"),
+    (f"{PREPARE} seed=1 dump=z", "seed, dump: has no effect here"),
+    (f"{PREPARE} segments=pairs", "segments=pairs: prepare stores tokens only"),
+    (f"{PREPARE} segments=google held_out_prob=0.1", "held_out_prob=0.1: has no effect with segments=google"),
+    (f"{PREPARE} segments=google masking.mask_prob=0.9", "segments=google draws 0.8 and 0.1, as the original"),
+    (f"{PREPARE} segments=google segments.dupe_factor=0", "segments.dupe_factor=0: expected at least 1"),
+    (f"{PREPARE} segments=google segments.dup_factor=3", "unknown key 'segments.dup_factor'; did you mean 'dupe_factor'?"),
+    ("pretrain segments.dupe_factor=3", "unknown key 'segments.dupe_factor'"),
+    ("pretrain optimizer.name=lamb", "optimizer.name=lamb: would leave the other values as they are; choose optimizer=lamb"),
+    ("pretrain segments.kind=full_sentences", "choose segments=full_sentences"),
+    (f"{PREPARE} masking=ngram", "masking: has no effect here"),
+    (f"{PREPARE} segments=google masking=ngram", "masking.max_ngram=3: segments=google hides single pieces or whole words, as the original, which has no n-grams"),
+    (f"{PRETRAIN} masking.max_ngram=2", "masking.max_ngram=2: an n-gram is of whole words, and masking.whole_word=false; take masking=ngram"),
+    (f"{PRETRAIN} segments=full_sentences next_sentence=sop", "segments.next_sentence=sop: segments=full_sentences has no pairs"),
+    (f"{PRETRAIN} segments=google next_sentence=none", "'segments.next_sentence=none': the instances of segments=google are for nsp, as the original"),
+    (f"{PRETRAIN} next_sentence=sod", "segments.next_sentence='sod': expected nsp or sop or none"),
+    ("pretrain next_sentence=sop segments.next_sentence=none", "next_sentence=sop and segments.next_sentence=none: the same setting; give segments.next_sentence= alone, once"),
+    ("pretrain next_sentense=sop", "unknown key 'next_sentense'; did you mean 'segments.next_sentence'?"),
+    ("prepare next_sentence=sop", "'segments.next_sentence': prepare stores tokens only"),
+    ("finetune task=mrpc next_sentence=sop", "unknown key 'next_sentence'"),
+    ("prepare segments.dupe_factor=3", "'segments.dupe_factor': prepare stores tokens only; add segments=google"),
+    ("prepare segments=null output_dir=y", "missing value: set corpus.path="),
+    ("prepare corpus.path= output_dir=y", "missing value: set corpus.path="),
+    (f"{PREPARE} num_workers=0", "num_workers=0: expected at least 1"),
+    (f"{PREPARE} num_cached_words=-1", "num_cached_words=-1: expected at least 0"),
+    (f"{PREPARE} part_bytes=0", "part_bytes=0: expected at least 1"),
+    (f"{PREPARE} shard=5/4 tokenizer.path=z", "shard=5/4: expected i/n with i from 1"),
+    (f"{PREPARE} shard=one tokenizer.path=z", "shard=one: expected i/n with i from 1"),
+    (f"{PREPARE} shard=1/4", "shard=1/4: all shards need the same vocabulary"),
+    (f"{PREPARE} shard=1/4 tokenizer.path=z segments=google", "shard=1/4: segments=google draws from the whole text"),
+    ("prepare merge=[] output_dir=y", "merge=[]: expected the directories of all shards"),
+    ("prepare merge=[a,b] output_dir=y shard_tokens=5", "shard_tokens: has no effect with merge="),
+    ("prepare output_dir=y", "missing value: set corpus.path="),
+    ("prepare corpus.path=no/such.txt output_dir=y", "corpus.path=no/such.txt: no such file"),
+    ("export checkpoint=no/such output_dir=y", "no/such: no such directory"),
+    ("glue model_dir=x tasks=[mrpc]", "missing value: set output_dir="),
+    (f"{GLUE} tasks=[mrcp]", "tasks: 'mrcp' is no task of GLUE; did you mean 'mrpc'?"),
+    (f"{GLUE} tasks=[squad1]", "tasks: 'squad1' is no task of GLUE; expected some of cola"),
+    (f"{GLUE} tasks=[ax]", "tasks: ax is answered by the model of mnli; add mnli"),
+    (f"{GLUE} seeds=[1,1]", "seeds=[1, 1]: expected at least one, each of them once"),
+    (f"{GLUE} seed=1", "'seed=1': glue has several; set seeds=[...]"),
+    (f"{GLUE} num_epoch=1", "unknown key 'num_epoch'; did you mean 'num_epochs'?"),
+    (f"{GLUE} num_epochs=0", "num_epochs=0.0: expected a positive number"),
+    (f"{GLUE} data_dir=no/such", "data_dir=no/such: no such directory"),
+    ("glue check=x.zip seeds=[1] output_dir=y", "output_dir=y: has no effect with check="),
+    ("glue check=x.zip", "x.zip: No such file or directory; give the archive"),
+    ("verify model_dir=no/such", "no/such: no such directory"),
+    ("prepare --config-dir no/such", "--config-dir no/such: no such directory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "line"), REFUSED)
 def test_refusals(
-    arguments: list[str],
-    line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(arguments) == 2
+    assert run(command.split()) == 2
     said = capsys.readouterr()
     assert line in said.err
     assert said.err.startswith("error: ")
@@ -348,7 +280,7 @@ def build_with(command: str, *choices: str) -> None:
     if any(choice.startswith("decoder=") for choice in choices):
         start = ["model_dir=x"] if "decoder=bert" in choices else ["model=tiny", "tokenizer=wordpiece"]
         arguments = ["task=translation", "data_dir=x", "output_dir=y", *start]
-    build(SCHEMAS[command], compose(command, [*arguments, *choices]))
+    build(schema_of(command), compose(command, [*arguments, *choices]))
 
 
 def test_every_option_composes_and_builds() -> None:
@@ -477,36 +409,6 @@ def test_what_is_installed_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert said["torch"] == torch.__version__
     assert said["configuration"] == str(conf_dir())
     assert int(said["cpu"].split()[0]) >= 1
-
-
-def replies(script: str, typed: str) -> list[str]:
-    """What bash offers for a line that is being typed."""
-    words = typed.replace("=", " = ").split(" ")
-    asking = f"""{script}
-COMP_LINE={shlex.quote(typed)}; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({" ".join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}
-compopt() {{ :; }}
-_bertkit; printf '%s\\n' "${{COMPREPLY[@]}}" """
-    done = subprocess.run(["bash", "-c", asking], capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_a_shell_completes_commands_settings_and_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--completion", "bash"]) == 0
-    script = capsys.readouterr().out
-    assert replies(script, "bertkit pre") == ["prepare", "pretrain", "predict"]
-    assert replies(script, "bertkit finetune task=sq") == ["squad1", "squad2"]
-    assert replies(script, "bertkit finetune optimizer.peak") == ["optimizer.peak_learning_rate="]
-    assert "masking.probability=" in replies(script, "bertkit pretrain model=tiny masking.")
-    assert "--multirun" in replies(script, "bertkit --mu")
-    for shell in ("zsh", "fish"):
-        assert run([f"--completion={shell}"]) == 0
-        text = capsys.readouterr().out
-        assert "optimizer.peak_learning_rate=" in text
-        if shutil.which(shell):
-            subprocess.run([shell, "-n", "-c", text], check=True)
-    assert run(["--completion", "tcsh"]) == 2
-    assert "expected bash, zsh, fish" in capsys.readouterr().err
 
 
 def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

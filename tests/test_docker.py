@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from bertkit.commands import schema_of
 from bertkit.config import build
 from bertkit.settings.compose import compose
-from bertkit.settings.schemas import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ["Dockerfile", "Dockerfile.cuda"]
@@ -83,8 +83,8 @@ def test_the_two_hosts_of_the_compose_file_belong_together() -> None:
     composed: dict[str, Any] = yaml.safe_load(read("compose.yaml"))
     commands = {name: service["command"].split() for name, service in composed["services"].items()}
     assert set(commands) == {"prepare", "host0", "host1"}
-    build(SCHEMAS["prepare"], compose(commands["prepare"][0], commands["prepare"][1:]))
-    built = [build(SCHEMAS["pretrain"], compose("pretrain", commands[name][1:])) for name in ("host0", "host1")]
+    build(schema_of("prepare"), compose(commands["prepare"][0], commands["prepare"][1:]))
+    built = [build(schema_of("pretrain"), compose("pretrain", commands[name][1:])) for name in ("host0", "host1")]
     assert [each.launch.host_rank for each in built] == [0, 1]
     assert commands["host0"][:-1] == commands["host1"][:-1]
     assert f"output_dir={built[0].data_dir}" in commands["prepare"]

@@ -41,7 +41,7 @@ FOLLOWED = [
     (PRETRAIN, "epochs=3", r"here it is (\S+)", "{}"),
     (PRETRAIN, "max_length=64", r"here it is (\S+)", "{}"),
     (PRETRAIN, "model=bert-base", r"one of (\w+)", "model={}"),
-    (PRETRAIN, "steps=0", r"expected (auto) or", "steps={}"),
+    (PRETRAIN, "steps=0", r"expected at least (1)", "steps={}"),
     (PRETRAIN, "init_moments=true", r"without (\S+);", "init_moments=true {}no/such/model"),
     (PRETRAIN, "steps=50 schedule.warmup_steps=100", r"exceeds steps=50; (lower) the warm-up", "steps=50 schedule.warmup_steps=5"),
     (PRETRAIN, "final_phase.share=0.2", r"(leave) it out", ""),

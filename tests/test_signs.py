@@ -20,13 +20,13 @@ import pytest
 import torch
 
 from bertkit import files, signs
+from bertkit.commands import schema_of
 from bertkit.config import build
 from bertkit.data import prepared
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.launch import watch
 from bertkit.lines import read_lines
 from bertkit.settings.compose import compose
-from bertkit.settings.schemas import SCHEMAS
 from bertkit.tasks import shapes
 from bertkit.tasks.files import readers
 from bertkit.tasks.files.source import Source
@@ -59,8 +59,8 @@ READS = """
 from bertkit.tasks.files import readers
 from bertkit.config import build
 from bertkit.settings.compose import compose
-from bertkit.settings.schemas import SCHEMAS
-task = build(SCHEMAS["finetune"], compose("finetune", ["task=sequence", "model_dir=x", "output_dir=y"])).task
+from bertkit.commands import schema_of
+task = build(schema_of("finetune"), compose("finetune", ["task=sequence", "model_dir=x", "output_dir=y"])).task
 watch.watch(0, {timeout}, end)
 print(readers.read_file(task, Path(sys.argv[1]) / "{name}").describe(), flush=True)
 readers.read_file(task, Path(sys.argv[1]) / "nobody-writes.tsv")
@@ -202,7 +202,7 @@ def test_what_takes_long_gives_signs(
     assert num_signs() >= 2
 
     sentences = [TaggingExample(str(n), ("kan", "lon" * n), ("O", "O")) for n in range(11)]
-    task = build(SCHEMAS["finetune"], compose("finetune", ["task=tagging", "model_dir=x", "output_dir=y"])).task
+    task = build(schema_of("finetune"), compose("finetune", ["task=tagging", "model_dir=x", "output_dir=y"])).task
     assert len(list(shapes.make_features(task, sentences, tokenizer, ("O",)))) == 11
     assert num_signs() >= 11
     (tmp_path / "train.conll").write_text("kan O\n\n" * 13)

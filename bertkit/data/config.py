@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.config import outside, refuse, unused
 from bertkit.errors import InputError
 
 MOST_TOKENS = 10_000_000  # of a vocabulary to be learned; XLM-V, the largest that was published, has a tenth of it
@@ -24,8 +25,7 @@ class CorpusConfig:
     split: str
 
     def __post_init__(self) -> None:
-        if self.source == "python_docs" and self.path:
-            raise InputError(f"corpus.path={self.path}: has no effect with corpus=python_docs; leave one of them out")
+        refuse(unused(self, "corpus.", ("path", self.source == "python_docs", "with corpus=python_docs", "", ())))
         try:
             line = "a\n".encode(self.encoding)
         except LookupError:
@@ -64,18 +64,13 @@ class SegmentsConfig:
     next_sentence: Literal["nsp", "sop", "none"]
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.max_seq_length < 8:
-            problems.append(f"segments.max_seq_length={self.max_seq_length}: expected at least 8")
-        if not 0 <= self.short_seq_prob <= 1:
-            problems.append(f"segments.short_seq_prob={self.short_seq_prob}: expected a probability")
-        if self.predicts_next and not self.has_pairs:
-            problems.append(
-                f"segments.next_sentence={self.next_sentence}: segments={self.kind} has no pairs, so no next sentence to "
-                "predict; leave it out, or take segments=pairs"
-            )
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            outside(self, "segments.", max_seq_length="[8, inf)", short_seq_prob="[0, 1]"),
+            self.predicts_next
+            and not self.has_pairs
+            and f"segments.next_sentence={self.next_sentence}: segments={self.kind} has no pairs, so no next sentence to "
+            "predict; leave it out, or take segments=pairs",
+        )
 
     @property
     def has_pairs(self) -> bool:
@@ -100,16 +95,10 @@ class InstancesConfig:
     has_pairs = predicts_next = True  # as of `SegmentsConfig`
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 8 <= self.max_seq_length < 1 << 16:
-            problems.append(f"segments.max_seq_length={self.max_seq_length}: expected 8 to {(1 << 16) - 1}")
-        if not 0 <= self.short_seq_prob <= 1:
-            problems.append(f"segments.short_seq_prob={self.short_seq_prob}: expected a probability")
-        for name in ("dupe_factor", "max_predictions_per_seq"):
-            if getattr(self, name) < 1:
-                problems.append(f"segments.{name}={getattr(self, name)}: expected at least 1")
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            outside(self, "segments.", max_seq_length="[8, 65535]", short_seq_prob="[0, 1]"),
+            outside(self, "segments.", dupe_factor="[1, inf)", max_predictions_per_seq="[1, inf)"),
+        )
 
 
 @dataclass(frozen=True)
@@ -123,23 +112,16 @@ class MaskingConfig:
     max_ngram: int = 1  # words that are chosen together, at most; datasets made before it was a setting do not name it
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 0 < self.probability < 1:
-            problems.append(f"masking.probability={self.probability}: expected a number between 0 and 1, such as 0.15")
-        if min(self.mask_prob, self.random_prob) < 0 or self.mask_prob + self.random_prob > 1:
-            problems.append(
-                f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: "
-                "expected two probabilities that sum to at most 1"
-            )
-        if self.max_ngram < 1:
-            problems.append(f"masking.max_ngram={self.max_ngram}: expected at least 1")
-        elif self.max_ngram > 1 and not self.whole_word:
-            problems.append(
-                f"masking.max_ngram={self.max_ngram}: an n-gram is of whole words, and masking.whole_word=false; take "
-                "masking=ngram"
-            )
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            (min(self.mask_prob, self.random_prob) < 0 or self.mask_prob + self.random_prob > 1)
+            and f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: expected two probabilities "
+            "that sum to at most 1",
+            outside(self, "masking.", probability="(0, 1)", max_ngram="[1, inf)"),
+            self.max_ngram > 1
+            and not self.whole_word
+            and f"masking.max_ngram={self.max_ngram}: an n-gram is of whole words, and masking.whole_word=false; take "
+            "masking=ngram",
+        )
 
 
 @dataclass(frozen=True)

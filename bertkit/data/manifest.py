@@ -111,7 +111,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InputError(f"{directory / 'manifest.json'}: not of a prepared dataset; run bertkit prepare")
-    return checked(_Manifest, manifest, directory / "manifest.json", MADE_ANEW.format(directory))
+    checked(_Manifest, manifest, directory / "manifest.json", MADE_ANEW.format(directory))
+    return manifest
 
 
 def is_there(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:

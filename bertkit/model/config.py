@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from bertkit.errors import InputError
+from bertkit.config import outside, refuse
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
 MOST = 2**31 - 1  # of what is counted in attention
-MOST_LAYERS = 10_000  # more are a slip of the pen, and would be made for hours
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
 
@@ -60,13 +58,10 @@ class AttentionConfig:
     compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
 
     def __post_init__(self) -> None:
-        positive = dict.fromkeys(("additive_size", "window", "block_size", "compressed_size"), 1)
-        least = positive | dict.fromkeys(("max_distance", "random_blocks", "random_seed"), 0)
-        problems = [
-            f"attention.{name}={getattr(self, name)}: expected {limit} to {MOST:,}"
-            for name, limit in least.items()
-            if not limit <= getattr(self, name) <= MOST
-        ]
+        names = ("additive_size", "window", "block_size", "compressed_size")
+        problems = outside(self, "attention.", **dict.fromkeys(names, f"[1, {MOST}]"))
+        others = ("max_distance", "random_blocks", "random_seed")
+        problems += outside(self, "attention.", **dict.fromkeys(others, f"[0, {MOST}]"))
         problems += [
             f"attention.{one}={getattr(self, one)} with attention.{other}={option}: {why}; change one of them"
             for one, options, other, option, why in CLASHES
@@ -75,8 +70,7 @@ class AttentionConfig:
         if not self.relative_to or len(set(self.relative_to)) != len(self.relative_to):
             given = ",".join(self.relative_to)
             problems.append(f"attention.relative_to=[{given}]: expected keys, values or both, each once")
-        if problems:
-            raise InputError(*problems)
+        refuse(problems)
 
     def without_effect(self, name: str) -> list[str]:
         """Say that a setting does nothing here, in a list of one line; an empty list where it does something."""
@@ -138,39 +132,22 @@ class BertShape:
     layer_norm_eps: float
 
     def __post_init__(self) -> None:
-        problems = [
-            f"model.{name}={getattr(self, name)}: expected at least 1"
-            for name in (
-                "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "type_vocab_size",
-            )
-            if getattr(self, name) < 1
-        ]  # fmt: skip
-        if self.num_hidden_layers > MOST_LAYERS:
-            problems.append(
-                f"model.num_hidden_layers={self.num_hidden_layers}: expected at most {MOST_LAYERS:,}; the deepest "
-                "Transformers that were trained have a thousand (Wang et al. 2022, DeepNet)"
-            )
-        if self.max_position_embeddings < 3:
-            problems.append(
-                f"model.max_position_embeddings={self.max_position_embeddings}: expected at least 3: [CLS], a token, [SEP]"
-            )
-        if not problems and self.hidden_size % self.num_attention_heads:
-            problems.append(
-                f"model.hidden_size={self.hidden_size} is not a multiple of "
-                f"model.num_attention_heads={self.num_attention_heads}; change one of them"
-            )
-        problems += [
-            f"model.{name}={getattr(self, name)}: expected a probability from 0 to below 1"
-            for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")
-            if not 0 <= getattr(self, name) < 1
-        ]
-        problems += [
-            f"model.{name}={getattr(self, name)}: expected a positive number"
-            for name in ("initializer_range", "layer_norm_eps")
-            if not 0 < getattr(self, name) < math.inf
-        ]
-        if problems:
-            raise InputError(*problems)
+        heads = self.num_attention_heads
+        refuse(
+            outside(
+                self, "model.", hidden_size="[1, inf)", num_attention_heads="[1, inf)", intermediate_size="[1, inf)"
+            ),
+            outside(
+                self, "model.", type_vocab_size="[1, inf)", num_hidden_layers="[1, 10000]"
+            ),  # deeper ones are slips
+            outside(self, "model.", hidden_dropout_prob="[0, 1)", attention_probs_dropout_prob="[0, 1)"),
+            outside(self, "model.", initializer_range="(0, inf)", layer_norm_eps="(0, inf)"),
+            self.max_position_embeddings < 3
+            and f"model.max_position_embeddings={self.max_position_embeddings}: expected at least 3: [CLS], a token, [SEP]",
+            heads > 0
+            and self.hidden_size % heads
+            and f"model.hidden_size={self.hidden_size} is not a multiple of model.num_attention_heads={heads}; change one of them",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,25 +197,24 @@ class BertConfig(BertShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = size_problems(self, self.attention)
-        if self.decoder is not None and self.decoder.kind == "rnn" and self.hidden_size % 2:
-            problems.append(
-                f"model.hidden_size={self.hidden_size}: decoder=rnn needs an even number, a half for each direction"
-            )
-        if problems:
-            raise InputError(*problems)
-        if self.vocab_size < 1:
-            raise InputError(f"vocab_size={self.vocab_size}: expected at least 1")
-        for name in ("start_token_id", "end_token_id") if self.decoder is not None else ():
-            number = getattr(self.decoder, name)
-            if not 0 <= number < self.vocab_size:
-                raise InputError(f"decoder.{name}={number}: expected an id below vocab_size={self.vocab_size}")
-        if not 0 <= self.pad_token_id < self.vocab_size:
-            raise InputError(f"pad_token_id={self.pad_token_id}: expected an id below vocab_size={self.vocab_size}")
-        if not self.labels or len(set(self.labels)) != len(self.labels):
-            raise InputError(f"labels={list(self.labels)}: expected at least one, each once")
-        if self.classifier_dropout is not None and not 0 <= self.classifier_dropout < 1:
-            raise InputError(f"classifier_dropout={self.classifier_dropout}: expected a probability from 0 to below 1")
+        ids = {"pad_token_id": self.pad_token_id}
+        if self.decoder is not None:
+            ids |= {f"decoder.{name}": getattr(self.decoder, name) for name in ("start_token_id", "end_token_id")}
+        refuse(
+            size_problems(self, self.attention),
+            self.decoder is not None
+            and self.decoder.kind == "rnn"
+            and self.hidden_size % 2
+            and f"model.hidden_size={self.hidden_size}: decoder=rnn needs an even number, a half for each direction",
+            outside(self, "", vocab_size="[1, inf)", classifier_dropout="[0, 1)"),
+            [
+                f"{name}={number}: expected an id below vocab_size={self.vocab_size}"
+                for name, number in ids.items()
+                if not 0 <= number < self.vocab_size
+            ],
+            (not self.labels or len(set(self.labels)) != len(self.labels))
+            and f"labels={list(self.labels)}: expected at least one, each once",
+        )
 
 
 def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:

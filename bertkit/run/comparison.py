@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import differences
+from bertkit.config import at, differences
 from bertkit.lines import read_json
 from bertkit.run.directory import RESULT, read_manifest, read_settings
 from bertkit.run.rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
@@ -65,11 +65,13 @@ def read_run(path: Path) -> RunRecord | None:
     is_finished = (path / RESULT).is_file()
     measured = [row for row in rows if any(key.startswith("eval_") for key in row)]
     newest = {key[5:]: value for key, value in (measured[-1] if measured else {}).items() if key.startswith("eval_")}
-    identity = manifest["identity"]
-    facts = {name: _short(identity.get(name, manifest.get(name))) for name in ("data_fingerprint", "starting_weights")}
-    facts |= {
-        name: manifest[name] for name in ("tokenizer_sha256", "world_size", "packages", "bertkit", "git_revision")
+    identity = manifest.identity
+    facts: dict[str, Any] = {
+        "data_fingerprint": _short(identity.get("data_fingerprint", manifest.data_fingerprint)),
+        "starting_weights": _short(identity.get("starting_weights")),
     }
+    for name in ("tokenizer_sha256", "world_size", "packages", "bertkit", "git_revision"):
+        facts[name] = getattr(manifest, name)
     result = read_json(path / RESULT) if is_finished else newest
     return RunRecord(str(path), read_settings(path), facts, rows, result, is_finished)
 
@@ -100,17 +102,7 @@ def differing(records: Sequence[RunRecord]) -> dict[str, list[Any]]:
     keys: dict[str, None] = {}
     for other in wholes[1:]:
         keys |= dict.fromkeys(key for key, _, _ in differences(wholes[0], other))
-    return {key: [_value(whole, key) for whole in wholes] for key in keys}
-
-
-def _value(whole: Mapping[str, Any], key: str) -> Any:
-    value: Any = whole
-    rest = key
-    while rest and isinstance(value, Mapping):
-        # a name may hold a dot itself, such as that of a file
-        name = rest if rest in value else rest.partition(".")[0]
-        value, rest = value.get(name), rest[len(name) + 1 :]
-    return value
+    return {key: [at(whole, key) for whole in wholes] for key in keys}
 
 
 def part(first: RunRecord, second: RunRecord) -> Parting:

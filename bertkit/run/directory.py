@@ -9,6 +9,7 @@ eval.json      the final metrics; its presence says that the run is done
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -19,15 +20,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from bertkit import __version__, signs
-from bertkit.config import checked
+from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError
 from bertkit.files import flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, newest_checkpoint, world_from_environment
@@ -47,60 +48,29 @@ STDOUT = 1  # a print might be under way
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
-@dataclass(frozen=True)
-class _Optimizer:
-    name: str
-    peak_learning_rate: float | str | None = None
+@dataclass(frozen=True, kw_only=True)
+class Changed(Change):
+    """A setting that changed when a run went on."""
+
+    step: int  # from which it holds
 
 
-@dataclass(frozen=True)
-class _Task:
-    metrics: tuple[str, ...]
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """`manifest.json`: what a run wrote of itself when it began; earlier versions did not say all."""
 
-
-@dataclass(frozen=True)
-class _Segments:
-    kind: str
-    next_sentence: Literal["nsp", "sop", "none"] | None = None
-
-
-@dataclass(frozen=True)
-class _Identity:
-    optimizer: _Optimizer | None = None
-    steps: int | str | None = None
-    task: _Task | None = None
-    segments: _Segments | None = None
-    starting_weights: dict[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class _Corpus:
-    description: str | None = None
-    has_pairs: bool | None = None
-
-
-@dataclass(frozen=True)
-class _Start:
-    model_dir: str
-
-
-@dataclass(frozen=True)
-class _Changed:
-    step: int
-    key: str
-    old: Any
-    new: Any
-
-
-@dataclass(frozen=True)
-class _Manifest:
-    """What `manifest.json` says of a run, of all that is read from it; earlier versions did not say all."""
-
-    identity: _Identity
-    corpus: _Corpus | None = None
-    init_from: _Start | None = None
+    bertkit: str = ""
+    python: str = ""
+    packages: dict[str, str] = field(default_factory=dict)  # versions
+    git_revision: str | None = None
+    world_size: int = 1
+    command_line: tuple[str, ...] = ()
     data_fingerprint: str | None = None
-    changes: tuple[_Changed, ...] = ()
+    corpus: dict[str, Any] | None = None
+    tokenizer_sha256: str | None = None
+    init_from: dict[str, Any] | None = None  # the starting weights
+    identity: dict[str, Any]  # the settings that are not free, and the content of data and starting weights
+    changes: tuple[Changed, ...] = ()  # since it began
 
 
 def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
@@ -118,8 +88,7 @@ def identity_there(directory: Path) -> dict[str, Any]:
     manifest = read_json(path) if path.is_file() else None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
         return {}  # of something else
-    theirs: dict[str, Any] = checked(_Manifest, manifest, path)["identity"]
-    return theirs
+    return checked(Manifest, manifest, path).identity
 
 
 def run_of(model_dir: str | Path) -> Path | None:
@@ -131,7 +100,7 @@ def run_of(model_dir: str | Path) -> Path | None:
     return None
 
 
-def read_manifest(run_dir: Path) -> dict[str, Any]:
+def read_manifest(run_dir: Path) -> Manifest:
     """Read what a run wrote of itself when it began.
 
     Raises:
@@ -141,7 +110,7 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
     manifest = read_json(path)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
         raise InputError(f"{path}: not the manifest of a run; restore it")
-    return checked(_Manifest, manifest, path)
+    return checked(Manifest, manifest, path)
 
 
 def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:
@@ -221,17 +190,17 @@ def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str
     if (directory / "manifest.json").is_file():
         return
     _write_settings(directory, settings)
-    manifest = {
-        "bertkit": __version__,
-        "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "git_revision": _git_revision(),
-        "world_size": world_from_environment().size,
-        "command_line": sys.argv[1:],
+    manifest = Manifest(
+        bertkit=__version__,
+        python=platform.python_version(),
+        packages={name: importlib.metadata.version(name) for name in PACKAGES},
+        git_revision=_git_revision(),
+        world_size=world_from_environment().size,
+        command_line=tuple(sys.argv[1:]),
         **facts,
-        "identity": identity,
-    }
-    write_durably(directory / "manifest.json", to_json(manifest))
+        identity=identity,
+    )
+    write_durably(directory / "manifest.json", to_json(to_mapping(manifest)))
 
 
 @contextlib.contextmanager
@@ -274,17 +243,17 @@ def record_changes(
     A finished run is one no more. Killed in between, it sees the same changes at the next start.
     """
     manifest = read_manifest(directory)
-    earlier = manifest.get("changes", [])
     # of a change after this step nothing is left, when a damaged checkpoint made the run go back: it holds from here on
-    entries = [{**entry, "step": min(entry["step"], step)} for entry in earlier]
-    entries += [{"step": step, "key": change.key, "old": change.old, "new": change.new} for change in changes]
-    if entries == earlier:
+    entries = [dataclasses.replace(entry, step=min(entry.step, step)) for entry in manifest.changes]
+    entries += [Changed(change.key, change.old, change.new, step=step) for change in changes]
+    if entries == list(manifest.changes):
         return []
     if (directory / RESULT).is_file():
         (directory / RESULT).unlink()
         flush(directory)
     _write_settings(directory, settings)
-    write_durably(directory / "manifest.json", to_json({**manifest, "identity": identity, "changes": entries}))
+    manifest = dataclasses.replace(manifest, identity=identity, changes=tuple(entries))
+    write_durably(directory / "manifest.json", to_json(to_mapping(manifest)))
     return [f"{change.key}: {change.old!r} up to step {step}, {change.new!r} from here on" for change in changes]
 
 

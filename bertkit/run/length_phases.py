@@ -98,7 +98,7 @@ def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewe
 
 
 def make_phases(
-    settings: PretrainSettings, dataset: PreparedDataset, cache_dir: Path, micro_sequences: list[int]
+    settings: PretrainSettings, dataset: PreparedDataset, cache_dir: Path, micro_sequences: tuple[int, ...]
 ) -> LengthPhases:
     """Lay out a run.
 

@@ -135,6 +135,7 @@ def _seconds_of_steps(
     """Give the seconds of a step of each phase, on the process that has most to do; the model stays as it is."""
     found = []
     model.use(FastWays.of(choices.kernels))
+    assert isinstance(choices.cut, tuple), "of pretraining"
     for segments, most in zip(segments_of(settings), choices.cut, strict=True):
         length, size = segments.max_seq_length, settings.batch.sequences
         ranges = micro_batch_ranges(size, most)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from bertkit import signs
-from bertkit.config import of_fields
 from bertkit.errors import StorageError, say
 from bertkit.train import checkpoint
 from bertkit.train.config import SavingConfig
@@ -20,24 +17,22 @@ from bertkit.train.processes import Ranks
 from bertkit.train.step_report import NO_SKIPS, Skips
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best weights of a run."""
+
+    step: int
+    score: float
+
+
 @dataclass
 class Standing:
     """How far a run has come, beside its weights; every checkpoint keeps it."""
 
-    best: dict[str, Any] | None = None  # the step and the score of the best weights so far, or None
+    best: Best | None = None  # so far
     num_worse: int = 0  # evaluations in a row since then
     skips: Skips = NO_SKIPS  # the steps skipped so far
     window: Window = field(default_factory=Window)  # what was measured since the last logged line
-
-    @classmethod
-    def of(cls, kept: Mapping[str, Any]) -> Standing:
-        """Give what a checkpoint kept; those of earlier versions have no window."""
-        return cls(
-            kept["best"],
-            kept["num_worse"],
-            of_fields(Skips, kept["skips"]),
-            of_fields(Window, kept.get("window") or {}),
-        )
 
 
 class Saves:
@@ -59,15 +54,15 @@ class Saves:
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
         self._failed_step: int | None = None
-        self._best_before: dict[str, Any] | None = None
+        self._best_before: Best | None = None
 
     def offer_best(self, step: int, score: float) -> bool:
         """Remember these weights as the best, if their score is higher than the best so far; tell whether it was."""
         self.settle()  # a best whose save failed is none
         best = self.standing.best
-        if best is not None and not score > best["score"]:
+        if best is not None and not score > best.score:
             return False
-        self.standing.best, self._best_before = {"step": step, "score": score}, best
+        self.standing.best, self._best_before = Best(step, score), best
         return True
 
     def write(self, contents: checkpoint.Checkpoint, *, is_required: bool = False) -> None:
@@ -84,7 +79,7 @@ class Saves:
         self.settle()
         part = contents.part(self.ranks.rank, self.ranks.size)
         in_background = self.config.background and not is_required
-        best = None if self.standing.best is None else self.standing.best["step"]
+        best = None if self.standing.best is None else self.standing.best.step
         write = functools.partial(self._write, part.copy() if in_background else part, best)
         if in_background:
             self._writer = threading.Thread(target=write, name=f"save of step {part.step}")
@@ -111,7 +106,7 @@ class Saves:
         failure, self._failure = self._failure, None
         if isinstance(failure, StorageError) and self.config.on_save_error == "continue" and not is_required:
             self.num_failed += 1
-            if self.standing.best is not None and self.standing.best["step"] == self._failed_step:
+            if self.standing.best is not None and self.standing.best.step == self._failed_step:
                 self.standing.best = self._best_before  # whose checkpoint is still there
             self.warn(f"{failure}; training goes on ({self.num_failed} failed save(s) since this start)")
         elif failure is not None:

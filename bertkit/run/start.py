@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertkit.config import at
 from bertkit.data.prepared import PreparedDataset
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError, say
@@ -127,8 +128,7 @@ def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[s
         )
     made_by = run_of(source)
     if made_by is not None:
-        made_with = read_manifest(made_by)["identity"].get("optimizer")
-        name = made_with and made_with["name"]
+        name = at(read_manifest(made_by).identity, "optimizer.name")
         if name != settings.optimizer.name:
             raise InputError(
                 f"model_dir={settings.model_dir} was trained with optimizer={name}, whose moments mean something else to "

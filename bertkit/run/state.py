@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bertkit import signs
-from bertkit.config import checked, of_fields
+from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError, StorageError
 from bertkit.files import read_tensors, remove_leftovers
 from bertkit.interop.hugging_face import directory as hugging_face
@@ -33,18 +32,21 @@ from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
-from bertkit.train.step_report import Skips
 
 
 @dataclass(frozen=True)
 class Choices:
     """What a run chose for itself when it began; a later start keeps it, unless a setting that it depends on changed."""
 
-    cut: Any  # how a batch is cut into micro-batches, in the words of the stage; plain values
+    cut: tuple[int, ...] | Cut  # how a batch is cut into micro-batches: of pretraining by sequences, for each phase
     num_parts: int | None  # as for `train.loop.Course`
-    kernels: Sequence[str]  # names of `fast.FastWays`
+    kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
     is_compiled: bool  # whether the layers run as compiled graphs, which draw other dropout
-    settings: Mapping[str, Any]  # those that it depends on; plain values
+    settings: dict[str, Any]  # those that it depends on; plain values
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cut, tuple) and min(self.cut, default=0) < 1:
+            raise InputError(f"chosen.cut={list(self.cut)}: expected sequences of a micro-batch")
 
     @property
     def is_strict(self) -> bool:
@@ -53,41 +55,12 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    cut: tuple[int, ...] | Cut
-    num_parts: int | None
-    kernels: tuple[Literal[NAMES], ...]  # type: ignore[valid-type]
-    is_compiled: bool
-    settings: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Best:
-    step: int
-    score: float
-
-
-@dataclass(frozen=True)
-class _Window:
-    sums: dict[str, float]
-    counts: dict[str, int]
-
-
-@dataclass(frozen=True)
-class _Standing:
-    best: _Best | None
-    num_worse: int
-    skips: Skips
-    window: _Window | None = None
-
-
-@dataclass(frozen=True)
 class _State:
     """What `state.json` says of a run, beside its step."""
 
     num_updates: int
-    chosen: _Chosen
-    standing: _Standing
+    chosen: Choices
+    standing: Standing
     platform: Platform
 
 
@@ -170,28 +143,24 @@ class TrainingState:
 
     def _resume(self, newest: Path) -> int:
         """Go on with what the run chose, from where it stood; give the number of its updates."""
-        before = checked(_State, checkpoint.read_state(newest), newest / checkpoint.STATE)
-        self.first_step = self.last_step = self.saves.last_good = before["step"]
-        if isinstance(cut := before["chosen"]["cut"], list) and min(cut, default=0) < 1:
-            raise InputError(
-                f"{newest / checkpoint.STATE}: chosen.cut={cut}: expected sequences of a micro-batch; restore it"
-            )
-        choices = of_fields(Choices, before["chosen"])
-        if choices.settings == self.choices.settings:
-            self.choices = choices
-        self.saves.standing = Standing.of(before["standing"])
-        platform = of_fields(Platform, before["platform"])
-        self.platform = go_on_as(platform, self.platform, self.choices.is_strict, self.directory, self.saves.warn)
+        content = checkpoint.read_state(newest)
+        before = checked(_State, content, newest / checkpoint.STATE)
+        self.first_step = self.last_step = self.saves.last_good = content["step"]
+        if before.chosen.settings == self.choices.settings:
+            self.choices = before.chosen
+        self.saves.standing = before.standing
+        self.platform = go_on_as(
+            before.platform, self.platform, self.choices.is_strict, self.directory, self.saves.warn
+        )
         best = self.saves.standing.best
         if best is not None and self.ranks.first(self.best_dir) is None:
             self.saves.warn(
-                f"the best checkpoint, of step {best['step']}, is gone; the best of the later ones is kept from here on"
+                f"the best checkpoint, of step {best.step}, is gone; the best of the later ones is kept from here on"
             )
             self.saves.standing.best = None
         self._take_weights(newest)
         signs.saved(self.first_step)
-        num_updates: int = before["num_updates"]
-        return num_updates
+        return before.num_updates
 
     def _compute_as_chosen(self) -> None:
         """Set threads, the order of sums, the fast ways and compiled layers; freeze what is not trained."""
@@ -226,7 +195,7 @@ class TrainingState:
         """Where the best weights are: their checkpoint, or the model of a run that was finished before; None: nowhere."""
         if self.saves.standing.best is None:
             return None
-        places = (checkpoint.step_dir(self.directory, self.saves.standing.best["step"]), self.directory / "model")
+        places = (checkpoint.step_dir(self.directory, self.saves.standing.best.step), self.directory / "model")
         return next((place for place in places if place.is_dir()), None)
 
     def take_best(self) -> int:
@@ -246,24 +215,18 @@ class TrainingState:
                     "weights of the last step"
                 )
         self._take_weights(directory)
-        step: int = best["step"]
-        return step
+        return best.step
 
     def save(self, step: int, *, is_required: bool = False) -> None:
         """Write a checkpoint of the state after `step` steps; every process takes part (`Saves.write`)."""
         self.last_step = step
         self.saves.settle()  # what it says of the best weights goes into this checkpoint
-        state = {
-            "num_updates": self.optimizer.num_updates,
-            "chosen": dataclasses.asdict(self.choices),
-            "standing": dataclasses.asdict(self.saves.standing),
-            "platform": dataclasses.asdict(self.platform),
-        }
+        state = _State(self.optimizer.num_updates, self.choices, self.saves.standing, self.platform)
         contents = checkpoint.Checkpoint(
             step=step,
             model=hugging_face.tensors_of(self.bare_model),
             optimizer=self.optimizer.tensors(self.names),
-            state=state,
+            state=to_mapping(state),
             files=hugging_face.text_files(self.bare_model, self.tokenizer),
         )
         self.saves.write(contents, is_required=is_required)

@@ -5,7 +5,6 @@ And what the features show of the examples: how many are cut, and which of them 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import math
@@ -257,7 +256,7 @@ def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
     else:
         cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
     return Choices(
-        cut=dataclasses.asdict(cut),
+        cut=cut,
         num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
         kernels=fast.choose(settings.kernels).names,
         is_compiled=compiles(settings.compile, accelerator.device.type),
@@ -271,6 +270,7 @@ def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices,
     Raises:
         InputError: a process would have nothing to do.
     """
-    order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, Cut(**choices.cut))
+    assert isinstance(choices.cut, Cut), "of fine-tuning"
+    order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, choices.cut)
     check_shares(order.fewest_parts, choices.num_parts, num_processes)
     return order

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from torch import nn
 
-from bertkit.config import build, checked, conf_dir, to_mapping
+from bertkit.config import at, build, checked, conf_dir, to_mapping
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
@@ -220,16 +220,6 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
     return build(_OfTask, {"task": merged}).task
 
 
-@dataclass(frozen=True)
-class _Columns:
-    columns: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Saved:
-    task: _Columns  # whose parts are checked when it is built
-
-
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     """Read the task of the fine-tuning run that a directory is, or lies in; None where there is none.
 
@@ -240,9 +230,9 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     settings = None if run_dir is None else read_settings(run_dir)
     if run_dir is None or settings is None or settings.get("task") is None:
         return None
-    task = _kept_inside(without_retired(checked(_Saved, settings, run_dir / "config.yaml")["task"]))
-    corpus = read_manifest(run_dir).get("corpus") or {}  # older runs do not say it
-    has_pairs = corpus.get("has_pairs") and task["columns"].get("text_pair") is not None
+    task = _kept_inside(without_retired(checked(dict[str, Any], settings["task"], run_dir / "config.yaml")))
+    corpus = read_manifest(run_dir).corpus or {}  # older runs do not say it
+    has_pairs = corpus.get("has_pairs") and at(task, "columns.text_pair") is not None
     return {**task, "needs_pair": True} if has_pairs else task
 
 

@@ -5,8 +5,6 @@
     words      what is called otherwise elsewhere
     yaml_files YAML that anybody may have written
     replay     the settings of an earlier run
-    completion scripts for shells
-    schemas    the settings of each command, by its name
     prepare    a corpus and a tokenizer
     pretrain   a pretraining run
     finetune   a fine-tuning run
@@ -19,7 +17,8 @@
     serve      models and an address
     index      a corpus and a library
     search     a library, a reader and questions
-    export     a model and a directory to make; also those of verify
+    export     a model and a directory to make
+    verify     a model and a certificate
     bench      a comparison
 
 The values stand in `conf/`; here are the types and the rules that span several groups. Nothing here imports torch, so

@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.config import conf_dir, conf_dirs, dotted_keys, nearest, option_names
+from bertkit.config import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names
 from bertkit.errors import InputError
 from bertkit.settings import words
 from bertkit.settings.glue import GLUE_TASKS
@@ -97,32 +97,28 @@ def _compose_suite(overrides: list[str], config_dir: str | None) -> dict[str, An
 
 def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     """Compose one configuration file."""
-    check_files(config_dir)
     directories = conf_dirs(config_dir)
+    check_files(config_dir)
     searchpath = _searchpath(directories)
     overrides, literal = _without_literal(command, overrides)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"), _nothing_from_outside():
         own = words.names_of(command)
         groups = {group: options for group, options in option_names(directories).items() if group in own}
-        choices = [text for text in overrides if text.partition("=")[2] in groups.get(text.partition("=")[0], ())]
+        parsed, malformed = _parsed(overrides)
+        chosen = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
         try:
-            with_choices = hydra_compose(command, overrides=[*choices, *searchpath])
-            known: dict[str, Any] = OmegaConf.to_container(with_choices, resolve=False)  # type: ignore[assignment]
-            changes: list[str] = []
+            choices = [f"{group}={option}" for group, option in chosen.items()]
+            composed = hydra_compose(command, overrides=[*choices, *searchpath])
+            known: dict[str, Any] = OmegaConf.to_container(composed, resolve=False)  # type: ignore[assignment]
+            task = OmegaConf.create({})  # what is set of the task of the model's run
             if command in KNOW_THE_TASK_OF_A_MODEL and known.get("task") is None:
-                changes = [text for text in overrides if text.startswith("task.")]
-                known |= {"task": _keys_of_tasks()} if changes else {}
-            given = _check_overrides(command, overrides, known, groups)
-            none = {(group, "null") for group in groups}  # which Hydra does not have
-            kept = [text for text in overrides if text not in changes and text.partition("=")[::2] not in none]
-            values = OverridesParser.create().parse_overrides([text for text in kept if text not in choices])
-            if all(one.type is OverrideType.CHANGE and one.key_or_group not in groups for one in values):
-                composed = with_choices  # composing again would give the same, for twice the time
-                for one in values:
-                    OmegaConf.update(composed, one.key_or_group, one.value(), merge=True)
-            else:
-                composed = hydra_compose(command, overrides=[*kept, *searchpath])
+                known |= {"task": _keys_of_tasks()} if any(text.startswith("task.") for text in overrides) else {}
+            _check_overrides(command, parsed, malformed, known, groups)
+            for one in parsed:
+                if one.key_or_group not in groups:
+                    is_of_run = one.key_or_group.startswith("task.") and composed.get("task") is None
+                    OmegaConf.update(task if is_of_run else composed, one.key_or_group, one.value(), merge=True)
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
@@ -139,13 +135,13 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
                     f'the value, or have the shell put it on the command line: {resolver[2] or "key"}="$NAME"'
                 ) from None
             raise InputError(f"cannot compose the configuration: {reason}") from None
-    chosen = [text.partition("=")[2] for text in choices if text.startswith("experiment=")]
     plain.pop("experiment", None)
     plain |= literal
     if command in KNOW_THE_TASK_OF_A_MODEL:
-        plain["task_changes"] = _values(changes)["task"] if changes else {}
+        plain["task_changes"] = OmegaConf.to_container(task.get("task") or OmegaConf.create({}))
     if command in KNOW_WHAT_IS_GIVEN:
-        plain["given"] = [*given, *(key for name in chosen for key in keys_of_experiment(directories, name))]
+        mine = keys_of_experiment(directories, str(chosen["experiment"])) if "experiment" in chosen else []
+        plain["given"] = [*(one.key_or_group for one in parsed), *mine]
     return plain
 
 
@@ -179,17 +175,13 @@ def option_lines(group: str, option: str, config_dir: str | None) -> list[str]:
             plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{directories[0] / group / option}.yaml: {' '.join(str(error).split())}") from None
-    return _flat_lines(plain[group], f"{group}.")
-
-
-def _flat_lines(mapping: Mapping[str, Any], prefix: str) -> list[str]:
-    found = []
-    for key, value in mapping.items():
-        if isinstance(value, dict):
-            found += _flat_lines(value, f"{prefix}{key}.")
-        else:  # in a list, since a document that is a word alone has an end mark
-            found.append(f"{prefix}{key}: {yaml.safe_dump([value], default_flow_style=True, width=999).strip()[1:-1]}")
-    return found
+    inner = plain[group]
+    # in a list, since a document that is a word alone has an end mark
+    return [
+        f"{group}.{key}: {yaml.safe_dump([value], default_flow_style=True, width=999).strip()[1:-1]}"
+        for key in dotted_keys(inner)
+        if not isinstance(value := at(inner, key), dict)
+    ]
 
 
 def _without_literal(command: str, overrides: list[str]) -> tuple[list[str], dict[str, str | list[str]]]:
@@ -216,30 +208,39 @@ def _refuse_unknown_option(group: str, overrides: list[str], groups: Mapping[str
             raise InputError(f"unknown option {text}{hint} (one of {', '.join(groups[group])})")
 
 
-def _check_overrides(
-    command: str, overrides: list[str], defaults: Mapping[str, Any], groups: Mapping[str, list[str]]
-) -> list[str]:
-    """Refuse every override whose key or option does not exist, all of them in one error; give their keys and groups."""
-    keys = dotted_keys(defaults)
-    parser = OverridesParser.create()
-    errors: list[str] = []
-    named: list[str] = []
+def _parsed(overrides: list[str]) -> tuple[list[Override], list[str]]:
+    """Parse overrides; give also a line on each that is none."""
+    parser, parsed, malformed = OverridesParser.create(), [], []
     for text in overrides:
         try:
-            override = parser.parse_override(text)
+            parsed.append(parser.parse_override(text))
         except HydraException:
             given, has_value, rest = text.partition("=")
             each = ",".join(f"'{one}'" for one in rest[1:-1].split(","))
             quoted = f"[{each}]" if rest.startswith("[") and rest.endswith("]") else f"'{rest}'"
             hint = f'quote the value twice: "{given}={quoted}"' if has_value else "such as output_dir=runs/mine"
-            errors.append(f"'{text}': expected key=value or group=option, {hint}")
-            continue
-        key = override.key_or_group
+            malformed.append(f"'{text}': expected key=value or group=option, {hint}")
+    return parsed, malformed
+
+
+def _check_overrides(
+    command: str,
+    overrides: list[Override],
+    malformed: list[str],
+    defaults: Mapping[str, Any],
+    groups: Mapping[str, list[str]],
+) -> None:
+    """Refuse every override whose key or option does not exist, all of them in one error."""
+    keys, errors = dotted_keys(defaults), list(malformed)
+    for override in overrides:
+        key, text = override.key_or_group, str(override.input_line)
         name = key.split("/")[-1]
-        named.append(key)
-        if override.is_sweep_override() and (key in keys or key in groups):
+        is_known = key in keys or key in groups
+        if is_known and override.is_sweep_override():
             values = text.partition("=")[2]
             errors.append(f"'{text}': several values; write {key}=[{values}] for a list, or add -m to run each of them")
+        elif is_known and override.type is not OverrideType.CHANGE:
+            errors.append(f"'{text}': expected key=value or group=option, without + or ~ before it")
         elif key in groups:
             value = override.value()
             if value is None and defaults.get(key) is None:
@@ -268,7 +269,6 @@ def _check_overrides(
             errors.append(f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}")
     if errors:
         raise InputError(*errors)
-    return named
 
 
 def _keys_of_tasks() -> dict[str, Any]:
@@ -282,18 +282,6 @@ def _keys_of_tasks() -> dict[str, Any]:
     return {**tasks["sequence"], "columns": columns, **own}
 
 
-def _values(overrides: list[str]) -> dict[str, Any]:
-    """The values of overrides, nested by the parts of their keys."""
-    nested: dict[str, Any] = {}
-    for override in OverridesParser.create().parse_overrides(overrides):
-        *parents, name = override.key_or_group.split(".")
-        inside = nested
-        for parent in parents:
-            inside = inside.setdefault(parent, {})
-        inside[name] = override.value()
-    return nested
-
-
 def combinations(command: str, overrides: list[str], config_dir: str | None = None) -> list[tuple[str, list[str]]]:
     """Give every combination of overrides with several values: its name, and its overrides with a directory of its own.
 
@@ -302,11 +290,10 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
     Raises:
         InputError: an override is malformed, or there is no `output_dir` to make directories in.
     """
-    try:
-        words.check_depth(overrides)
-        parsed = [OverridesParser.create().parse_override(text) for text in overrides]
-    except HydraException as error:
-        raise InputError(f"expected key=value or group=option ({' '.join(str(error).split())})") from None
+    words.check_depth(overrides)
+    parsed, malformed = _parsed(overrides)
+    if malformed:
+        raise InputError(*malformed)
     groups = option_names(conf_dirs(config_dir))
     choices = [
         [f"{item.key_or_group}={value}" for value in _swept(item, groups)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.errors import InputError
+from bertkit.config import outside, refuse, unused
 
 ENDINGS = (".npy", ".parquet", ".jsonl")
 
@@ -28,18 +28,12 @@ class EmbedSettings:
     device: Literal["auto", "cpu", "cuda"]
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.output != "-" and self.output == self.input:
-            problems.append(f"output={self.output} is the input; choose another file")
-        if self.output != "-" and not self.output.endswith(ENDINGS):
-            problems.append(
-                f"output={self.output}: expected a name that ends in {', '.join(ENDINGS)}, or - for JSON lines"
-            )
-        for name, least in (("max_seq_length", 3), ("batch_tokens", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                problems.append(f"{name}={value}: expected at least {least}")
-        if self.column is not None and self.format == "text":
-            problems.append(f"column={self.column}: has no effect with format=text; leave it out")
-        if problems:
-            raise InputError(*problems)
+        is_file = self.output != "-"
+        refuse(
+            is_file and self.output == self.input and f"output={self.output} is the input; choose another file",
+            is_file
+            and not self.output.endswith(ENDINGS)
+            and f"output={self.output}: expected a name that ends in {', '.join(ENDINGS)}, or - for JSON lines",
+            outside(self, "", max_seq_length="[3, inf)", batch_tokens="[1, inf)"),
+            unused(self, "", ("column", self.format == "text", "with format=text")),
+        )

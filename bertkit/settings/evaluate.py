@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bertkit.config import outside, refuse
 from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.errors import InputError
 from bertkit.launch.config import LaunchConfig
@@ -39,13 +40,7 @@ class EvaluateSettings:
     launch: LaunchConfig
 
     def __post_init__(self) -> None:
-        problems = seed_problems(self.seed)
-        if self.batch_sequences < 1:
-            problems.append(f"batch_sequences={self.batch_sequences}: expected at least 1")
-        if self.max_sequences is not None and self.max_sequences < 1:
-            problems.append(f"max_sequences={self.max_sequences}: expected null or at least 1")
-        if problems:
-            raise InputError(*problems)
+        refuse(seed_problems(self.seed), outside(self, "", batch_sequences="[1, inf)", max_sequences="[1, inf)"))
         if self.task is not None:
             self.check_for_task(self.task)
 
@@ -60,14 +55,10 @@ class EvaluateSettings:
 
     def check_for_prepared(self) -> None:
         """Refuse what has no effect on a prepared dataset, and what is missing for one."""
-        problems = []
-        if self.data_dir is None:
-            problems.append("missing value: set data_dir=")
-        if self.split not in PREPARED_SPLITS:
-            hint = "" if self.data_dir is None else "; for the split of a task, set task="
-            problems.append(f"split={self.split}: expected {' or '.join(PREPARED_SPLITS)}{hint}")
-        if self.task_changes:
-            changed = ", ".join(f"task.{key}" for key in self.task_changes)
-            problems.append(f"{changed}: has no effect here, since model_dir= is no fine-tuning run; set task= too")
-        if problems:
-            raise InputError(*problems)
+        hint = "" if self.data_dir is None else "; for the split of a task, set task="
+        changed = ", ".join(f"task.{key}" for key in self.task_changes)
+        refuse(
+            self.data_dir is None and "missing value: set data_dir=",
+            self.split not in PREPARED_SPLITS and f"split={self.split}: expected {' or '.join(PREPARED_SPLITS)}{hint}",
+            changed and f"{changed}: has no effect here, since model_dir= is no fine-tuning run; set task= too",
+        )

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from bertkit.config import outside, refuse, unused
 from bertkit.data.config import TokenizerConfig
 from bertkit.errors import InputError
 from bertkit.launch.config import LaunchConfig
@@ -36,9 +37,7 @@ class EpochCheckpointConfig(SavingConfig):
     every_steps: int | Literal["epoch"]
 
     def __post_init__(self) -> None:
-        _require_steps("checkpoint", self.every_steps)
-        if self.keep_last < 1:
-            raise InputError(f"checkpoint.keep_last={self.keep_last}: expected at least 1")
+        refuse(outside(self, "checkpoint.", every_steps="[1, inf)", keep_last="[1, inf)"))
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,7 @@ class DevEvaluationConfig:
     patience: int | None
 
     def __post_init__(self) -> None:
-        _require_steps("evaluation", self.every_steps)
-        if self.patience is not None and self.patience < 1:
-            raise InputError(f"evaluation.patience={self.patience}: expected null or at least 1")
-
-
-def _require_steps(group: str, every_steps: int | str) -> None:
-    if every_steps != "epoch" and int(every_steps) < 1:
-        raise InputError(f"{group}.every_steps={every_steps}: expected epoch or at least 1")
+        refuse(outside(self, "evaluation.", every_steps="[1, inf)", patience="[1, inf)"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,22 +105,16 @@ class FinetuneSettings:
     tokenizer: TokenizerConfig | None = None
 
     def __post_init__(self) -> None:
-        problems = [*seed_problems(self.seed), *self._start_problems()]
-        if not self.num_epochs > 0:
-            problems.append(f"num_epochs={self.num_epochs}: expected a positive number")
-        if self.freeze not in (None, "embeddings", "encoder") and not FROZEN_LAYERS.fullmatch(self.freeze or ""):
-            problems.append(f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6")
-        if self.reinit_layers < 0:
-            problems.append(f"reinit_layers={self.reinit_layers}: expected 0 or more")
-        if not 0 < self.layer_decay <= 1:
-            problems.append(f"layer_decay={self.layer_decay}: expected a number above 0 and up to 1")
-        if self.max_train_examples is not None and self.max_train_examples < 1:
-            problems.append(f"max_train_examples={self.max_train_examples}: expected null or at least 1")
-        if self.dev_share is not None and not 0 < self.dev_share < 1:
-            problems.append(f"dev_share={self.dev_share:g}: expected null or a number between 0 and 1")
-        problems += self._class_weight_problems()
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            seed_problems(self.seed),
+            self._start_problems(),
+            self.freeze not in (None, "embeddings", "encoder")
+            and not FROZEN_LAYERS.fullmatch(self.freeze or "")
+            and f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6",
+            outside(self, "", num_epochs="(0, inf)", reinit_layers="[0, inf)", max_train_examples="[1, inf)"),
+            outside(self, "", layer_decay="(0, 1]", dev_share="(0, 1)"),
+            self._class_weight_problems(),
+        )
 
     @property
     def is_from_scratch(self) -> bool:
@@ -143,22 +129,15 @@ class FinetuneSettings:
         if decoder is None and self.task.kind == "generation" and self.model_dir is None:
             return ["missing value: set decoder= (one of bert, rnn, transformer)"]
         if decoder is None or not decoder.is_from_scratch:
-            unused = {"model": self.model, "tokenizer": self.tokenizer}
-            problems = [
-                f"{name}=: has no effect with model_dir=, whose model has its own; leave it out"
-                for name, given in unused.items()
-                if given is not None
-            ]
+            own = "with model_dir=, whose model has its own"
+            problems = unused(self, "", ("model", True, own), ("tokenizer", True, own))
             return problems if self.model_dir is not None else [*problems, "missing value: set model_dir="]
         if self.model_dir is not None:
             return [
                 f"model_dir={self.model_dir} with decoder={decoder.kind}, which starts from nothing; leave one of them out"
             ]
-        problems = [
-            f"{name}={value}: has no effect on a model that starts from nothing; leave it out"
-            for name, value, usual in (("reinit_layers", self.reinit_layers, 0), ("freeze", self.freeze, None))
-            if value != usual
-        ]
+        new = "on a model that starts from nothing"
+        problems = unused(self, "", ("reinit_layers", True, new, 0), ("freeze", True, new))
         given = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
         return problems + [
             f"missing value: set {name} for decoder={decoder.kind}" for name, value in given.items() if value is None
@@ -169,9 +148,9 @@ class FinetuneSettings:
         if weights is None:
             return []
         if self.task.labels is None or self.task.is_regression:
-            return [f"class_weights has no effect without labels by name, as in task={self.task.name}; leave it out"]
+            return [f"class_weights: has no effect without labels by name, as in task={self.task.name}; leave it out"]
         if self.task.multi_label:
-            return ["class_weights has no effect with task.multi_label=true; leave it out"]
+            return ["class_weights: has no effect with task.multi_label=true; leave it out"]
         if weights != "balanced" and not all(isinstance(weight, float) and weight > 0 for weight in weights):
             return [f"class_weights={list(weights)}: expected balanced, or a positive number for each label"]
         return []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertkit.config import nearest
-from bertkit.errors import InputError
+from bertkit.config import nearest, refuse, unused
 from bertkit.settings.common import seed_problems
 from bertkit.settings.finetune import FinetuneSettings
 
@@ -29,27 +28,23 @@ class GlueSettings:
     runs: tuple[FinetuneSettings, ...]
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.check is None:
-            problems += [
-                f"missing value: set {name}=" for name in ("model_dir", "output_dir") if not getattr(self, name)
-            ]
-        else:
-            problems += [
-                f"{name}={value}: has no effect with check=; leave it out"
-                for name in ("model_dir", "output_dir")
-                if (value := getattr(self, name))
-            ]
-        for task in self.tasks:
-            if task not in GLUE_TASKS:
-                hint = nearest(task, GLUE_TASKS) or f"; expected some of {', '.join(GLUE_TASKS)}"
-                problems.append(f"tasks: '{task}' is no task of GLUE{hint}")
-        for name, values in (("tasks", self.tasks), ("seeds", self.seeds)):
-            if not values or len(set(values)) < len(values):
-                problems.append(f"{name}={list(values)}: expected at least one, each of them once")
-        if "ax" in self.tasks and "mnli" not in self.tasks:
-            problems.append("tasks: ax is answered by the model of mnli; add mnli, or leave ax out")
-        for seed in self.seeds:
-            problems += seed_problems(seed)
-        if problems:
-            raise InputError(*problems)
+        places, lists = ("model_dir", "output_dir"), {"tasks": self.tasks, "seeds": self.seeds}
+        refuse(
+            self.check is None and [f"missing value: set {name}=" for name in places if not getattr(self, name)],
+            unused(self, "", *((name, self.check is not None, "with check=") for name in places)),
+            [
+                f"tasks: '{task}' is no task of GLUE"
+                + (nearest(task, GLUE_TASKS) or f"; expected some of {', '.join(GLUE_TASKS)}")
+                for task in self.tasks
+                if task not in GLUE_TASKS
+            ],
+            [
+                f"{name}={list(values)}: expected at least one, each of them once"
+                for name, values in lists.items()
+                if not values or len(set(values)) < len(values)
+            ],
+            "ax" in self.tasks
+            and "mnli" not in self.tasks
+            and "tasks: ax is answered by the model of mnli; add mnli, or leave ax out",
+            [line for seed in self.seeds for line in seed_problems(seed)],
+        )

@@ -53,7 +53,6 @@ options:
   -m, --multirun     one run per combination of comma-separated values, each in its own directory
   --debug            show tracebacks
   --info             versions, devices, and where the configuration lies
-  --completion SHELL print what completes commands and settings in bash, zsh or fish, such as: source <(bertkit --completion bash)
   --version
 
 model_dir= is any model: a run, a checkpoint, a Hugging Face or TensorFlow directory, a hub id; checkpoint= and init_from= mean the same.
@@ -121,9 +120,10 @@ def _composed_option(group: str, option: str, directories: Sequence[Path], confi
     """Give what an option is for, and its settings, composed of what it builds on."""
     from bertkit.settings.compose import option_lines
 
+    settings = option_lines(group, option, config_dir)
     path = next(path for directory in reversed(directories) if (path := directory / group / f"{option}.yaml").is_file())
     comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    return [*(f"  {line}" for line in comments), *(f"  {line}" for line in option_lines(group, option, config_dir))]
+    return [f"  {line}" for line in (*comments, *settings)]
 
 
 def info() -> str:

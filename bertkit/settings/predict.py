@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.errors import InputError
+from bertkit.config import outside, refuse, unused
 from bertkit.tasks.config import TaskConfig
 
 PredictFormat = Literal[
@@ -40,27 +40,23 @@ class PredictSettings:
     device: Literal["auto", "cpu", "cuda"]
 
     def __post_init__(self) -> None:
-        problems = []
-        if (self.input is None) == (self.text is None):
-            given = (
-                "missing value: set input=, or text=" if self.text is None else "input= and text=: set one of the two"
-            )
-            problems.append(given)
-        if self.text is None and self.text_pair is not None:
-            problems.append("text_pair: has no effect without text=; leave it out, or give both in a file, by input=")
-        if self.text is not None:
-            without_effect = {"format": self.format, "carry_input": self.carry_input or None}
-            problems += [f"{name}: has no effect with text=" for name, value in without_effect.items() if value]
-        if self.top_k < 1:
-            problems.append(f"top_k={self.top_k}: expected at least 1")
-        if self.output != "-" and self.output == self.input:
-            problems.append(f"output={self.output} is the input; choose another file")
-        for ending in (".conll", ".partial"):
-            if self.output.endswith(ending):
-                problems.append(
-                    f"output={self.output}: predictions are written there; choose a name such as mine.jsonl"
-                )
-        if self.output.split("/")[-1] in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
-            problems.append(f"output={self.output}: SQuAD's file of that name is written beside it; choose mine.jsonl")
-        if problems:
-            raise InputError(*problems)
+        taken = "predictions.json", "nbest_predictions.json", "null_odds.json"
+        refuse(
+            self.input is None and self.text is None and "missing value: set input=, or text=",
+            self.input is not None and self.text is not None and "input= and text=: set one of the two",
+            unused(
+                self,
+                "",
+                ("text_pair", self.text is None, "without text=; give both in a file, by input="),
+                ("format", self.text is not None, "with text="),
+                ("carry_input", self.text is not None, "with text="),
+            ),
+            outside(self, "", top_k="[1, inf)"),
+            self.output != "-"
+            and self.output == self.input
+            and f"output={self.output} is the input; choose another file",
+            self.output.endswith((".conll", ".partial"))
+            and f"output={self.output}: predictions are written there; choose a name such as mine.jsonl",
+            self.output.split("/")[-1] in taken
+            and f"output={self.output}: SQuAD's file of that name is written beside it; choose mine.jsonl",
+        )

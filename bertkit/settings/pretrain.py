@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bertkit.config import outside, refuse, unused
 from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
-from bertkit.errors import InputError
 from bertkit.launch.config import LaunchConfig
 from bertkit.model.config import AttentionConfig, BertShape, NormConfig, Pooling, head_problems, size_problems, too_long
 from bertkit.settings.common import SkipConfig, seed_problems
@@ -30,10 +30,7 @@ class FinalPhaseConfig:
     share: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise InputError(
-                f"final_phase.share={self.share}: expected a share of the steps between 0 and 1, such as 0.1"
-            )
+        refuse(outside(self, "final_phase.", share="(0, 1)"))
 
     def first_step(self, steps: int) -> int:
         """Give the number of steps done before the phase; all of them where there is none."""
@@ -75,47 +72,44 @@ class PretrainSettings:
     given: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
-        problems = seed_problems(self.seed)
-        if self.steps == "auto":
-            pass  # checked again when they are chosen
-        elif self.steps < 1:
-            problems.append(f"steps={self.steps}: expected auto or at least 1")
-        elif self.schedule.warmup_of(self.steps) > self.steps:
-            problems.append(
-                f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; "
-                "lower the warm-up or train longer"
-            )
-        if self.init_moments and self.model_dir is None:
-            problems.append("init_moments=true has no effect without model_dir=; give the run to start from")
-        problems += self._final_phase_problems()
-        if self.model_dir is None:
-            problems += [
-                line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
-            ]
-        else:
-            problems += [
-                f"{key}: has no effect with model_dir=, whose model has its own; leave it out"
-                for key in self.given
-                if key.split(".")[0] in ("attention", "norm", "pooling")
-            ]
-        # else the shape is that of the starting weights, or the length that of stored instances, checked when they are read
-        if self.model_dir is None and isinstance(self.segments, SegmentsConfig):
-            length, limit = self.segments.max_seq_length, self.model.max_position_embeddings
+        refuse(
+            seed_problems(self.seed),
+            outside(self, "", steps="[1, inf)"),
+            self.steps != "auto"  # else checked again when they are chosen
+            and 1 <= self.steps < self.schedule.warmup_of(self.steps)
+            and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up or train "
+            "longer",
+            unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=")),
+            self._final_phase_problems(),
+            self._problems_of_a_new_model() if self.model_dir is None else self._problems_of_a_given_model(),
+            self.optimizer.peak_learning_rate == "auto"
+            and "optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning",
+        )
+
+    def _problems_of_a_given_model(self) -> list[str]:
+        return [
+            f"{key}: has no effect with model_dir=, whose model has its own; leave it out"
+            for key in self.given
+            if key.split(".")[0] in ("attention", "norm", "pooling")
+        ]
+
+    def _problems_of_a_new_model(self) -> list[str]:
+        """Say what does not fit together; of starting weights and stored instances that is seen when they are read."""
+        shape = self.model
+        problems = [
+            line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
+        ]
+        if isinstance(self.segments, SegmentsConfig):
+            length, limit = self.segments.max_seq_length, shape.max_position_embeddings
             problems += too_long("max_seq_length", length, limit, "segments.max_seq_length")
-        if self.model_dir is None:
-            problems += size_problems(self.model, self.attention)
-            problems += head_problems(
-                self.attention, self.pooling, ["next_sentence"] if self.segments.predicts_next else []
-            )
-        if self.model_dir is None and self.segments.has_pairs and self.model.type_vocab_size < 2:
+        problems += size_problems(shape, self.attention)
+        heads = ["next_sentence"] if self.segments.predicts_next else []
+        problems += head_problems(self.attention, self.pooling, heads)
+        if self.segments.has_pairs and shape.type_vocab_size < 2:
             problems.append(
-                f"model.type_vocab_size={self.model.type_vocab_size}: segment pairs need 2; "
-                "set it, or take segments=full_sentences"
+                f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or take segments=full_sentences"
             )
-        if self.optimizer.peak_learning_rate == "auto":
-            problems.append("optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning")
-        if problems:
-            raise InputError(*problems)
+        return problems
 
     @property
     def num_steps(self) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.errors import InputError
+from bertkit.config import outside, refuse, unused
 from bertkit.tasks.config import TaskConfig
 
 ORDERS = ("search", "bert", "both")
@@ -21,15 +20,8 @@ class BothConfig:
     bias: float
 
     def __post_init__(self) -> None:
-        problems = [
-            f"both.{name}={value}: expected a number from 0; fit=true finds it"
-            for name, value in (("search", self.search), ("bert", self.bert))
-            if not 0 <= value < math.inf
-        ]
-        if not math.isfinite(self.bias):
-            problems.append(f"both.bias={self.bias}: expected a number; fit=true finds it")
-        if problems:
-            raise InputError(*problems)
+        wrong = outside(self, "both.", search="[0, inf)", bert="[0, inf)", bias="(-inf, inf)")
+        refuse(f"{line}; fit=true finds it" for line in wrong)
 
 
 @dataclass(frozen=True)
@@ -71,36 +63,26 @@ class SearchSettings:
         return ORDERS if order == "all" else (order,)
 
     def __post_init__(self) -> None:
-        problems = []
-        if (self.input is None) == (self.question is None):
-            is_none = self.question is None
-            problems.append(
-                "missing value: set question=, or input=" if is_none else "input= and question=: set one of the two"
-            )
-        if self.question is not None:
-            if self.order == "all":
-                problems.append("order=all: has no effect with question=; choose search, bert or both")
-            given = {"fit": self.fit, "max_questions": self.max_questions is not None}
-            problems += [f"{name}: has no effect with question=" for name, is_set in given.items() if is_set]
-        if self.model_dir is None:
-            if self.order not in (None, "search"):
-                problems.append(
-                    f"order={self.order}: needs a reader; set model_dir= to a model fine-tuned on questions"
-                )
-            without_effect = {"fit": self.fit, "task": self.task is not None or self.task_changes}
-            problems += [
-                f"{name}: has no effect without model_dir=" for name, is_set in without_effect.items() if is_set
-            ]
-        elif self.fit and "both" not in self.orders:
-            problems.append(f"fit: has no effect with order={self.order}; take order=both or order=all")
-        for name, value in (
-            ("top_k", self.top_k),
-            ("candidates", self.candidates),
-            ("max_questions", self.max_questions),
-        ):
-            if value is not None and not 1 <= value <= 1_000_000:
-                problems.append(f"{name}={value}: expected 1 to 1,000,000")
-        if self.output != "-" and self.output == self.input:
-            problems.append(f"output={self.output} is the input; choose another file")
-        if problems:
-            raise InputError(*problems)
+        is_one, has_reader = self.question is not None, self.model_dir is not None
+        refuse(
+            self.input is None and not is_one and "missing value: set question=, or input=",
+            self.input is not None and is_one and "input= and question=: set one of the two",
+            self.order == "all" and is_one and "order=all: has no effect with question=; choose search, bert or both",
+            not has_reader
+            and self.order not in (None, "search")
+            and f"order={self.order}: needs a reader; set model_dir= to a model fine-tuned on questions",
+            unused(
+                self,
+                "",
+                ("fit", is_one, "with question="),
+                ("max_questions", is_one, "with question="),
+                ("fit", not has_reader, "without model_dir="),
+                ("task", not has_reader, "without model_dir="),
+                ("task_changes", not has_reader, "without model_dir=", {}),
+                ("fit", has_reader and "both" not in self.orders, f"with order={self.order}"),
+            ),
+            outside(self, "", top_k="[1, 1e6]", candidates="[1, 1e6]", max_questions="[1, 1e6]"),
+            self.output != "-"
+            and self.output == self.input
+            and f"output={self.output} is the input; choose another file",
+        )

@@ -14,7 +14,7 @@ from bertkit.settings.help import COMMANDS
 
 MODEL_DIR = "model_dir"
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
-VALUED_OPTIONS = ("--config-dir", "--config", "--cfg", "--completion")
+VALUED_OPTIONS = ("--config-dir", "--config", "--cfg")
 SYNONYMS = ("checkpoint", "init_from")  # of model_dir
 NEXT_SENTENCE = "segments.next_sentence"
 _SYNONYMS_OF = {MODEL_DIR: SYNONYMS, NEXT_SENTENCE: ("next_sentence",)}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bertkit.config import at
 from bertkit.data.config import InstancesConfig, SegmentsConfig
 from bertkit.data.instances import has_instances, open_instances
 from bertkit.data.manifest import SPLITS
@@ -146,9 +147,9 @@ def _as_trained(settings: EvaluateSettings) -> EvaluateSettings:
     is_given = "segments.next_sentence" in settings.given
     if run_dir is None or is_given or isinstance(segments, InstancesConfig) or not segments.has_pairs:
         return settings
-    trained = read_manifest(run_dir)["identity"].get("segments") or {}
-    next_sentence = trained.get("next_sentence")
-    if trained.get("kind") != segments.kind or next_sentence in (None, segments.next_sentence):
+    trained = read_manifest(run_dir).identity
+    next_sentence = at(trained, "segments.next_sentence")
+    if at(trained, "segments.kind") != segments.kind or next_sentence in (None, segments.next_sentence):
         return settings
     if world_from_environment().is_main:
         say(f"next_sentence={next_sentence}, as in the run of {settings.model_dir}", file=sys.stderr)
@@ -183,6 +184,6 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     if settings.split != "auto":
         return settings.split
     run_dir = run_of(settings.model_dir)
-    if run_dir is not None and read_manifest(run_dir).get("data_fingerprint") == dataset.fingerprint:
+    if run_dir is not None and read_manifest(run_dir).data_fingerprint == dataset.fingerprint:
         return "held_out"
     return "all"

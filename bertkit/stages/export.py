@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import checked, to_mapping
+from bertkit.config import at, checked, to_mapping
 from bertkit.errors import InputError, say
 from bertkit.files import building_dir, sha256_file, to_json
 from bertkit.interop.exports import card, onnx, sentence_transformers
@@ -145,30 +144,24 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
     run_dir = run_of(settings.model_dir)
     if run_dir is not None:
         manifest = read_manifest(run_dir)
-        identity = manifest["identity"]
-        results, settings_path = read_scores(run_dir), run_dir / "config.yaml"
+        identity = manifest.identity
+        saved, results = read_settings(run_dir), read_scores(run_dir)
         if "task" in identity:
-            saved = checked(card.FinetunedWith, read_settings(run_dir), settings_path)
-            facts = card.finetuning_facts(saved, results, keys_of(identity["task"]["metrics"]))
+            metrics = checked(tuple[str, ...], at(identity, "task.metrics"), run_dir / "manifest.json")
+            facts = card.finetuning_facts(saved, results, keys_of(metrics))
         else:
             steps = step = identity.get("steps")
             if (source / "state.json").is_file():
                 step = read_state(source)["step"]
             if step != steps:
                 steps, results = f"{step} of {steps}", {}
-            text = (manifest.get("corpus") or {}).get("description") or "not known"
-            start = manifest["init_from"]["model_dir"] if manifest.get("init_from") else None
-            saved = checked(card.PretrainedWith, read_settings(run_dir), settings_path)
+            text = str(at(manifest.corpus or {}, "description") or "not known")
+            start = at(manifest.init_from or {}, "model_dir")
             facts = card.pretraining_facts({**saved, "steps": steps}, text, results, start, facts.title)
     is_of_sentences = settings.sentence_transformers is not False
     return dataclasses.replace(
         facts, license=settings.license, language=settings.language, is_of_sentences=is_of_sentences
     )
-
-
-@dataclass(frozen=True)
-class _Exported:
-    files: dict[str, str]
 
 
 def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
@@ -191,7 +184,7 @@ def _holds(final: Path, identity: dict[str, Any]) -> bool:
     export = content.get("export") if isinstance(content, dict) else None
     if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:
         return False
-    before, now = checked(_Exported, export, final / CERTIFICATE)["files"], _file_hashes(final)
+    before, now = checked(dict[str, str], export.get("files"), final / CERTIFICATE), _file_hashes(final)
     changed = sorted(name for name in {*before, *now} - {CERTIFICATE} if before.get(name) != now.get(name))
     if changed:
         raise InputError(f"output_dir={final}: {changed[0]} changed since it was exported; remove the directory")

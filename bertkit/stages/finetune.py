@@ -14,7 +14,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import to_mapping
+from bertkit.config import at, to_mapping
 from bertkit.errors import say
 from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, resolve_model_dir
@@ -66,8 +66,7 @@ def run(settings: FinetuneSettings) -> None:
         NumericsError: the gradient stopped being finite.
         StoppedError: a signal asked the run to stop; its checkpoint is saved.
     """
-    there = identity_there(Path(settings.output_dir)).get("optimizer")
-    rate = None if there is None else there.get("peak_learning_rate")
+    rate = at(identity_there(Path(settings.output_dir)), "optimizer.peak_learning_rate")
     settings = settings.with_rate(rate) if isinstance(rate, float) else settings  # that the run chose when it began
     if _say_if_done(settings):
         return

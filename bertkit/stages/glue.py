@@ -129,7 +129,7 @@ def _finetuned(settings: FinetuneSettings, start: Mapping[str, str], launched: L
     """Fine-tune one task with one seed, unless it is done, and give its scores."""
     run_dir = Path(settings.output_dir)
     is_begun = (run_dir / "manifest.json").is_file()
-    if is_begun and read_manifest(run_dir)["identity"].get("starting_weights") != start:
+    if is_begun and read_manifest(run_dir).identity.get("starting_weights") != start:
         raise InputError(f"{run_dir} holds a run of another model; choose another output_dir")
     try:
         if not launched("finetune", settings):

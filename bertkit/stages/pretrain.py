@@ -79,6 +79,7 @@ def run(settings: PretrainSettings) -> None:
         steps = settings.num_steps
         if state.first_step > steps:
             raise InputError(f"steps={steps}: the run in {state.directory} has done {state.first_step}; ask for more")
+        assert isinstance(state.choices.cut, tuple), "of pretraining"
         phases = make_phases(settings, dataset, state.directory / "cache", state.choices.cut)
         for phase in phases.all:  # those of a run that is resumed, with perhaps other processes than it began with
             check_shares(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)
@@ -106,7 +107,8 @@ def _check(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDatase
     """Open the data; give the settings with those of stored instances, and what identifies the run. None: it is done."""
     directory = Path(settings.output_dir)
     if settings.steps == "auto":  # a run that has begun keeps what it chose
-        settings = dataclasses.replace(settings, steps=identity_there(directory).get("steps", "auto"))
+        steps = identity_there(directory).get("steps")
+        settings = dataclasses.replace(settings, steps=steps if isinstance(steps, int) else "auto")
     identity = identity_of(to_mapping(settings), PRETRAIN)
     if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint says how they were cut and masked
         identity |= {"segments": {"kind": "google"}, "masking": None}
@@ -137,7 +139,7 @@ def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
     check_shares(fewest, num_parts, size)  # before anything is written
     lengths = [segments.max_seq_length for segments in segments_of(settings)]
     return Choices(
-        cut=micro_sequences,
+        cut=tuple(micro_sequences),
         num_parts=num_parts,
         kernels=fast.choose(settings.kernels).names,
         is_compiled=compiles(settings.compile, accelerator.device.type),
@@ -201,7 +203,7 @@ class _Pretraining:
         if not done.save_is_due:
             return  # checkpoints come when they are due, whatever the losses
         keeps_best, best = self.settings.checkpoint.keep_best, standing.best
-        if best is not None and (best["step"] <= phase.first_step or not keeps_best):
+        if best is not None and (best.step <= phase.first_step or not keeps_best):
             standing.best = None  # an earlier phase's was measured on shorter sequences
         losses = [value for name, value in done.metrics.items() if name.endswith("_loss")]
         if losses and keeps_best:

@@ -12,7 +12,7 @@ from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.parity import certificate
 from bertkit.interop.parity.comparison import certify
 from bertkit.run.outputs import check_output, is_stream, write_output
-from bertkit.settings.export import VerifySettings
+from bertkit.settings.verify import VerifySettings
 
 
 def run(settings: VerifySettings) -> dict[str, Any]:

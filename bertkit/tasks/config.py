@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.errors import InputError
+from bertkit.config import outside, refuse, unused
 
 Column = str | int | tuple[str, ...] | None
 WORDS, TEXTS = (
@@ -85,11 +85,10 @@ class SpansConfig:
     is_always_answered: bool  # every question has an answer in its context (SQuAD 1.1)
 
     def __post_init__(self) -> None:
-        names = ("window_step", "max_query_length", "n_best", "max_answer_length")
-        given = {name: getattr(self, name) for name in names}
-        problems = [f"task.spans.{name}={n}: expected at least 1" for name, n in given.items() if n < 1]
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            outside(self, "task.spans.", window_step="[1, inf)", max_query_length="[1, inf)"),
+            outside(self, "task.spans.", n_best="[1, inf)", max_answer_length="[1, inf)"),
+        )
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,6 @@ class TaggingConfig:
     """How long sentences and documents become windows."""
 
     window_overlap: int | None  # pieces that neighbours share, rounded down to whole words; null: half a window
-
-
-MOST_PENALTY = 10
 
 
 @dataclass(frozen=True)
@@ -117,37 +113,36 @@ class GenerationConfig:
     top_p: float | None  # only the fewest tokens that have this probability together are drawn from; null: all
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.max_target_length < 2:
-            problems.append(f"task.generation.max_target_length={self.max_target_length}: expected at least 2")
-        if self.num_beams < 1:
-            problems.append(f"task.generation.num_beams={self.num_beams}: expected at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            problems.append(
-                f"task.generation.label_smoothing={self.label_smoothing:g}: expected a number from 0 to less than 1"
-            )
-        if self.num_candidates < 1 or (self.num_candidates > max(1, self.num_beams) and not self.sample):
-            problems.append(
-                f"task.generation.num_candidates={self.num_candidates}: expected 1 to {max(1, self.num_beams)}, at most "
-                "task.generation.num_beams; change one of the two"
-            )
-        if not abs(self.length_penalty) <= MOST_PENALTY:
-            problems.append(
-                f"task.generation.length_penalty={self.length_penalty:g}: expected a number from -{MOST_PENALTY} to {MOST_PENALTY}"
-            )
-        if not self.temperature > 0:
-            problems.append(f"task.generation.temperature={self.temperature:g}: expected a positive number")
-        if self.top_k is not None and self.top_k < 1:
-            problems.append(f"task.generation.top_k={self.top_k}: expected null or at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            problems.append(f"task.generation.top_p={self.top_p:g}: expected null or a number above 0 and up to 1")
-        for name, usual in (("temperature", 1), ("top_k", None), ("top_p", None)):
-            if not self.sample and getattr(self, name) != usual:
-                problems.append(
-                    f"task.generation.{name} has no effect without task.generation.sample=true; set it, or leave {name} out"
-                )
-        if problems:
-            raise InputError(*problems)
+        group, most, greedy = "task.generation.", max(1, self.num_beams), "without task.generation.sample=true"
+        refuse(
+            outside(
+                self,
+                group,
+                max_target_length="[2, inf)",
+                num_beams="[1, inf)",
+                num_candidates="[1, inf)",
+                top_k="[1, inf)",
+            ),
+            outside(
+                self,
+                group,
+                label_smoothing="[0, 1)",
+                length_penalty="[-10, 10]",
+                temperature="(0, inf)",
+                top_p="(0, 1]",
+            ),
+            self.num_candidates > most
+            and not self.sample
+            and f"{group}num_candidates={self.num_candidates}: expected 1 to {most}, at most {group}num_beams; change one of "
+            "the two",
+            unused(
+                self,
+                group,
+                ("temperature", not self.sample, greedy, 1),
+                ("top_k", not self.sample, greedy),
+                ("top_p", not self.sample, greedy),
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -195,48 +190,45 @@ class TaskConfig:
     generation: GenerationConfig | None = None  # lengths and search of texts that are made; null for other shapes
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.kind not in SHAPES:
-            problems.append(f"task.kind={self.kind!r}: expected {' or '.join(SHAPES)}")
-        names = self.label_names
-        if names is not None and len(set(names)) < len(names):
-            problems.append(f"task.labels={list(names)}: a label is there twice; leave one of them out")
-        if isinstance(self.labels, tuple) and len(self.labels) < 2:
-            problems.append(f"task.labels={list(self.labels)}: expected at least two, or auto, or regression")
-        if self.labels_in_files is not None and len(self.labels_in_files) != len(names or ()):
-            problems.append(
-                f"task.labels_in_files={list(self.labels_in_files)}: expected one for each of task.labels="
-                f"{list(names or ())}, or null if the files hold the names"
-            )
-        if self.label_range is not None and (len(self.label_range) != 2 or self.label_range[0] >= self.label_range[1]):
-            problems.append(f"task.label_range={list(self.label_range)}: expected the smallest and the largest label")
-        if self.kind in ("sequence", "tagging") and self.labels is None:
-            problems.append(f"task.labels=null: expected a list, or auto, for kind={self.kind}")
-        if self.kind == "tagging" and self.labels == "regression":
-            problems.append("task.labels=regression: tags have names; expected a list, or auto")
-        if self.multi_label and (self.kind != "sequence" or self.is_regression):
-            problems.append("task.multi_label=true: expected kind=sequence with labels by name; set it to false")
-        if not self.label_separator:
-            problems.append("task.label_separator='': expected a text that parts labels, such as ','")
-        if self.needs_pair and self.columns.text_pair is None:
-            problems.append(
-                "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false"
-            )
-        if getattr(self, self.kind, self) is None:  # a shape with settings of its own
-            problems.append(
-                f"task.{self.kind}=null: expected its settings for kind={self.kind}; begin with task={self.kind}"
-            )
+        names, columns = self.label_names, self.columns
         overlap = None if self.tagging is None else self.tagging.window_overlap
         room = self.max_seq_length - 2
-        if overlap is not None and not 0 <= overlap < room:
-            problems.append(
-                f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
-                f"(task.max_seq_length={self.max_seq_length})"
-            )
-        if self.max_seq_length < 8:
-            problems.append(f"task.max_seq_length={self.max_seq_length}: expected at least 8")
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            self.kind not in SHAPES and f"task.kind={self.kind!r}: expected {' or '.join(SHAPES)}",
+            names is not None
+            and len(set(names)) < len(names)
+            and f"task.labels={list(names)}: a label is there twice; leave one of them out",
+            isinstance(self.labels, tuple)
+            and len(self.labels) < 2
+            and f"task.labels={list(self.labels)}: expected at least two, or auto, or regression",
+            self.labels_in_files is not None
+            and len(self.labels_in_files) != len(names or ())
+            and f"task.labels_in_files={list(self.labels_in_files)}: expected one for each of task.labels={list(names or ())}, "
+            "or null if the files hold the names",
+            self.label_range is not None
+            and (len(self.label_range) != 2 or self.label_range[0] >= self.label_range[1])
+            and f"task.label_range={list(self.label_range)}: expected the smallest and the largest label",
+            self.kind in ("sequence", "tagging")
+            and self.labels is None
+            and f"task.labels=null: expected a list, or auto, for kind={self.kind}",
+            self.kind == "tagging"
+            and self.is_regression
+            and "task.labels=regression: tags have names; expected a list, or auto",
+            self.multi_label
+            and (self.kind != "sequence" or self.is_regression)
+            and "task.multi_label=true: expected kind=sequence with labels by name; set it to false",
+            not self.label_separator and "task.label_separator='': expected a text that parts labels, such as ','",
+            self.needs_pair
+            and columns.text_pair is None
+            and "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false",
+            getattr(self, self.kind, self) is None  # a shape with settings of its own
+            and f"task.{self.kind}=null: expected its settings for kind={self.kind}; begin with task={self.kind}",
+            overlap is not None
+            and not 0 <= overlap < room
+            and f"task.tagging.window_overlap={overlap}: expected 0 to {room - 1}, less than the {room} pieces of a window "
+            f"(task.max_seq_length={self.max_seq_length})",
+            outside(self, "task.", max_seq_length="[8, inf)"),
+        )
 
     @property
     def is_regression(self) -> bool:

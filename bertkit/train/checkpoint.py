@@ -276,7 +276,9 @@ def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
 
 def read_state(checkpoint_dir: Path) -> dict[str, Any]:
     """Read the plain values of a checkpoint, among them its step."""
-    return checked(_State, read_json(checkpoint_dir / STATE), checkpoint_dir / STATE)
+    content: dict[str, Any] = read_json(checkpoint_dir / STATE)
+    checked(_State, content, checkpoint_dir / STATE)
+    return content
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import nearest
-from bertkit.errors import InputError
-
-
-def _require_positive(group: str, config: object, *names: str, other_problems: Sequence[str] = ()) -> None:
-    problems = [
-        f"{group}.{name}={getattr(config, name)}: expected a positive number"
-        for name in names
-        if not getattr(config, name) > 0
-    ]
-    problems += other_problems
-    if problems:
-        raise InputError(*problems)
+from bertkit.config import nearest, outside, refuse, unused
 
 
 @dataclass(frozen=True)
@@ -37,16 +24,10 @@ class OptimizerConfig:
     max_grad_norm: float
 
     def __post_init__(self) -> None:
-        problems = [
-            f"optimizer.{name}={getattr(self, name)}: expected a number from 0 to below 1"
-            for name in ("beta1", "beta2")
-            if not 0 <= getattr(self, name) < 1
-        ]
-        if not self.weight_decay >= 0:
-            problems.append(f"optimizer.weight_decay={self.weight_decay}: expected 0 or more")
-        if self.peak_learning_rate != "auto" and not self.peak_learning_rate > 0:
-            problems.append(f"optimizer.peak_learning_rate={self.peak_learning_rate}: expected a positive number")
-        _require_positive("optimizer", self, "epsilon", "max_grad_norm", other_problems=problems)
+        refuse(
+            outside(self, "optimizer.", beta1="[0, 1)", beta2="[0, 1)", weight_decay="[0, inf)"),
+            outside(self, "optimizer.", peak_learning_rate="(0, inf)", epsilon="(0, inf)", max_grad_norm="(0, inf)"),
+        )
 
     @property
     def peak(self) -> float:
@@ -69,25 +50,17 @@ class ScheduleConfig:
     decay: Literal["polynomial", "inverse"] = "polynomial"
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 0 <= self.power < math.inf:
-            problems.append(
-                f"schedule.power={self.power}: expected 0 (constant), 1 (linear) or another positive number"
-            )
-        if self.power == 0 and self.decay_from == "start":
-            problems.append("schedule.decay_from=start has no effect with schedule.power=0; leave it at warmup_end")
-        if self.decay == "inverse" and self.decay_from == "start":
-            problems.append(
-                "schedule.decay_from=start has no effect with schedule.decay=inverse; leave it at warmup_end"
-            )
-        if self.warmup_steps != "auto" and self.warmup_steps < 0:
-            problems.append(f"schedule.warmup_steps={self.warmup_steps}: expected auto or 0 or more")
-        if self.warmup_share != "auto" and not 0 <= self.warmup_share <= 1:
-            problems.append(f"schedule.warmup_share={self.warmup_share}: expected auto or a share of the steps, 0 to 1")
-        if "auto" not in (self.warmup_steps, self.warmup_share):
-            problems.append("schedule.warmup_steps and schedule.warmup_share are both set; set one of them")
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            unused(
+                self,
+                "schedule.",
+                ("decay_from", self.power == 0, "with schedule.power=0", "warmup_end"),
+                ("decay_from", self.decay == "inverse", "with schedule.decay=inverse", "warmup_end"),
+            ),
+            outside(self, "schedule.", power="[0, inf)", warmup_steps="[0, inf)", warmup_share="[0, 1]"),
+            "auto" not in (self.warmup_steps, self.warmup_share)
+            and "schedule.warmup_steps and schedule.warmup_share are both set; set one of them",
+        )
 
     def warmup_of(self, steps: int) -> float:
         """Give the warm-up of a run of `steps` steps, in steps, a fraction where it is set as a share.
@@ -108,12 +81,11 @@ class BatchConfig:
     micro_tokens: int | Literal["auto"]
 
     def __post_init__(self) -> None:
-        _require_positive("batch", self, "sequences")
-        sizes = [size for size in (self.micro_sequences, self.micro_tokens) if size != "auto"]
-        if len(sizes) == 2:
-            raise InputError("batch.micro_sequences and batch.micro_tokens are both set; set one of them")
-        if any(size < 1 for size in sizes):
-            raise InputError("batch.micro_sequences and batch.micro_tokens: expected auto or at least 1")
+        refuse(
+            outside(self, "batch.", sequences="[1, inf)", micro_sequences="[1, inf)", micro_tokens="[1, inf)"),
+            "auto" not in (self.micro_sequences, self.micro_tokens)
+            and "batch.micro_sequences and batch.micro_tokens are both set; set one of them",
+        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +95,7 @@ class NumericsConfig:
     max_skips_in_a_row: int
 
     def __post_init__(self) -> None:
-        _require_positive("numerics", self, "max_skips_in_a_row")
+        refuse(outside(self, "numerics.", max_skips_in_a_row="[1, inf)"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +115,7 @@ class CheckpointConfig(SavingConfig):
     keep_best: bool
 
     def __post_init__(self) -> None:
-        _require_positive("checkpoint", self, "every_steps", "keep_last")
+        refuse(outside(self, "checkpoint.", every_steps="[1, inf)", keep_last="[1, inf)"))
 
 
 @dataclass(frozen=True)
@@ -165,16 +137,16 @@ class LogConfig:
     trackers: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.every_steps != "auto" and self.every_steps < 1:
-            problems.append(f"log.every_steps={self.every_steps}: expected auto or at least 1")
-        for name in self.trackers:
-            if name not in TRACKERS:
-                problems.append(f"log.trackers: unknown {name}{nearest(name, TRACKERS)} (one of {', '.join(TRACKERS)})")
-            elif importlib.util.find_spec(name) is None:
-                problems.append(f"log.trackers: {name} is not installed; pip install {name}, or leave it out")
-        if problems:
-            raise InputError(*problems)
+        refuse(
+            outside(self, "log.", every_steps="[1, inf)"),
+            [
+                f"log.trackers: unknown {name}{nearest(name, TRACKERS)} (one of {', '.join(TRACKERS)})"
+                if name not in TRACKERS
+                else f"log.trackers: {name} is not installed; pip install {name}, or leave it out"
+                for name in self.trackers
+                if name not in TRACKERS or importlib.util.find_spec(name) is None
+            ],
+        )
 
     def every_of(self, steps: int) -> int:
         """Give the steps from one line to the next in a run of `steps`; auto is the round number that suits it best."""
@@ -192,4 +164,4 @@ class EvaluationConfig:
     max_sequences: int
 
     def __post_init__(self) -> None:
-        _require_positive("evaluation", self, "every_steps", "max_sequences")
+        refuse(outside(self, "evaluation.", every_steps="[1, inf)", max_sequences="[1, inf)"))

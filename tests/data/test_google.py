@@ -348,10 +348,10 @@ def test_streaming_pairs_have_the_statistics_of_googles(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"max_seq_length": 7}, "segments.max_seq_length=7: expected 8 to 65535"),
-        ({"max_seq_length": 65_536}, "segments.max_seq_length=65536: expected 8 to 65535"),
-        ({"short": -0.1}, "segments.short_seq_prob=-0.1: expected a probability"),
-        ({"short": 1.1}, "segments.short_seq_prob=1.1: expected a probability"),
+        ({"max_seq_length": 7}, "segments.max_seq_length=7: expected 8 to 65,535"),
+        ({"max_seq_length": 65_536}, "segments.max_seq_length=65536: expected 8 to 65,535"),
+        ({"short": -0.1}, "segments.short_seq_prob=-0.1: expected 0 to 1"),
+        ({"short": 1.1}, "segments.short_seq_prob=1.1: expected 0 to 1"),
         ({"dupe_factor": 0}, "segments.dupe_factor=0: expected at least 1"),
         ({"most": 0}, "segments.max_predictions_per_seq=0: expected at least 1"),
     ],

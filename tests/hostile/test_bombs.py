@@ -41,7 +41,7 @@ def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> 
         ("model.max_position_embeddings=100000000000", "GB of memory"),
         ("model.intermediate_size=1000000000000", "GB of memory"),
         ("model.type_vocab_size=1000000000000", "GB of memory"),
-        ("model.num_hidden_layers=10000000", "expected at most 10,000"),
+        ("model.num_hidden_layers=10000000", "expected 1 to 10,000"),
         ("batch.sequences=1000000000", "batch.sequences=1000000000 of 128 tokens would need at least 4,096.0 GB"),
     ],
 )

@@ -16,15 +16,11 @@ from bertkit.settings.yaml_files import parse_yaml
 
 DEEP = "[" * 10_000
 GROWING = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])
-MERGING = "\n".join(
-    ["a0: &a0 {x: 1}", *(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
-)
-CHAINED = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 2000))])
 
 
-@pytest.mark.parametrize("text", [f"a: {DEEP}", "a: &a [*a]", "a: &a {b: *a}", GROWING, MERGING, CHAINED])
+@pytest.mark.parametrize("text", [f"a: {DEEP}", "a: &a [*a]", GROWING])
 def test_yaml_has_an_end(text: str) -> None:
-    with pytest.raises(ValueError, match=r"deep|contains itself"):
+    with pytest.raises(ValueError, match=r"deep|an alias; write out what it stands for"):
         parse_yaml(text)
 
 
@@ -34,7 +30,7 @@ def test_json_has_an_end() -> None:
             parse_json(text)
     assert parse_json("[" * 100 + "]" * 100)
     assert parse_json("[" + "[]," * 500 + "[]]") == [[]] * 501
-    assert parse_yaml("{a: &x {b: 1}, c: *x}") == {"a": {"b": 1}, "c": {"b": 1}}
+    assert parse_yaml("{a: [1e-4, x], b: null}") == {"a": ["1e-4", "x"], "b": None}
 
 
 def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> None:
@@ -44,21 +40,13 @@ def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> 
     assert words in errors[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("# nothing", "expected settings"), ("- a\n- b\n", "expected settings"), ("17", "expected settings"), ("1: 2", "expected settings"),
-        (f"a: {DEEP}", "deep"), ("model: &a\n  x: *a\n", "contains itself"), (GROWING, "aliases"),
-    ],
-)  # fmt: skip
-def test_a_directory_of_settings_is_read_before_hydra_reads_it(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("text", ["# nothing", "- a\n- b\n", "17", "1: 2", f"a: {DEEP}", "a: \xff"])
+def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    given = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine"]
-    refused(capsys, words, *given)
-    refused(capsys, words, *given, "--help")
+    (tmp_path / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
+    given = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine", "data_dir=x", "output_dir=y"]
+    refused(capsys, "mine.yaml: ", *given)
+    refused(capsys, "mine.yaml: ", *given, "--help")
 
 
 def test_brackets_of_overrides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -120,7 +108,7 @@ def test_the_manifest_of_a_dataset(
     ("file", "content", "words"),
     [
         ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case='false': expected true or false or null"),
-        ("tokenizer_config.json", [1], "[1]: expected an object"),
+        ("tokenizer_config.json", [1], "[1]: expected a group of values"),
         ("tokenizer_config.json", {"strip_accents": "no"}, "strip_accents='no'"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "3"}}}, "model.vocab.a='3': expected a whole number"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": 3}}, "normalizer": [1]}, "normalizer=[1]: expected"),

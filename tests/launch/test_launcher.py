@@ -12,11 +12,11 @@ import pytest
 from launched import ENDLESS, SMALL, await_end, await_steps, listening, start, workers_of
 
 from bertkit.cli import run
+from bertkit.commands import schema_of
 from bertkit.config import build
 from bertkit.launch import launcher
 from bertkit.launch.config import LaunchConfig
 from bertkit.settings.compose import compose
-from bertkit.settings.schemas import SCHEMAS
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 
 pytestmark = pytest.mark.usefixtures("no_launcher")
@@ -99,8 +99,8 @@ def test_the_settings_survive_the_way_to_a_worker() -> None:
         "evaluate": ["task=conll2003", "model_dir=x"],
     }
     for command, arguments in given.items():
-        built = build(SCHEMAS[command], compose(command, arguments))
-        assert build(SCHEMAS[command], json.loads(json.dumps(dataclasses.asdict(built)))) == built
+        built = build(schema_of(command), compose(command, arguments))
+        assert build(schema_of(command), json.loads(json.dumps(dataclasses.asdict(built)))) == built
 
 
 def test_a_run_of_two_processes_stops_and_is_left_alone(

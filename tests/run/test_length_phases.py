@@ -231,11 +231,11 @@ def test_two_processes_take_the_same_steps(prepared_dir: Path, tmp_path: Path, t
             "final_phase.max_seq_length=24: expected more than segments.max_seq_length=24",
         ),
         (["final_phase.max_seq_length=65"], "max_position_embeddings=64; lower final_phase.max_seq_length"),
-        (["final_phase.share=0"], "final_phase.share=0.0: expected a share of the steps between 0 and 1"),
-        (["final_phase.share=1.0"], "final_phase.share=1.0: expected a share of the steps between 0 and 1"),
+        (["final_phase.share=0"], "final_phase.share=0.0: expected a number between 0 and 1"),
+        (["final_phase.share=1.0"], "final_phase.share=1.0: expected a number between 0 and 1"),
         (["final_phase.share=0.01"], "final_phase.share=0.01 of steps=10 leaves a phase without steps"),
         (["steps=1", "schedule.warmup_steps=0"], "final_phase.share=0.4 of steps=1 leaves a phase without steps"),
-        (["init_moments=true"], "init_moments=true has no effect without model_dir="),
+        (["init_moments=true"], "init_moments=true: has no effect without model_dir="),
     ],
 )
 def test_refusals(more: list[str], message: str) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from bertkit.commands import schema_of
 from bertkit.config import build, to_mapping
 from bertkit.errors import InputError
 from bertkit.run import directory as run_dir
 from bertkit.run.rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
 from bertkit.settings.compose import compose
-from bertkit.settings.schemas import SCHEMAS
 
 GIVEN = {
     "pretrain": ["data_dir=x", "output_dir=y", "init_from=z", "steps=100"],
@@ -43,7 +43,7 @@ CLASSES = {  # by hand; the others of a group are as it is
 
 
 def settings_of(command: str) -> dict[str, Any]:
-    return to_mapping(build(SCHEMAS[command], compose(command, GIVEN[command])))
+    return to_mapping(build(schema_of(command), compose(command, GIVEN[command])))
 
 
 def leaves(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -151,12 +151,12 @@ def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:
     assert lines == [f"steps: {old} up to step 40, {new} from here on"]
     assert not (tmp_path / "eval.json").exists()
     manifest = run_dir.read_manifest(tmp_path)
-    assert manifest["changes"] == [{"step": 40, "key": "steps", "old": old, "new": new}]
-    assert manifest["identity"]["steps"] == yaml.safe_load((tmp_path / "config.yaml").read_text())["steps"] == new
+    assert manifest.changes == (run_dir.Changed("steps", old, new, step=40),)
+    assert manifest.identity["steps"] == yaml.safe_load((tmp_path / "config.yaml").read_text())["steps"] == new
     with run_dir.held(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
         assert changes == []
         assert run_dir.record_changes(tmp_path, changes, 30, longer, identity) == []
-    assert [entry["step"] for entry in run_dir.read_manifest(tmp_path)["changes"]] == [30]
+    assert [entry.step for entry in run_dir.read_manifest(tmp_path).changes] == [30]
 
 
 FINISHED = [("steps", False), ("batch.micro_tokens", True), ("seed", False), ("log.every_steps", True)]

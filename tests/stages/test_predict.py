@@ -226,8 +226,8 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: py
     for head, given, line in (
         ("sequence", ["text=kan", "input=x"], "input= and text=: set one of the two"),
         ("sequence", [], "missing value: set input=, or text="),
-        ("sequence", ["text=kan", "format=csv"], "format: has no effect with text="),
-        ("sequence", ["input=x", "text_pair=kan"], "text_pair: has no effect without text="),
+        ("sequence", ["text=kan", "format=csv"], "format=csv: has no effect with text="),
+        ("sequence", ["input=x", "text_pair=kan"], "text_pair=kan: has no effect without text="),
         ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs a second text too; set it"),
         ("span", ["text=kan", *SPANS], "text_pair: task=spans needs a context too; set it"),
         ("token", ["text=kan", "text_pair=kan"], "text_pair: has no effect on this model"),

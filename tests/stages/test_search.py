@@ -187,8 +187,8 @@ REFUSED = [
     ([], "missing value: set question=, or input="),
     (["question=x", "order=bert"], "order=bert: needs a reader; set model_dir="),
     (["question=x", "top_k=0"], "top_k=0: expected 1 to 1,000,000"),
-    (["question=x", "both.bert=-1"], "both.bert=-1.0: expected a number from 0"),
-    (["question=x", "fit=true"], "fit: has no effect with question="),
+    (["question=x", "both.bert=-1"], "both.bert=-1.0: expected at least 0; fit=true finds it"),
+    (["question=x", "fit=true"], "fit=true: has no effect with question="),
     (["input=no.jsonl"], "input=no.jsonl: no such file"),
 ]
 

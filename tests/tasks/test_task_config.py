@@ -134,7 +134,7 @@ def test_the_numbers_of_generation() -> None:
 REFUSED = [
     ("sequence", "labels=[a]", "task.labels=['a']: expected at least two"),
     ("sequence", "labels=[a,a]", "task.labels=['a', 'a']: a label is there twice"),
-    ("sequence", "labels=[a,1]", "labels=['a', 1]: expected auto or regression or a list of text or a list of a whole"),
+    ("sequence", "labels=[a,1]", "labels[1]=1: expected text"),
     ("sequence", "labels=null", "task.labels=null: expected a list, or auto"),
     ("sst2", "labels=[a,b,c]", "task.labels_in_files=['0', '1']: expected one for each of task.labels=['a', 'b', 'c']"),
     ("stsb", "label_range=[5,0]", "task.label_range=[5.0, 0.0]: expected the smallest and the largest"),

@@ -115,7 +115,7 @@ def test_rows_are_flushed_to_the_disk(tmp_path: Path) -> None:
 def test_about_a_hundred_lines_a_run(steps: int, every: int) -> None:
     assert LogConfig("auto", ()).every_of(steps) == every
     assert LogConfig(7, ()).every_of(steps) == 7
-    with pytest.raises(InputError, match=r"log\.every_steps=0: expected auto or at least 1"):
+    with pytest.raises(InputError, match=r"log\.every_steps=0: expected at least 1"):
         LogConfig(0, ())
 
 

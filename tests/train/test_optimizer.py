@@ -265,7 +265,7 @@ def test_frozen_parameters_are_in_no_group() -> None:
         ({"max_grad_norm": -1.0}, "optimizer.max_grad_norm=-1.0: expected a positive number"),
         ({"beta1": 1.0}, "optimizer.beta1=1.0: expected a number from 0 to below 1"),
         ({"beta2": float("nan")}, "optimizer.beta2=nan: expected a number from 0 to below 1"),
-        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: expected 0 or more"),
+        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: expected at least 0"),
     ],
 )
 def test_impossible_settings_are_refused(changed: dict[str, float], message: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from bertkit import __version__
+from bertkit.config import at
 from bertkit.errors import in_markdown
 from bertkit.hub import is_id
 from bertkit.interop.hugging_face.config import PAIR, architecture_of, is_decoder
@@ -174,64 +175,6 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class _Batch:
-    sequences: int
-
-
-@dataclass(frozen=True)
-class _Segments:
-    kind: str
-    max_seq_length: int
-    next_sentence: str | None = None  # earlier versions did not say it
-
-
-@dataclass(frozen=True)
-class _Phase:
-    max_seq_length: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Trained:
-    batch: _Batch
-    optimizer: dict[str, Any]
-    schedule: dict[str, Any]
-    precision: str
-    seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainedWith(_Trained):
-    """Of the settings of a run, those that its card shows."""
-
-    segments: _Segments
-    final_phase: _Phase
-    masking: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class _Hub:
-    path: str | None
-    name: str | None
-
-
-@dataclass(frozen=True)
-class _Task:
-    name: str
-    max_seq_length: int
-    hub: _Hub
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetunedWith(_Trained):
-    """Of the settings of a run, those that its card shows."""
-
-    task: _Task
-    num_epochs: float
-    freeze: Any
-    model_dir: str | None
-
-
 def pretraining_facts(
     settings: dict[str, Any],
     corpus: str,
@@ -245,16 +188,16 @@ def pretraining_facts(
     """
     base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
-    length, objective = settings["segments"]["max_seq_length"], settings["segments"].get("next_sentence")
+    objective = at(settings, "segments.next_sentence")
     shown = {
         "text": corpus,
         "started from": start,
         "steps": settings["steps"],
-        "global batch": f"{settings['batch']['sequences']} sequences of at most {length} tokens",
-        "final phase": settings["final_phase"] if settings["final_phase"]["max_seq_length"] else None,
-        "examples": settings["segments"]["kind"],
+        "global batch": _batch(settings, "segments.max_seq_length"),
+        "final phase": at(settings, "final_phase") if at(settings, "final_phase.max_seq_length") else None,
+        "examples": at(settings, "segments.kind"),
         "next sentence": "sop: label 1 means that A and B are swapped" if objective == "sop" else objective,
-        **{name: settings[name] for name in ("masking", "optimizer", "schedule", "precision", "seed")},
+        **{name: settings.get(name) for name in ("masking", "optimizer", "schedule", "precision", "seed")},
     }
     measured = tuple(name for name in results if name.endswith(("_loss", "_accuracy")))
     return CardFacts(title, shown, results, measured, base_model=base_model)
@@ -262,28 +205,32 @@ def pretraining_facts(
 
 def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics: Iterable[str]) -> CardFacts:
     """What the card of a fine-tuned model says, from the run's settings; `metrics` are those of its results that score it."""
-    task = settings["task"]
+    name, hub, part = (at(settings, f"task.{key}") for key in ("name", "hub.path", "hub.name"))
     shown = {
-        "task": task["name"],
-        "epochs": settings["num_epochs"],
-        "global batch": f"{settings['batch']['sequences']} sequences of at most {task['max_seq_length']} tokens",
-        "frozen": settings["freeze"],
-        **{name: settings[name] for name in ("optimizer", "schedule", "precision", "seed")},
+        "task": name,
+        "epochs": settings.get("num_epochs"),
+        "global batch": _batch(settings, "task.max_seq_length"),
+        "frozen": settings.get("freeze"),
+        **{key: settings.get(key) for key in ("optimizer", "schedule", "precision", "seed")},
     }
     return CardFacts(
-        f"BERT for {task['name']}",
+        f"BERT for {name}",
         shown,
         results,
         tuple(metrics),
-        f"the dev split of {task['name']}",
-        None if task["hub"]["path"] is None else (task["hub"]["path"], task["hub"]["name"]),
-        base_model=_hub_id(settings["model_dir"]),
+        f"the dev split of {name}",
+        (hub, part) if isinstance(hub, str) else None,
+        base_model=_hub_id(settings.get("model_dir")),
     )
 
 
-def _hub_id(model_dir: str | None) -> str | None:
+def _batch(settings: dict[str, Any], length: str) -> str:
+    return f"{at(settings, 'batch.sequences')} sequences of at most {at(settings, length)} tokens"
+
+
+def _hub_id(model_dir: Any) -> str | None:
     """Give the name of a model on the hub; None for a path, which says nothing elsewhere."""
-    return model_dir if model_dir is not None and is_id(model_dir) and not Path(model_dir).exists() else None
+    return model_dir if isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists() else None
 
 
 def _cell(value: Any) -> str:

@@ -57,7 +57,8 @@ def read_certificate(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path}: is not a certificate of this version; choose another file")
-    return checked(_Certificate, content, path, "choose another file")
+    checked(_Certificate, content, path, "choose another file")
+    return content
 
 
 def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,22 @@
+"""What `bertkit verify` accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertkit.config import outside, refuse
+from bertkit.settings.common import seed_problems
+
+
+@dataclass(frozen=True)
+class VerifySettings:
+    """`bertkit verify`."""
+
+    model_dir: str
+    output: str | None
+    overwrite: bool
+    seed: int
+    sequences: int
+
+    def __post_init__(self) -> None:
+        refuse(seed_problems(self.seed), outside(self, "", sequences="[1, inf)"))
