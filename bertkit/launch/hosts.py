@@ -28,7 +28,7 @@ from bertkit.launch.world import INTERRUPTED, INTERRUPTED_CODE, READER_LEFT, REA
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 SECONDS_BETWEEN_TRIES = 0.05
 LEAVE_SECONDS = 5.0  # for the other launchers to read why this one ends
-FAILED, LEFT = "bertkit/failed", "bertkit/left"  # in the store
+FAILED, CAME, LEFT = "bertkit/failed", "bertkit/came", "bertkit/left"  # in the store
 FOREVER = datetime.timedelta(days=14)
 KINDS = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
@@ -97,8 +97,9 @@ class Hosts:
     def __init__(self, launch: LaunchConfig, stop_requested: Callable[[], bool]) -> None:
         self.rank, self.size, self.stop_requested = launch.host_rank, launch.num_hosts, stop_requested
         self.failure: tuple[int, str] | None = None
-        self.deadline = time.monotonic() + launch.hang_timeout_seconds
-        timeout = datetime.timedelta(seconds=launch.hang_timeout_seconds)
+        self.timeout_seconds = launch.hang_timeout_seconds
+        self.deadline = time.monotonic() + self.timeout_seconds
+        timeout = datetime.timedelta(seconds=self.timeout_seconds)
         host, port = ("127.0.0.1", 0) if launch.address is None else parse_address(launch.address)
         if self.rank == 0:
             try:
@@ -123,8 +124,6 @@ class Hosts:
             try:
                 socket.create_connection((host, port), timeout=1.0).close()
                 return
-            except socket.gaierror as error:
-                raise InputError(f"launch.address={host}:{port}: {error.strerror}; give host 0's address") from None
             except OSError as error:
                 self._wait(f"host 0 at {host}:{port} could not be reached ({error.strerror or error})")
 
@@ -134,7 +133,7 @@ class Hosts:
         if self.stop_requested():
             raise KeyboardInterrupt
         if time.monotonic() > self.deadline:
-            raise PeerError(f"host {self.rank}: {what} within launch.hang_timeout_seconds")
+            raise PeerError(f"host {self.rank}: {what} within {self.timeout_seconds:g} s (launch.hang_timeout_seconds)")
         time.sleep(SECONDS_BETWEEN_TRIES)
 
     def _follow(self, store: Any) -> None:
@@ -155,6 +154,7 @@ class Hosts:
         """
         if self.size == 1:
             return
+        self.store.add(CAME, 1)
         if self.store.add(f"bertkit/number/{self.rank}", 1) > 1:
             raise InputError(
                 f"two hosts have launch.host_rank={self.rank}; give each its own, from 0 to {self.size - 1}"
@@ -179,7 +179,7 @@ class Hosts:
                 self.store.compare_set(FAILED, "", json.dumps(_code_and_message(error)))
             self.store.add(LEFT, 1)
             until = time.monotonic() + LEAVE_SECONDS
-            while self.rank == 0 and self.store.add(LEFT, 0) < self.size and time.monotonic() < until:
+            while self.rank == 0 and self.store.add(LEFT, 0) < self.store.add(CAME, 0) and time.monotonic() < until:
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
 

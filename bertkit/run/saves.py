@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bertkit import signs
 from bertkit.config import of_fields
 from bertkit.errors import StorageError, say
 from bertkit.train import checkpoint
@@ -99,7 +98,6 @@ class Saves:
             keep_last, last_good = self.config.keep_last, self.last_good
             checkpoint.save(self.directory, part, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
             self.last_good = part.step
-            signs.saved(part.step)
         except Exception as error:
             self._failure, self._failed_step = error, part.step
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import signs
 from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
@@ -97,7 +96,7 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
     written = [] if scheme == "none" else [scheme.upper() + ("" if scheme == "iob2" else " read as IOB2")]
     reading.notes += ["documents" if task.documents else "sentences", *written]
     ids = Ids("id", is_input=wanted.is_input, is_unique=False)
-    for sentence in signs.beating(sentences):
+    for sentence in sentences:
         tags = None
         if has_tags and sentence.tags:
             for tag, line in zip(sentence.tags, sentence.lines, strict=True):

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit import signs
 from bertkit.errors import InputError
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.labels import Ids, Labels
@@ -57,7 +56,7 @@ class Reading:
     num_skipped: int = 0  # rows that were left out for their label
 
     def __post_init__(self) -> None:
-        self.rows = signs.beating(self.table.rows)
+        self.rows = self.table.rows
 
     def find(self, column: Column, setting: str, needed: bool = True) -> str | None:
         """Find a column of the table, and note it."""
@@ -164,7 +163,7 @@ class Source:
             InputError: no example is left on one of the sides.
         """
         held, rest = list[Any](), list[Any]()
-        for example in signs.beating(self.examples):
+        for example in self.examples:
             content = repr(self.shape.content(example)).encode("utf-8", "surrogatepass")
             number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
             (held if number < share else rest).append(example)
