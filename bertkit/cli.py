@@ -267,7 +267,7 @@ def _report(error: BaseException) -> int:
         return _fail(shown(f"{where}{error.strerror or error}"), code)
     message = shown(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
-        return _fail(f"another process of the run died or hangs ({message})", PeerError.exit_code)
+        return _fail(f"{world.LOST} ({message})", PeerError.exit_code)
     if launcher.tell(message):
         return INTERNAL_FAULT
     # said by every process that it happens to: the others only know that this one was lost

@@ -36,14 +36,14 @@ class Workers(SubprocessContext):
     """The processes of this host.
 
     Attributes:
-        silent: local ranks of those that had to be killed, after another one failed.
+        killed: local ranks of those that had to be killed, after another one failed.
         stop_signal: the first request to stop.
     """
 
     def __init__(self, command: Sequence[str], environments: dict[int, dict[str, str]], folder: str) -> None:
         arguments = dict.fromkeys(environments, tuple(command[1:]))
         super().__init__("worker", command[0], arguments, environments, DefaultLogsSpecs(folder))
-        self.silent: list[int] = []
+        self.killed: list[int] = []
         self.stop_signal: int | None = None
         self._stop_at = 0.0
 
@@ -54,7 +54,7 @@ class Workers(SubprocessContext):
 
     def start(self) -> None:
         """Start them; torch's own way would take the signals over, which are handled here."""
-        self._start()
+        self._start()  # type: ignore[no-untyped-call]
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         """Pass the first request to stop on; the second ends everything at once.
@@ -75,7 +75,7 @@ class Workers(SubprocessContext):
         until = time.monotonic() + timeout
         while any(process.poll() is None for process in self.processes) and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
-        self.silent += [rank for rank, process in enumerate(self.processes) if process.poll() is None]
+        self.killed += [rank for rank, process in enumerate(self.processes) if process.poll() is None]
         super().close(signal.SIGKILL, KILL_SECONDS)
 
 
@@ -137,7 +137,7 @@ class _Verdict:
         A signal from outside explains everything, and so does an unexpected error; of errors that bertkit names the others
         may have the same; a lost connection explains nothing while there may be another reason for it.
         """
-        found = [failure for rank, failure in sorted(failures.items()) if rank not in self.workers.silent]
+        found = [failure for rank, failure in sorted(failures.items()) if rank not in self.workers.killed]
         codes = {failure.exitcode for failure in found}
         if self.workers.stop_signal is not None and -self.workers.stop_signal in codes:
             return self._stopped_early()
@@ -161,12 +161,11 @@ class _Verdict:
         until = time.monotonic() + (LAST_WORDS_SECONDS if self.launch.num_hosts > 1 else 0)
         while self.others.failure is None and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
-        said = [f"{self._name(rank)} did not answer" for rank in self.workers.silent]
+        silent = [rank for rank in self.workers.killed if not os.path.exists(self.workers.error_files[rank])]
+        said = [f"{self._name(rank)} did not answer" for rank in silent]
         if self.others.failure is not None:
             code, message = self.others.failure
-            return (
-                hosts.error_of(code, message) if code != PeerError.exit_code else PeerError("; ".join([message, *said]))
-            )
+            return hosts.error_of(code, "; ".join([message, *said]) if world.LOST in message else message)
         said += [f"{self._who(failure)}: {_said(failure)}" for failure in found[:1]]
         return PeerError("; ".join([*said, self._state()]))
 

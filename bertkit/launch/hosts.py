@@ -27,7 +27,7 @@ from bertkit.launch.world import INTERRUPTED, INTERRUPTED_CODE, READER_LEFT, REA
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 SECONDS_BETWEEN_TRIES = 0.05
-LEAVE_SECONDS = 5.0  # for the other launchers to read why this one ends
+LEAVE_SECONDS = 3.0  # for the other launchers to read why this one ends
 FAILED, CAME, LEFT = "bertkit/failed", "bertkit/came", "bertkit/left"  # in the store
 FOREVER = datetime.timedelta(days=14)
 KINDS = {
@@ -117,7 +117,7 @@ class Hosts:
         self.address = host, port
         self.store = TCPStore(host, port, wait_for_workers=False, timeout=timeout, **named)
         if self.size > 1:
-            threading.Thread(target=self._follow, args=[self.store.clone()], daemon=True).start()
+            threading.Thread(target=self._follow, args=[self.store.clone()], daemon=True).start()  # type: ignore[attr-defined]
 
     def _await_port(self, host: str, port: int) -> None:
         while True:
@@ -172,14 +172,17 @@ class Hosts:
 
     def leave(self, error: BaseException | None) -> None:
         """Tell the others why this host ends; host 0 stays until they have read it."""
-        if self.size == 1:
-            return
+        if self.size > 1:
+            teller = threading.Thread(target=self._tell, args=[error], daemon=True)
+            teller.start()
+            teller.join(LEAVE_SECONDS)  # a link that is cut takes no word
+
+    def _tell(self, error: BaseException | None) -> None:
         with contextlib.suppress(Exception):  # the store may be gone
             if error is not None:
                 self.store.compare_set(FAILED, "", json.dumps(_code_and_message(error)))
             self.store.add(LEFT, 1)
-            until = time.monotonic() + LEAVE_SECONDS
-            while self.rank == 0 and self.store.add(LEFT, 0) < self.store.add(CAME, 0) and time.monotonic() < until:
+            while self.rank == 0 and self.store.add(LEFT, 0) < self.store.add(CAME, 0):
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
 

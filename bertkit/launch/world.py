@@ -30,6 +30,7 @@ main()
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED = "interrupted before there was anything to save"
 INTERRUPTED_CODE = 130
+LOST = "another process of the run died or hangs"
 READER_LEFT = "the reader of the output left"
 READER_LEFT_CODE = 141  # as a shell says of a command whose reader left, such as head
 SAME_REQUEST_SECONDS = 1.0

@@ -143,11 +143,11 @@ def test_two_hosts_train_to_the_weights_of_one(two_hosts: tuple[str, str], prepa
 
 # what happens on one of the hosts; the exit code of each host; the most seconds; what each says
 HOST_FAULTS = {
-    "link cut": (6, HANG_SECONDS + 10.0, "another process of the run died or hangs"),
-    "host lost": (6, 10.0, "another process of the run died or hangs"),
-    "SIGKILL": (6, 10.0, "(process {pid}) was killed by SIGKILL"),
-    "SIGSTOP": (6, HANG_SECONDS + 10.0, "another process of the run died or hangs"),
-    "SIGTERM": (75, 10.0, ""),
+    "link cut": (6, HANG_SECONDS + 15.0, "another process of the run died or hangs"),
+    "host lost": (6, 15.0, "error: "),  # whichever is noticed first, the process or the launcher
+    "SIGKILL": (6, 15.0, "(process {pid}) was killed by SIGKILL"),
+    "SIGSTOP": (6, HANG_SECONDS + 15.0, "another process of the run died or hangs"),
+    "SIGTERM": (75, 15.0, ""),
 }
 
 
@@ -180,8 +180,7 @@ def test_what_happens_on_one_host_ends_both(
             assert took < most_seconds
             assert errors.count("\n") == (1 if words else 0)
             assert words.format(pid=pid) in errors
-            if fault == "SIGSTOP" and process is here:
-                assert f"(process {pid}) did not answer" in errors
+            assert errors.count("did not answer") == (fault == "SIGSTOP" and process is here), errors
         await_end(pids)
         if fault == "link cut":
             subprocess.run(["ip", "-n", two_hosts[trial % 2], "link", "set", "veth0", "up"], check=True)
