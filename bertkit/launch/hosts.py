@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.utils.store import barrier
 
 from bertkit import errors
 from bertkit.config import differences
@@ -28,7 +29,7 @@ from bertkit.launch.world import INTERRUPTED, INTERRUPTED_CODE, READER_LEFT, REA
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 SECONDS_BETWEEN_TRIES = 0.05
 LEAVE_SECONDS = 3.0  # for the other launchers to read why this one ends
-FAILED, CAME, LEFT = "bertkit/failed", "bertkit/came", "bertkit/left"  # in the store
+FAILED = "bertkit/failed"  # in the store
 FOREVER = datetime.timedelta(days=14)
 KINDS = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
@@ -117,7 +118,9 @@ class Hosts:
         self.address = host, port
         self.store = TCPStore(host, port, wait_for_workers=False, timeout=timeout, **named)
         if self.size > 1:
-            threading.Thread(target=self._follow, args=[self.store.clone()], daemon=True).start()  # type: ignore[attr-defined]
+            # over a connection of its own, which is blocked meanwhile
+            link = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
+            threading.Thread(target=self._follow, args=[link], daemon=True).start()
 
     def _await_port(self, host: str, port: int) -> None:
         while True:
@@ -138,7 +141,6 @@ class Hosts:
 
     def _follow(self, store: Any) -> None:
         """Wait for a host that fails; host 0's launcher itself may be gone, and the store with it."""
-        store.set_timeout(FOREVER)
         try:
             code, message = json.loads(store.get(FAILED))
         except Exception:
@@ -154,7 +156,6 @@ class Hosts:
         """
         if self.size == 1:
             return
-        self.store.add(CAME, 1)
         if self.store.add(f"bertkit/number/{self.rank}", 1) > 1:
             raise InputError(
                 f"two hosts have launch.host_rank={self.rank}; give each its own, from 0 to {self.size - 1}"
@@ -171,19 +172,18 @@ class Hosts:
                 )
 
     def leave(self, error: BaseException | None) -> None:
-        """Tell the others why this host ends; host 0 stays until they have read it."""
+        """Tell the others why this host ends, and stay until they have read it."""
         if self.size > 1:
             teller = threading.Thread(target=self._tell, args=[error], daemon=True)
             teller.start()
-            teller.join(LEAVE_SECONDS)  # a link that is cut takes no word
+            teller.join(LEAVE_SECONDS + 0.5)  # a link that is cut takes no word
+        del self.store  # which ends to listen
 
     def _tell(self, error: BaseException | None) -> None:
         with contextlib.suppress(Exception):  # the store may be gone
             if error is not None:
                 self.store.compare_set(FAILED, "", json.dumps(_code_and_message(error)))
-            self.store.add(LEFT, 1)
-            while self.rank == 0 and self.store.add(LEFT, 0) < self.store.add(CAME, 0):
-                time.sleep(SECONDS_BETWEEN_TRIES)
+            barrier(self.store, self.size, "bertkit/left", LEAVE_SECONDS)
 
 
 @contextlib.contextmanager

@@ -72,7 +72,8 @@ def test_hosts_that_do_not_belong_together() -> None:
     assert set(twice) == {"InputError: two hosts have launch.host_rank=1; give each its own, from 0 to 2"}
 
 
-def test_a_host_that_does_not_come() -> None:
+def test_a_host_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "LEAVE_SECONDS", 0.2)
     port = free_port()
     assert meet(0, 2, port, 0.3) == "PeerError: host 0: no word from host 1 within 0.3 s (launch.hang_timeout_seconds)"
     assert meet(1, 2, port, 0.3).startswith(
