@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import commands, signs
+from bertkit import commands
 from bertkit.errors import MAX_FINDINGS, BertkitError, InputError, PeerError, StoppedError, StorageError, say, shown
 from bertkit.launch import launcher, world
 from bertkit.settings import words
@@ -62,7 +62,7 @@ def main() -> None:
     if sys.stdout is None:
         sys.exit(_fail("standard output is closed; give it a reader or a file, or > /dev/null", StorageError.exit_code))
     try:
-        code = _work() if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
+        code = _work(*sys.argv[2:3]) if sys.argv[1:2] == ["--worker"] else run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
         code = world.READER_LEFT_CODE
@@ -103,23 +103,17 @@ def run(arguments: list[str]) -> int:
         return _report(error)
 
 
-def _work() -> int:
+def _work(job_file: str = "") -> int:
     """Do, as one of several processes, what the launcher says; tell it how that ended."""
     try:
-        job = launcher.take_job()
-    except InputError as error:
-        return _report(error)
-    try:
+        job = launcher.take_job(job_file)
         settings = commands.built(job["command"], job["settings"])
         with _loaded(job["command"], settings) as page:
-            code = _ended(job["command"], page(settings))
-        sys.stdout.flush()
-        return code
+            return _ended(job["command"], page(settings))
     except BrokenPipeError:
-        signs.fail(world.READER_LEFT_CODE, world.READER_LEFT)
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if job["debug"] and isinstance(error, Exception):
+        if launcher.shows_tracebacks and isinstance(error, Exception):
             import traceback
 
             traceback.print_exc()
@@ -197,7 +191,6 @@ def _loaded(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
     # raised inside an import, an interrupt leaves a library half loaded
     with _handling(numbers, lambda *_: os._exit(_report(_stop_of(command, settings)))):
         page = commands.page_of(command)
-    signs.beat()
     try:
         with _handling(numbers, signal.default_int_handler):  # between steps, training saves first
             yield page
@@ -257,7 +250,7 @@ def _report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return _fail(world.INTERRUPTED, world.INTERRUPTED_CODE)
     if isinstance(error, StoppedError):
-        if not signs.fail(error.exit_code, str(error)) and _is_main():
+        if not launcher.tell(str(error)) and _is_main():
             say(error)
         return error.exit_code
     from bertkit.files import DISK_ERRORS  # not before: a stop may come while it is being imported
@@ -269,10 +262,10 @@ def _report(error: BaseException) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(shown(f"{where}{error.strerror or error}"), code)
     message = shown(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    if signs.fail(INTERNAL_FAULT, message):
-        return INTERNAL_FAULT
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
-        return _fail(f"another process of the run was lost ({message})", PeerError.exit_code)
+        return _fail(f"{world.LOST} ({message})", PeerError.exit_code)
+    if launcher.tell(message):
+        return INTERNAL_FAULT
     # said by every process that it happens to: the others only know that this one was lost
     say(f"error: {message}; this is a fault of bertkit, --debug shows where", file=sys.stderr)
     return INTERNAL_FAULT
@@ -281,7 +274,7 @@ def _report(error: BaseException) -> int:
 def _fail(message: str, code: int) -> int:
     """Say it once on each host of torchrun and srun: what one lacks, such as a file, the others may have."""
     is_main = _is_main()
-    if not signs.fail(code, message) and (is_main or world.is_first_of_host()):
+    if not launcher.tell(message) and (is_main or world.is_first_of_host()):
         where = "" if is_main else f" (on {socket.gethostname()})"
         lines = message.split("\n")
         more = [f"and {len(lines) - MAX_FINDINGS:,} more"] if len(lines) > MAX_FINDINGS else []

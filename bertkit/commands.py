@@ -27,7 +27,7 @@ from typing import Any
 
 from bertkit import hub
 from bertkit.errors import InputError
-from bertkit.launch import launcher, watch, world
+from bertkit.launch import launcher, world
 
 TRAINING = ("pretrain", "finetune")
 PARALLEL = (*TRAINING, "evaluate")
@@ -242,7 +242,7 @@ def runs_elsewhere(command: str, settings: Any) -> bool:
         return not world.world_from_environment().is_main
     if _launched(command, settings):
         return True
-    watch.enter(settings.launch)
+    world.enter(settings.launch)
     return False
 
 

@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import itertools
 import json
-import mmap
 import os
 import re
 import shutil
@@ -27,7 +26,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import signs
 from bertkit.errors import InputError, LockedError, StorageError, in_json
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ TRASH = ".trash"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 UNFINISHED = ".unfinished"
 BLOCK_BYTES = 1 << 20  # read at once
-FLUSH_BYTES = 1 << 26  # flushed to the disk at once
 LOCK = ".lock"
 HOLDER = re.compile(r"process \d+ on .+, started at [\d-]+ [\d:]+")  # in a lock: its directory is bertkit's
 
@@ -47,7 +44,7 @@ def sha256_file(path: Path) -> str:
     """Hash a file's bytes, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        for block in signs.beating(iter(lambda: file.read(BLOCK_BYTES), b"")):
+        for block in iter(lambda: file.read(BLOCK_BYTES), b""):
             digest.update(block)
     return digest.hexdigest()
 
@@ -148,29 +145,12 @@ def _names(path: Path, ending: str) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Flush a file's bytes, or a directory's own entries (its file names), to the disk.
-
-    A large file goes part by part, with a sign of life for each: a slow disk takes minutes for all of it.
-    """
-    signs.beat()
-    if path.is_file() and path.stat().st_size > FLUSH_BYTES:
-        _flush_parts(path)
+    """Flush a file's bytes, or a directory's own entries (its file names), to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _flush_parts(path: Path) -> None:
-    with path.open("rb+") as file, contextlib.ExitStack() as stack:
-        try:
-            pages = stack.enter_context(mmap.mmap(file.fileno(), 0))
-        except OSError:  # a file system without shared mappings
-            return
-        for start in range(0, len(pages), FLUSH_BYTES):
-            pages.flush(start, min(FLUSH_BYTES, len(pages) - start))
-            signs.beat()
 
 
 def publish_dir(partial: Path, final: Path) -> None:

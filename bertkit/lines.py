@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from bertkit import signs
 from bertkit.errors import InputError
 
 TEXT_BYTES = 1 << 18  # read, decoded and cut into lines at once
@@ -233,7 +232,7 @@ def numbered_lines(file: io.BufferedReader, name: Path) -> Iterator[tuple[int, s
     """Read lines of UTF-8, without their ends, numbered from 1; `name` is the file's, for messages."""
     with unpacking(lambda: str(name)):
         for first, lines in line_blocks(file, lambda number: f"{name}:{number}"):
-            for number, line in enumerate(signs.beating(lines), first):
+            for number, line in enumerate(lines, first):
                 yield number, line.removesuffix("\r")
 
 
@@ -268,7 +267,6 @@ def line_blocks(
     length, limit = 0, limit_of("BERTKIT_LINE_MB") * 1_000_000
     while True:
         block = file.read1(TEXT_BYTES if left is None else min(TEXT_BYTES, left))
-        signs.beat()
         left = None if left is None else left - len(block)
         border = block.rfind(b"\n") + 1
         unfinished.append(block[: border or None])

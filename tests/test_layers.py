@@ -16,7 +16,7 @@ from house import ROOT, arrows, circles, functions, imports, module_of, modules,
 
 from bertkit.settings.help import COMMANDS
 
-GROUND = ("batch", "config", "errors", "files", "hub", "lines", "memory", "signs")
+GROUND = ("batch", "config", "errors", "files", "hub", "lines", "memory")
 CORE = ("data", "model", "train", "kernels", *GROUND)
 # a room -> the rooms that it may import
 RULE = {

@@ -20,7 +20,7 @@ import torch
 from bertkit.bench import bertkit_way, hugging_face
 from bertkit.bench.workload import BERTKIT, Ready, System, Workload
 from bertkit.errors import InputError, ParityError
-from bertkit.launch import watch
+from bertkit.launch.world import end_with_parent
 from bertkit.view.progress import Progress
 
 TRAINING = ("pretrain", "finetune", "translate")  # steps of it
@@ -101,7 +101,7 @@ _device: str
 
 def _start(workload: Workload, system: System) -> None:
     global _ready, _device
-    watch.end_with_parent()
+    end_with_parent()
     parent = multiprocessing.parent_process()
     if parent is not None and os.getppid() != parent.pid:  # it ended while this process was importing
         os._exit(1)

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import signs
 from bertkit.data.manifest import MADE_ANEW, SPLITS, check_files, damaged_files, read_manifest
 from bertkit.data.tokenizer import Tokenizer, load_tokenizer
 from bertkit.errors import InputError
@@ -202,7 +201,7 @@ def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool
         InputError: naming their file.
     """
     is_sound = len(starts) > 0 and starts[0] == 0 and starts[-1] == end
-    for first in signs.beating(range(0, len(starts) - 1, chunk)):
+    for first in range(0, len(starts) - 1, chunk):
         is_sound = is_sound and bool((np.diff(starts[first : first + chunk + 1]) >= is_strict).all())
     if not is_sound:
         raise InputError(
@@ -217,7 +216,7 @@ def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
         InputError: naming the first such id.
     """
     for number, shard in enumerate(split._shards):
-        for first in signs.beating(range(0, len(shard), chunk)):
+        for first in range(0, len(shard), chunk):
             ids = shard[first : first + chunk]
             if len(ids) and ids.max() >= vocab_size:
                 where = first + int(np.argmax(ids >= vocab_size))

@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import signs
 from bertkit.batch import PretrainBatch
 from bertkit.config import to_mapping
 from bertkit.data.collate import collate
@@ -208,7 +207,6 @@ class EpochCache:
         files = [(directory / name).open("wb") for name in FILES]
         split = self.split
         for group in examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch):
-            signs.beat()
             columns = [group.first_segment[:-1] + num_segments, group.segment_start, group.segment_length]
             if group.is_random_next is not None:
                 columns.append(group.is_random_next)

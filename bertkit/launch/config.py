@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from bertkit.errors import InputError
 
+MOST_SECONDS = 14 * 24 * 3600  # torch keeps milliseconds in 32 bits, which are 24 days
+
 
 @dataclass(frozen=True)
 class LaunchConfig:
@@ -16,8 +18,7 @@ class LaunchConfig:
     num_hosts: int  # each runs the same command with its own `host_rank`
     host_rank: int  # of this host, from 0
     address: str | None  # HOST:PORT of host 0, where the others find it; None for one host
-    interface: str | None  # the network interface between the hosts; None: the one on the way to `address`
-    hang_timeout_seconds: float  # without a sign of life from any process, the run is ended
+    hang_timeout_seconds: float  # that a process waits for the others, before the run is ended
 
     def __post_init__(self) -> None:
         problems = [
@@ -35,8 +36,10 @@ class LaunchConfig:
             problems.append("missing value: set launch.address=HOST:PORT of host 0")
         if self.num_hosts == 1 and self.address is not None:
             problems.append(f"launch.address={self.address}: has no effect with one host; set launch.num_hosts=")
-        if not self.hang_timeout_seconds > 0:
-            problems.append(f"launch.hang_timeout_seconds={self.hang_timeout_seconds}: expected a positive number")
+        if not 0 < self.hang_timeout_seconds <= MOST_SECONDS:
+            problems.append(
+                f"launch.hang_timeout_seconds={self.hang_timeout_seconds}: expected more than 0, and at most {MOST_SECONDS:,}"
+            )
         if problems:
             raise InputError(*problems)
 

@@ -13,8 +13,7 @@ from types import FrameType
 from typing import Any
 
 from bertkit.errors import say
-from bertkit.launch import watch
-from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, own_command
+from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, end_with_parent, own_command
 
 STOPPED_CODES = (75, INTERRUPTED_CODE)
 
@@ -58,7 +57,7 @@ def run_each(runs: Sequence[SweptRun]) -> int:
             process = subprocess.Popen(
                 own_command(*run.arguments),
                 start_new_session=True,
-                preexec_fn=watch.end_with_parent,
+                preexec_fn=end_with_parent,
             )
             running[:] = [process]
             if received:  # between two runs

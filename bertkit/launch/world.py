@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import bertkit
 from bertkit.errors import InputError
+from bertkit.launch.config import LaunchConfig
 
 PACKAGE = Path(bertkit.__file__)
 # -P keeps the current directory out of the imports; the package is this very one, wherever it was found
@@ -28,6 +30,7 @@ main()
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED = "interrupted before there was anything to save"
 INTERRUPTED_CODE = 130
+LOST = "another process of the run died or hangs"
 READER_LEFT = "the reader of the output left"
 READER_LEFT_CODE = 141  # as a shell says of a command whose reader left, such as head
 SAME_REQUEST_SECONDS = 1.0
@@ -36,6 +39,8 @@ NO_STEP = 0xFFFF0000  # Slurm numbers the steps that no srun made (batch, extern
 LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|timed? ?out|NCCL|gloo", re.IGNORECASE
 )
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _NUMBER = re.compile("[0-9]{1,9}")
 
 
@@ -55,6 +60,38 @@ class World:
     def is_main(self) -> bool:
         """Whether this process writes the files and talks to the user."""
         return self.rank == 0
+
+
+def end_with_parent() -> None:
+    """Let Linux kill this process when the one that started it is gone, even where this one is stopped."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def enter(launch: LaunchConfig) -> World:
+    """Take part in a world that somebody else started: check it, and complete its variables.
+
+    Raises:
+        InputError: another world is asked for, or the variables do not say where its processes meet.
+    """
+    world = world_from_environment()
+    wanted = launch.num_processes * launch.num_hosts
+    if wanted not in (1, world.size):
+        raise InputError(
+            f"launch.num_processes={launch.num_processes} on launch.num_hosts={launch.num_hosts} are {wanted} processes, "
+            f"torchrun or srun started {world.size}; leave launch.* out, or start without them"
+        )
+    if world.size == 1:
+        return world
+    if "RANK" not in os.environ:
+        os.environ |= variables_of_slurm(os.environ)
+    missing = [name for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise InputError(f"{', '.join(missing)} not set beside RANK and WORLD_SIZE; start as torchrun does")
+    for name in ("LOCAL_RANK", "MASTER_PORT"):
+        if not re.fullmatch("[0-9]{1,5}", os.environ[name]):
+            raise InputError(f"{name}={os.environ[name]}: expected a number; start as torchrun does")
+    return world
 
 
 def world_from_environment() -> World:

@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from bertkit import __version__, signs
+from bertkit import __version__
 from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError
 from bertkit.files import flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
@@ -280,7 +280,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Turn the first SIGINT, SIGTERM or SIGUSR1 into a request; another one, some seconds later, ends the process at once.
 
     torchrun and Slurm send their signal more than once, and to all processes: those that follow at once mean the same.
-    Under a launcher a second one is the launcher's to judge, which passes its own on.
+    A launcher passes the first one on alone.
 
     Gives a function that tells whether a stop was requested. Only the main thread hears signals; in another one nothing is.
     """
@@ -293,8 +293,6 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     def remember(number: int, _: FrameType | None) -> None:
         now = time.monotonic()
         received.append(now)
-        if signs.is_watched():
-            return
         if now - received[0] > SAME_REQUEST_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

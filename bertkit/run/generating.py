@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertkit import signs
 from bertkit.batch import TaskBatch
 from bertkit.kernels.linear import Linear, forget_packed, pack
 from bertkit.model.config import DecoderConfig
@@ -79,7 +78,6 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
         written: list[Written] = [[] for _ in sources]
         tokens = torch.full((len(sources) * width,), config.start_token_id, device=entrance.device)
         for length in range(1, search.max_target_length + 1):
-            signs.beat()
             logits = decoder.step(tokens, state).float()
             parents = choose(logits, sources, _Step(search, config, length))
             left = [number for number, source in enumerate(sources) if source.rows]

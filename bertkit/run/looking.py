@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit import signs
 from bertkit.errors import InputError
 from bertkit.kernels.layout import Layout
 from bertkit.model.heads import BertOutput, BertWithHeads
@@ -190,7 +189,6 @@ def _integral(
     total = torch.zeros_like(start, dtype=torch.float64, device="cpu")
     at_once = max(1, micro_tokens // len(start))
     for first in range(0, steps, at_once):
-        signs.beat()
         part = slice(first, first + at_once)
         along, weights = (torch.from_numpy(each[part]) for each in ((points + 1) / 2, shares / 2))  # on [0, 1]
         path = (start + along.to(start)[:, None, None] * (end - start)).requires_grad_()  # (n, T, D)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from bertkit import signs
 from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout, on_device
@@ -87,7 +86,6 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are in
     bfloat16; weights, LayerNorm, softmax of the losses and gradients stay in float32.
     """
-    signs.beat()  # a step, or an evaluation, may be many forward passes long
     entrance = Entrance.of(model, precision)
     with entrance.autocast():
         logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits
@@ -104,7 +102,6 @@ def best_tokens(
     model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Give the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
-    signs.beat()
     entrance = Entrance.of(model, precision)
     with entrance.autocast():
         logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits["masked_lm"]
@@ -131,7 +128,6 @@ def task_losses(
 
 def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_smoothing: float) -> LossTerm:
     assert batch.labels is not None, "no texts to learn from"
-    signs.beat()
     entrance = Entrance.of(model, precision)
     with entrance.autocast():
         logits = model(*entrance.tokens(batch), targets=entrance.targets(batch)).logits[batch.head]
@@ -184,7 +180,6 @@ def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: st
         pooling: "mean" or "max" over the tokens, or "cls", the first of them.
         precision: of the matrix products.
     """
-    signs.beat()
     entrance = Entrance.of(model, precision)
     with entrance.autocast():
         hidden = model(*entrance.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)
@@ -197,7 +192,6 @@ def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: st
 
 
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
-    signs.beat()  # a step, or an evaluation, may be many forward passes long
     entrance = Entrance.of(model, precision)
     with entrance.autocast():
         logits: Tensor = model(*entrance.tokens(batch)).logits[batch.head]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from bertkit import signs
 from bertkit.errors import StorageError, say
 from bertkit.train import checkpoint
 from bertkit.train.config import SavingConfig
@@ -94,7 +93,6 @@ class Saves:
             keep_last, last_good = self.config.keep_last, self.last_good
             checkpoint.save(self.directory, part, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
             self.last_good = part.step
-            signs.saved(part.step)
         except Exception as error:
             self._failure, self._failed_step = error, part.step
 

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertkit import signs
 from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError, StorageError
 from bertkit.files import read_tensors, remove_leftovers
@@ -109,7 +108,8 @@ class TrainingState:
             StorageError: there are checkpoints, and every one of them is damaged.
         """
         self.accelerator, self.directory = accelerator, Path(settings.output_dir)
-        self.bare_model, self.tokenizer, self.ranks = start.model, start.tokenizer, ranks_of(accelerator)
+        self.bare_model, self.tokenizer = start.model, start.tokenizer
+        self.ranks = ranks_of(accelerator, settings.launch.hang_timeout_seconds)
         self.frozen_depth = start.frozen_depth
         self.ranks.check_shared(self.directory)
         self.first_step = self.last_step = 0
@@ -159,7 +159,6 @@ class TrainingState:
             )
             self.saves.standing.best = None
         self._take_weights(newest)
-        signs.saved(self.first_step)
         return before.num_updates
 
     def _compute_as_chosen(self) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import signs
 from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Rules, Tokenizer, VocabFacts, train_wordpiece
 from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
@@ -190,7 +189,7 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
 def fingerprint_of(examples: Sequence[Any]) -> str:
     """Hash examples, as 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
-    for example in signs.beating(examples):
+    for example in examples:
         digest.update(repr(example).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 

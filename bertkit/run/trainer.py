@@ -15,7 +15,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bertkit import signs
 from bertkit.config import to_mapping
 from bertkit.errors import StoppedError
 from bertkit.launch.world import stopped_line
@@ -102,7 +101,6 @@ def fit(
         # a run that ended early, out of patience, has nothing left to train when it is started again
         for report in () if is_over else reports:
             step = report.step
-            signs.beat(step)
             save_is_due = report.stop_requested or step >= lessons.steps or is_due(step, "checkpoint")
             done = Trained(step, is_due(step, "evaluation"), save_is_due)
             yield done

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from bertkit.errors import BertkitError, InputError, say
-from bertkit.launch import watch
+from bertkit.launch.world import end_with_parent
 from bertkit.settings.serve import ServeSettings
 
 NEEDED = ("starlette", "uvicorn", "httptools", "uvloop")
@@ -149,7 +149,7 @@ async def _serve(settings: ServeSettings, listener: socket.socket, number: int, 
 
 def _worker(settings: ServeSettings, listener: socket.socket, number: int, said: Connection) -> None:
     """Be one of several workers; say when it is ready, or why it cannot be."""
-    watch.end_with_parent()
+    end_with_parent()
     for each in HANDLED:
         signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)  # until it serves
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

@@ -63,6 +63,8 @@ def _read(command: str, path: str) -> dict[str, Any]:
     for name in SYNONYMS:  # what model_dir was called before
         if name in saved and not isinstance(saved[name], Mapping):
             saved[MODEL_DIR] = saved.pop(name)
+    if isinstance(saved.get("launch"), dict):
+        saved["launch"].pop("interface", None)  # which GLOO_SOCKET_IFNAME says now
     return saved
 
 

@@ -54,7 +54,7 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     segments, _ = as_stored(settings, dataset) if _measures_instances(settings, dataset) else (settings.segments, None)
     check_fit(model.config, dataset, segments)
     check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
-    accelerator = make_accelerator(settings.device, world_from_environment().size)
+    accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):
         return _measure(settings, dataset, model, accelerator)
 
@@ -120,7 +120,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     coverage = Coverage(opened.tokenizer.facts)
     features = list(coverage.passing(make_features(task, examples, opened.tokenizer, opened.labels)))
     warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
-    accelerator = make_accelerator(settings.device, world_from_environment().size)
+    accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):
         micro_tokens = shares.TOKENS_AT_ONCE[accelerator.device.type]
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)

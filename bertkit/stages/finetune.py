@@ -84,7 +84,7 @@ def run(settings: FinetuneSettings) -> None:
     steps = steps_of(settings, data.batches, world.size)
     if world.is_main:
         _say_start(settings, data, init_from["summary"])
-    accelerator = make_accelerator(settings.device, world.size)
+    accelerator = make_accelerator(settings.device, world.size, settings.launch.hang_timeout_seconds)
     choices = choose(settings, accelerator)
     training_order(settings, data, choices, world.size)
     identity = identity_of(to_mapping(settings), FINETUNE)

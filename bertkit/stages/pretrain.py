@@ -63,7 +63,7 @@ def run(settings: PretrainSettings) -> None:
     settings, dataset, identity = checked
     model, init_from = build_model(settings, dataset)
     start = Start(model, dataset.tokenizer, starting_moments(settings, model))
-    accelerator = make_accelerator(settings.device, world_from_environment().size)
+    accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     choices = _choose(settings, accelerator)
     settings, pace = settle(settings, dataset, model, accelerator, choices)
     identity["steps"] = settings.num_steps

@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertkit import signs
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
 from bertkit.tasks import metrics
@@ -53,7 +52,7 @@ def make_features(
         shape.num_choices(examples)  # refused before any is made
     for start in range(0, len(examples), EXAMPLES_AT_ONCE):
         part = examples[start : start + EXAMPLES_AT_ONCE]
-        for feature in signs.beating(shape.features(task, part, tokenizer, labels)):
+        for feature in shape.features(task, part, tokenizer, labels):
             yield feature if start == 0 else dataclasses.replace(feature, example=feature.example + start)
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit import signs
 from bertkit.batch import IGNORED
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
@@ -60,7 +59,7 @@ def read(reading: Reading) -> Iterator[TaggingExample]:
     reading.expected_labels = reading.task.label_names or ()
     if reading.table.names:
         return _examples(reading, _sentences(reading))
-    return _examples(reading, (sentence for _, sentence in signs.beating(reading.table.rows)))
+    return _examples(reading, (sentence for _, sentence in reading.table.rows))
 
 
 def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[TaggingExample]:
@@ -85,7 +84,7 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
     written = [] if scheme == "none" else [scheme.upper() + ("" if scheme == "iob2" else " read as IOB2")]
     reading.notes += ["documents" if task.documents else "sentences", *written]
     ids = Ids("id", is_input=reading.is_input, is_unique=False)
-    for sentence in signs.beating(sentences):
+    for sentence in sentences:
         tags = None
         if has_tags and sentence.tags:
             for tag, line in zip(sentence.tags, sentence.lines, strict=True):

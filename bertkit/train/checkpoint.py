@@ -31,7 +31,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bertkit import files, signs
+from bertkit import files
 from bertkit.config import checked
 from bertkit.errors import NumericsError, StorageError, say
 from bertkit.lines import read_json
@@ -106,10 +106,10 @@ class Part:
             NumericsError: a tensor is not finite.
         """
         for group in self.tensors.values():
-            for name, tensor in signs.beating(group.items()):
+            for name, tensor in group.items():
                 if not is_finite(tensor):
                     raise NumericsError(f"step {self.step}: {name} is not finite; nothing was saved")
-        for file, group in signs.beating(self.tensors.items()):
+        for file, group in self.tensors.items():
             files.write_tensors(directory / file, group)
         for file, text in self.texts.items():
             (directory / file).write_text(text, encoding="utf-8")

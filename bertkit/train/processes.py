@@ -20,15 +20,11 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator as Accelerator  # its one home; also for annotations elsewhere
 
-from bertkit import signs
 from bertkit.errors import InputError
 from bertkit.files import write_durably
 
 T = TypeVar("T")
 
-STORE = "BERTKIT_STORE_FD"  # set by the launcher: rank 0's is a socket that listens already, the others' is empty
-SIGNS = "bertkit/signs"  # in the store: the number of all processes' signs of life
-PATIENCE = datetime.timedelta(days=14)  # longer than any work; torch keeps milliseconds in 32 bits, which are 24 days
 SECONDS_TO_SHOW_A_FILE = 10.0
 
 
@@ -44,16 +40,21 @@ def choose_device(device: str) -> torch.device:
     return torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
 
 
-def make_accelerator(device: str, num_processes: int) -> Accelerator:
+def make_accelerator(device: str, num_processes: int, timeout_seconds: float | None = None) -> Accelerator:
     """Set up processes and device.
 
     "auto" takes CUDA where there is one. accelerate by itself would quietly train in a smaller world than was asked for.
+
+    Args:
+        device: "cpu", "cuda" or "auto".
+        num_processes: that were started.
+        timeout_seconds: that a process waits for the others, before it fails; None for torch's own.
 
     Raises:
         InputError: a CUDA device is asked for and there is none, or the world is another one.
     """
     chosen = choose_device(device).type
-    join(chosen)
+    join(chosen, timeout_seconds)
     accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
@@ -63,37 +64,22 @@ def make_accelerator(device: str, num_processes: int) -> Accelerator:
     return accelerator
 
 
-def join(device_type: str) -> None:
-    """Make the process group, where there are several processes: over the launcher's own socket, or as torchrun has it.
-
-    By itself torch listens on every address of the host, and anyone who reaches the port may take part. The launcher's
-    socket listens on one address: 127.0.0.1, or host 0's.
+def join(device_type: str, timeout_seconds: float | None) -> None:
+    """Make the process group where there are several processes, from torchrun's environment.
 
     Raises:
         InputError: there are more processes on this host than CUDA devices.
     """
-    listener = os.environ.pop(STORE, None)
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") in (None, "1") or dist.is_initialized():
         return
     if device_type == "cuda":
         check_devices(os.environ, torch.cuda.device_count())
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-    if listener is None:
-        dist.init_process_group(backend, timeout=patience())
-        counter = dist.TCPStore(*address, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
-        signs.share(lambda more: int(counter.add(SIGNS, more)))
-        return
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        *address,
-        size,
-        is_master=bool(listener),
-        timeout=PATIENCE,
-        master_listen_fd=int(listener) if listener else None,
-    )
-    prefixed = dist.PrefixStore("bertkit", store)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=size, timeout=patience())
+    dist.init_process_group(backend, timeout=_timeout(timeout_seconds))
+
+
+def _timeout(seconds: float | None) -> datetime.timedelta | None:
+    return None if seconds is None else datetime.timedelta(seconds=seconds)
 
 
 def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
@@ -110,15 +96,6 @@ def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
             f"{num_here} processes on this host for {num_devices} CUDA device(s); start at most one for each device that all of "
             f"them see (launch.num_processes={num_devices}; under srun --gpus-per-task=1 gives each its own), or set device=cpu"
         )
-
-
-def patience() -> datetime.timedelta | None:
-    """Give the timeout of a process group; None for torch's own.
-
-    Where a launcher or a watch ends what hangs, after `launch.hang_timeout_seconds` and by name, torch must not come
-    first: it ends the processes that wait, after 10 or 30 minutes, also for one that is at work and says so.
-    """
-    return PATIENCE if signs.is_heard() else None
 
 
 @contextlib.contextmanager
@@ -198,11 +175,11 @@ class Ranks:
 ALONE = Ranks()
 
 
-def ranks_of(accelerator: Accelerator) -> Ranks:
+def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
     """Connect the processes for saving, apart from training, so that both can go on at a time; all of them call this."""
     if accelerator.num_processes == 1:
         return ALONE
-    group = dist.new_group(backend="gloo", timeout=patience())
+    group = dist.new_group(backend="gloo", timeout=_timeout(timeout_seconds))
     return Ranks(accelerator.process_index, accelerator.num_processes, group)
 
 

@@ -19,19 +19,17 @@ RANK = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0
 WORKER = "--worker is for the processes that launch"
 
 QUICK = [
-    Case("a worker started by hand", ["--worker", "pretrain"], WORKER),
-    Case("a worker with a job that is no number", ["--worker"], WORKER, environment={"BERTKIT_JOB": "x"}),
-    Case("a worker with a job that is not open", ["--worker"], WORKER, environment={"BERTKIT_JOB": "97"}),
+    Case("a worker without a job", ["--worker"], WORKER),
+    Case("a worker with a job that is not there", ["--worker", "pretrain"], WORKER),
     Case("Slurm: a rank", TRAIN, "rank x of 2", environment={**TASK, "SLURM_PROCID": "x"}),
     Case("Slurm: a job", TRAIN, "SLURM_JOB_ID=x: expected a number", environment={**TASK, "SLURM_JOB_ID": "x"}),
     Case("torchrun: a rank", TRAIN, "rank \u00b2 of 2", environment={**RANK, "RANK": "\u00b2"}),
 ]
 REST = [
-    Case("a worker with the console's job", ["--worker"], WORKER, environment={"BERTKIT_JOB": "0"}, stdin=b"{}"),
-    Case("a worker with a list", ["--worker"], WORKER, environment={"BERTKIT_JOB": "0"}, stdin=b"[1]"),
-    Case("a worker of nobody", ["--worker"], WORKER, environment={"BERTKIT_JOB": "0"}, stdin=
-        b'{"command":"pretrain","settings":{},"debug":false,"arguments":[],"attach":{"launcher_pid":1,"progress_fd":0,'
-        b'"lifeline_fd":0,"stacks_fd":0}}'),
+    Case("a worker with a job of nothing", ["--worker", "/dev/stdin"], WORKER, stdin=b"{}"),
+    Case("a worker with a list", ["--worker", "/dev/stdin"], WORKER, stdin=b"[1]"),
+    Case("a worker of nobody", ["--worker", "/dev/stdin"], WORKER, stdin=
+        b'{"command":"pretrain","settings":{},"debug":false,"arguments":[],"launcher":1}'),
     Case("Slurm: a world", TRAIN, "rank 0 of -2", environment={**TASK, "SLURM_NTASKS": "-2"}),
     Case("Slurm: a local rank", TRAIN, "SLURM_LOCALID", environment={**TASK, "SLURM_LOCALID": "\x1b"}),
     Case("Slurm: a host", TRAIN, "SLURM_NODEID", environment={**TASK, "SLURM_NODEID": "y", "SLURM_TASKS_PER_NODE": "2"}),

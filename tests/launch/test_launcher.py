@@ -24,7 +24,7 @@ SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
 
 
 def settings(**changes: object) -> LaunchConfig:
-    return dataclasses.replace(LaunchConfig(1, 1, 0, None, None, 300), **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(LaunchConfig(1, 1, 0, None, 300), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_who_starts_processes(
         ({}, ["launch.num_hosts=2"], "missing value: set launch.address=HOST:PORT of host 0"),
         ({}, ["launch.address=a:1"], "launch.address=a:1: has no effect with one host; set launch.num_hosts="),
         ({}, ["launch.host_rank=1"], "launch.host_rank=1: expected 0 to 0, with launch.num_hosts=1"),
-        ({}, ["launch.hang_timeout_seconds=0"], "launch.hang_timeout_seconds=0.0: expected a positive number"),
+        ({}, ["launch.hang_timeout_seconds=0"], "launch.hang_timeout_seconds=0.0: expected more than 0"),
         ({}, ["launch.num_hosts=2", "launch.address=a"], "launch.address=a: expected HOST:PORT of host 0"),
         (
             {},

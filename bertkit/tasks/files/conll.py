@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertkit import signs
 from bertkit.errors import InputError
 from bertkit.lines import beyond, is_blank, limit_of
 from bertkit.tasks.config import Column, TaskConfig
@@ -244,7 +243,7 @@ def to_iob2(
                     f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
                     "if tags mark no chunks, set task.scheme=none"
                 )
-        for words in signs.beating(sentence.sentences()):
+        for words in sentence.sentences():
             tags = sentence.tags[words]
             at = first_break(tags, scheme)
             if at is not None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertkit import signs
 from bertkit.errors import InputError
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.labels import Ids, Labels
@@ -68,7 +67,7 @@ class Reading:
     def each(self, example: Callable[[Any, str, int], Any]) -> Iterator[Any]:
         """Make an example of every row, its place and its line; a row of which None is made is left out."""
         place = self.table.place
-        for number, row in signs.beating(self.table.rows):
+        for number, row in self.table.rows:
             if (one := example(row, place(number), number)) is not None:
                 yield one
 
@@ -160,7 +159,7 @@ class Source:
             InputError: no example is left on one of the sides.
         """
         held, rest = list[Any](), list[Any]()
-        for example in signs.beating(self.examples):
+        for example in self.examples:
             content = repr(self.shape.content(example)).encode("utf-8", "surrogatepass")
             number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
             (held if number < share else rest).append(example)
