@@ -13,15 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import HTTPException
+
 from bertkit.errors import BertkitError, InputError, say
 
 SWEEP_SECONDS = 0.25  # between two looks for requests that have waited too long
 
 
-class RefusedError(Exception):
+class RefusedError(HTTPException):
     """Why a request gets no answer.
 
-    Attributes:
+    Args:
         status: of HTTP.
         code: a word for programs.
         message: a line for people.
@@ -29,8 +31,11 @@ class RefusedError(Exception):
     """
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, headers or {}
+        super().__init__(status, message, headers)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.detail)
 
 
 @dataclass
@@ -89,7 +94,6 @@ class Line:
         self._changed = threading.Condition()
         self._is_closed = False
         self._seconds_each = 0.05  # of a job, a moving mean
-        self.num_open = 0  # jobs that have no answer yet
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -111,14 +115,10 @@ class Line:
             message = f"{len(self._waiting)} requests wait already; try again in {seconds} s"
             raise RefusedError(429, "queue_full", message, {"retry-after": str(seconds)})
         job = Job(kind, given, size, time.monotonic() + self.most_seconds, self._loop.create_future())
-        self.num_open += 1
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
-        try:
-            return await job.future
-        finally:
-            self.num_open -= 1
+        return await job.future
 
     async def close(self) -> None:
         """End the thread, after all that waits."""
