@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -94,8 +95,9 @@ class JsonRoute(APIRoute):
 class Counted:
     """Counts every request, and parts with clients while the server stops."""
 
-    def __init__(self, app: ASGIApp, service: Service, paths: frozenset[str]) -> None:
-        self.app, self.service, self.paths = app, service, paths
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+        self.paths = frozenset(("/openapi.json", *(path for _, path, _, _ in PATHS)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -123,9 +125,6 @@ class Counted:
             self.service.metrics.seconds.labels(path).observe(time.perf_counter() - started_at)
 
 
-router = APIRouter(route_class=JsonRoute)
-
-
 def _service(request: Request) -> Service:
     found: Service = request.app.state.service
     return found
@@ -140,7 +139,6 @@ def _described(service: Service) -> list[dict[str, Any]]:
     return [described(each) for each in service.models.values()]
 
 
-@router.get("/", response_class=HTMLResponse)
 async def page(request: Request) -> Response:
     """A page to try the models."""
     service = _service(request)
@@ -148,34 +146,29 @@ async def page(request: Request) -> Response:
     return HTMLResponse(serve_page.page(_described(service), service.has_search), headers=headers)
 
 
-@router.get("/models")
 async def models(request: Request) -> Response:
     """The models, with examples of their inputs."""
     service = _service(request)
     return JSONResponse({"models": _described(service), "has_search": service.has_search})
 
 
-@router.get("/healthz")
 async def health() -> Response:
     """200: the server is ready."""
     return JSONResponse({"status": "ready"})
 
 
-@router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
     """Figures in Prometheus' text format."""
     text = generate_latest(_service(request).metrics.registry)
     return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-@router.post("/predict", response_model=Predictions)
 async def predict(body: PredictBody, request: Request) -> Response:
     """What a model says of each input, as `predict` writes it."""
     asked = _service(request).predict(body.model, body.inputs, await _size(request), body.alternatives)
     return JSONResponse({"predictions": await asked})
 
 
-@router.post("/embed", response_model=Vectors)
 async def embed(body: EmbedBody, request: Request) -> Response:
     """A vector for each text."""
     name, vectors = await _service(request).embed(body.model, body.inputs, await _size(request))
@@ -184,17 +177,28 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
 
 
-@router.post("/view", response_class=HTMLResponse)
 async def view(body: ViewBody, request: Request) -> Response:
     """A page that shows what a model attends to, and what its prediction rests on."""
     return HTMLResponse(await _service(request).view(body.model, body.input, await _size(request)))
 
 
-@router.post("/search", response_model=Passages)
 async def search(body: SearchBody, request: Request) -> Response:
     """Passages of the library, and the answers in them."""
     asked = _service(request).search(body.question, body.order, body.top_k, await _size(request))
     return JSONResponse(await asked)
+
+
+# the path asked most comes first, since they are tried in turn
+PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] = (
+    ("POST", "/predict", predict, Predictions),
+    ("POST", "/embed", embed, Vectors),
+    ("POST", "/search", search, Passages),
+    ("POST", "/view", view, None),
+    ("GET", "/", page, None),
+    ("GET", "/models", models, None),
+    ("GET", "/healthz", health, None),
+    ("GET", "/metrics", metrics, None),
+)
 
 
 def _problem(status: int, code: str, message: str, headers: Any = None) -> Response:
@@ -244,10 +248,11 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
         redirect_slashes=False, responses={"default": {"model": Problem, "description": "why there is no answer"}},
     )  # fmt: skip
     app.state.service = service
-    app.include_router(router)
+    app.router.route_class = JsonRoute
+    for method, path, endpoint, answer in PATHS:
+        app.add_api_route(path, endpoint, methods=[method], response_model=answer, response_class=Response)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _wrong)
     app.add_exception_handler(InputError, _wrong)
-    paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
-    app.add_middleware(Counted, service=service, paths=paths)
+    app.add_middleware(Counted, service=service)
     return app

@@ -100,6 +100,7 @@ def _app(settings: ServeSettings, where: str) -> Any:
     from bertkit.serve.app import make_app
     from bertkit.serve.service import Service
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are models to load anew
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // settings.workers)))
     worker = "" if settings.workers == 1 else f", worker {os.getpid()}"
@@ -126,6 +127,7 @@ def _supervise(settings: ServeSettings, where: str, listener: socket.socket) -> 
     config = _config(settings, functools.partial(_app_of_worker, settings, where, faults))
     log = logging.getLogger("uvicorn.error")  # of the supervisor alone: a worker sets its own
     log.setLevel(logging.INFO)
+    log.addFilter(lambda record: record.getMessage().endswith("died"))
     log.addHandler(logging.StreamHandler())
     supervisor = Multiprocess(config, [listener])
 

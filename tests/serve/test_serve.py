@@ -302,7 +302,7 @@ def raw(*lines: str, body: bytes = b"") -> bytes:
 JSON = ("host: x", "content-type: application/json")
 CHUNKED = (*JSON, "transfer-encoding: chunked")
 GOOD = b'{"inputs": ["kan"]}'
-# what is sent -> the statuses that may answer it, and the code of the error
+# what is sent -> the statuses that may answer it (0: the connection is closed), and the code of the error
 BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     # what is asked
     "no JSON": (post(b"kan lon"), (400,), "bad_json"),
@@ -368,7 +368,7 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "a greeting of TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), (400,), None),
     "two lengths": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", "content-length: 20", body=GOOD), (400,), None),
     "a chunk of no length": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"zz\r\nkan\r\n0\r\n\r\n"), (400,), None),
-    "a header without end": (b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 1_000_000, (400,), None),
+    "a header without end": (b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 1_000_000, (400, 0), None),
 }  # fmt: skip
 
 
