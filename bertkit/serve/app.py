@@ -23,18 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.errors import InputError, say, shown
 from bertkit.lines import parse_json
+from bertkit.serve import bodies
 from bertkit.serve.batching import RefusedError
-from bertkit.serve.bodies import (
-    EmbedBody,
-    Passages,
-    PredictBody,
-    Predictions,
-    Problem,
-    SearchBody,
-    Vectors,
-    ViewBody,
-    described,
-)
 from bertkit.serve.service import Service
 from bertkit.view import serve_page
 
@@ -136,7 +126,7 @@ async def _size(request: Request) -> int:
 
 
 def _described(service: Service) -> list[dict[str, Any]]:
-    return [described(each) for each in service.models.values()]
+    return [bodies.described(each) for each in service.models.values()]
 
 
 async def page(request: Request) -> Response:
@@ -163,13 +153,13 @@ async def metrics(request: Request) -> Response:
     return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-async def predict(body: PredictBody, request: Request) -> Response:
+async def predict(body: bodies.PredictBody, request: Request) -> Response:
     """What a model says of each input, as `predict` writes it."""
     asked = _service(request).predict(body.model, body.inputs, await _size(request), body.alternatives)
     return JSONResponse({"predictions": await asked})
 
 
-async def embed(body: EmbedBody, request: Request) -> Response:
+async def embed(body: bodies.EmbedBody, request: Request) -> Response:
     """A vector for each text."""
     name, vectors = await _service(request).embed(body.model, body.inputs, await _size(request))
     numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits are enough for every float32
@@ -177,22 +167,22 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
 
 
-async def view(body: ViewBody, request: Request) -> Response:
+async def view(body: bodies.ViewBody, request: Request) -> Response:
     """A page that shows what a model attends to, and what its prediction rests on."""
     return HTMLResponse(await _service(request).view(body.model, body.input, await _size(request)))
 
 
-async def search(body: SearchBody, request: Request) -> Response:
-    """Passages of the library, and the answers in them."""
+async def search(body: bodies.SearchBody, request: Request) -> Response:
+    """bodies.Passages of the library, and the answers in them."""
     asked = _service(request).search(body.question, body.order, body.top_k, await _size(request))
     return JSONResponse(await asked)
 
 
 # the path asked most comes first, since they are tried in turn
 PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] = (
-    ("POST", "/predict", predict, Predictions),
-    ("POST", "/embed", embed, Vectors),
-    ("POST", "/search", search, Passages),
+    ("POST", "/predict", predict, bodies.Predictions),
+    ("POST", "/embed", embed, bodies.Vectors),
+    ("POST", "/search", search, bodies.Passages),
     ("POST", "/view", view, None),
     ("GET", "/", page, None),
     ("GET", "/models", models, None),
@@ -245,7 +235,7 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
     app = FastAPI(
         title="bertkit serve", summary=f"Models: {', '.join(service.models)}", version="1", lifespan=lifespan,
         docs_url=None, redoc_url=None,  # their pages ask other hosts for scripts
-        redirect_slashes=False, responses={"default": {"model": Problem, "description": "why there is no answer"}},
+        redirect_slashes=False, responses={"default": {"model": bodies.Problem, "description": "why there is no answer"}},
     )  # fmt: skip
     app.state.service = service
     app.router.route_class = JsonRoute

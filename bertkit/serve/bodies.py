@@ -67,26 +67,10 @@ class Vectors(BaseModel):
     vectors: list[list[float]]
 
 
-class Passage(BaseModel):
-    """A passage that was found, and the answer in it."""
-
-    id: str
-    passage: str
-    title: str | None
-    source: str | None
-    place: str | None
-    score_search: float | None
-    score_bert: float | None
-    score: float | None
-    answer: str | None
-    start: int | None
-    end: int | None
-
-
 class Passages(BaseModel):
-    """Passages, the best first."""
+    """Passages, the best first: the row of `search` for each, with its scores and the answer in it."""
 
-    answers: list[Passage]
+    answers: list[dict[str, Any]]
     order: str
     seconds: float
 

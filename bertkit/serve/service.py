@@ -13,7 +13,7 @@ from typing import Any
 from bertkit.config import nearest
 from bertkit.errors import BertkitError, say
 from bertkit.run.searching import Searcher, read_glossary
-from bertkit.serve.batching import Job, Line, RefusedError
+from bertkit.serve.batching import Line, RefusedError
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Served, for_another_thread, open_models
 from bertkit.settings.serve import ServeSettings
@@ -40,8 +40,8 @@ class Service:
         seconds = settings.request_seconds
         # what takes seconds has threads of its own, so that predictions share the processor with it, and do not wait for it
         self._line = Line(self._answer, settings.queue_requests, batch_tokens, seconds)
-        self._searches = Line(self._answer_searches, settings.queue_requests, 1, seconds)
-        self._views = Line(self._answer_views, MOST_VIEWS, 1, seconds)
+        self._searches = Line(lambda searcher, asked: [searcher.search(*asked[0])], settings.queue_requests, 1, seconds)
+        self._views = Line(lambda model, asked: [model.view(asked[0], settings)], MOST_VIEWS, 1, seconds)
         self._lines = (self._line, self._searches, self._views)
         self.metrics = Metrics(settings.workers, lambda: sum(map(len, self._lines)))
         self._use(*opened)
@@ -86,14 +86,13 @@ class Service:
 
     async def view(self, name: str | None, given: Any, size: int) -> Any:
         """Give the page of a look into a model at an input."""
-        return await self._views.ask(("view", self._model(name, "view")), given, size)
+        return await self._views.ask(self._model(name, "view"), given, size)
 
     async def search(self, question: str, order: str | None, top_k: int, size: int) -> Any:
         """Give passages, and the answers in them."""
         if self._searcher is None:
             raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
-        given = (question, order, top_k)
-        return await self._searches.ask(("search", self._searcher), given, size)
+        return await self._searches.ask(self._searcher, (question, order, top_k), size)
 
     def _model(self, name: str | None, what: str) -> Served:
         models = self.models
@@ -129,24 +128,14 @@ class Service:
         for name, model in models.items():
             self.metrics.load_seconds.labels(name).set(model.load_seconds)
 
-    def _answer(self, jobs: Sequence[Job]) -> None:
+    def _answer(self, kind: tuple[Any, ...], asked: list[Any]) -> list[Any]:
         """Answer requests of one kind; called by the thread of the line."""
-        what, of, *further = jobs[0].kind
-        work = of.predict if what == "predict" else of.embed
-        answers, counts = work([job.given for job in jobs], self.settings.max_tokens, *further)
-        for job, answer in zip(jobs, answers, strict=True):
-            job.answer = answer
+        what, of, *further = kind
+        answers, counts = (of.predict if what == "predict" else of.embed)(asked, self.settings.max_tokens, *further)
         if counts.num_sequences:
             self.metrics.sequences.observe(counts.num_sequences)
             self.metrics.tokens.observe(counts.num_tokens)
-
-    def _answer_views(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            job.answer = job.kind[1].view(job.given, self.settings)
-
-    def _answer_searches(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            job.answer = job.kind[1].search(*job.given)
+        return list(answers)
 
 
 def _open_searcher(settings: ServeSettings, index: str, models: dict[str, Served]) -> Searcher:

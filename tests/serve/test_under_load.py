@@ -149,7 +149,7 @@ def test_a_worker_dies_and_others_go_on(python: Path, tokenizer: Tokenizer, tmp_
     right = make_model(tokenizer, tmp_path / "model")
     with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2") as server:
         wait_until(lambda: len(workers(server)) == 2)
-        first, second = workers(server)
+        first, _ = workers(server)
         assert b" of one of 2 workers alone" in ask(server.port, "/metrics").body
         clients = Clients(server, 8, [right])
         wait_until(lambda: clients.statuses[200] > 50)
