@@ -55,8 +55,9 @@ THIRD_PARTY = {
     "rouge_score": ("tasks",),
     "starlette": ("serve",),
     "uvicorn": ("serve", "bench"),
-    "fastapi": ("bench",),
-    "httptools": ("serve",),
+    "fastapi": ("serve", "bench"),
+    "pydantic": ("serve",),
+    "prometheus_client": ("serve",),
     "uvloop": ("serve",),
 }
 LIGHT = (

@@ -2,6 +2,6 @@
 
     run   the command `serve`
 
-app: paths, and errors in JSON; models: what each one takes and says; batching: requests that wait, and the thread that
-answers them; http: what a client may do; metrics, openapi: what is told of all this.
+FastAPI reads requests and uvicorn serves them. app: the paths; bodies: what is asked and answered; models: what each one
+takes and says; batching: requests that wait, and the thread that answers them; service: loads, reloads and asks models.
 """

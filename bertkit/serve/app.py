@@ -1,253 +1,248 @@
-"""The paths of the server: requests checked and handed on, answers and errors in JSON."""
+"""The paths of the server: requests read and handed on, answers and errors in JSON."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from http import HTTPStatus
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.routing import APIRoute
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.config import nearest
-from bertkit.errors import InputError, say
+from bertkit.errors import InputError, say, shown
 from bertkit.lines import parse_json
+from bertkit.serve import bodies
 from bertkit.serve.batching import RefusedError
-from bertkit.serve.http import error_body
-from bertkit.serve.openapi import MOST_ALTERNATIVES, described, description
 from bertkit.serve.service import Service
 from bertkit.view import serve_page
 
+PARTING_SECONDS = 0.5  # from a signal on: by its next answer a client learns that the server stops
 CLOSE = (b"connection", b"close")
 
 
-def make_app(service: Service) -> ASGIApp:
-    """Build the application of a service."""
-    paths: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
-        "/": ("GET", _page(service)),
-        "/models": ("GET", _models(service)),
-        "/healthz": ("GET", _health(service)),
-        "/metrics": ("GET", _metrics(service)),
-        "/openapi.json": ("GET", _openapi(service)),
-        "/predict": ("POST", _predict(service)),
-        "/embed": ("POST", _embed(service)),
-        "/view": ("POST", _view(service)),
-        "/search": ("POST", _search(service)),
-    }
-    routes = [Route(path, endpoint, methods=[method]) for path, (method, endpoint) in paths.items()]
-    app = Starlette(
-        routes=routes,
-        exception_handlers={
-            HTTPException: _http_error(tuple(paths)),
-            RefusedError: lambda _, error: _error(error.status, error.code, error.message, error.headers),
-            InputError: lambda _, error: _error(400, "bad_input", str(error)),
-            ClientDisconnect: lambda *_: Response(status_code=400),  # which nobody reads
-        },
-    )
-    app.router.redirect_slashes = False
-    return _counted(app, service, frozenset(paths))
+class JsonRequest(Request):
+    """A request whose body is JSON in UTF-8, neither too large nor too deep."""
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Give the body in parts.
+
+        Raises:
+            RefusedError: it is of another type, or too large.
+        """
+        if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise RefusedError(415, "wrong_type", "expected JSON; send the header content-type: application/json")
+        most, num_bytes = _service(self).settings.max_body_bytes, 0
+        too_large = RefusedError(413, "too_large", f"expected a body of at most {most:,} bytes")
+        if int(self.headers.get("content-length", 0)) > most:
+            raise too_large
+        async for part in super().stream():
+            num_bytes += len(part)
+            if num_bytes > most:
+                raise too_large
+            yield part
+
+    async def json(self) -> Any:
+        """Give the body.
+
+        Raises:
+            RefusedError: it is not JSON.
+        """
+        try:
+            value = parse_json((await self.body()).decode("utf-8"))
+        except ValueError as error:  # of UTF-8, too
+            what = "UTF-8" if isinstance(error, UnicodeDecodeError) else f"JSON ({error})"
+            raise RefusedError(400, "bad_json", f"the body is not {what}") from None
+        if _service(self).settings.log_inputs:
+            say(f"{self.url.path} {json.dumps(value, ensure_ascii=False)}", file=sys.stderr)
+        return value
 
 
-def _counted(app: ASGIApp, service: Service, paths: frozenset[str]) -> ASGIApp:
-    """Count every request, and part with clients while the server stops."""
+class JsonRoute(APIRoute):
+    """A path whose requests are read as `JsonRequest`."""
 
-    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Give what answers a request."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(JsonRequest(request.scope, request.receive))
+
+        return handle
+
+
+class Counted:
+    """Counts every request, and parts with clients while the server stops."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+        self.paths = frozenset(("/openapi.json", *(path for _, path, _, _ in PATHS)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
         started_at, status = time.perf_counter(), 500
 
         async def sent(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if service.is_stopping:
+                if self.service.is_stopping:
                     message["headers"] = [*message.get("headers", ()), CLOSE]
             await send(message)
 
         try:
-            await app(scope, receive, sent)
+            await self.app(scope, receive, sent)
         except Exception as error:
             say(f"error: {scope['path']}: {type(error).__name__}; this is a fault of bertkit", file=sys.stderr)
-            await _error(500, "failed", "a fault of the server; its own log says more")(scope, receive, sent)
+            await _problem(500, "failed", "a fault of the server; its own log says more")(scope, receive, sent)
         finally:
-            path = scope["path"] if scope["path"] in paths else "other"
-            service.metrics.request(path, status, time.perf_counter() - started_at)
-
-    return counted
-
-
-def _error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(error_body(code, message), status, headers, "application/json")
+            path = scope["path"] if scope["path"] in self.paths else "other"
+            self.service.metrics.requests.labels(path, str(status)).inc()
+            self.service.metrics.seconds.labels(path).observe(time.perf_counter() - started_at)
 
 
-def _http_error(paths: Sequence[str]) -> Callable[[Request, Any], Response]:
-    def answer(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 404:
-            hint = nearest(request.url.path, paths)
-            return _error(
-                404, "not_found", f"no path {request.url.path[:100]}{hint or '; there are ' + ', '.join(paths)}"
-            )
-        if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
-            return _error(
-                405, "wrong_method", f"{request.method} {request.url.path}: expected {allowed}", error.headers
-            )
-        return _error(error.status_code, "bad_request", str(error.detail), error.headers)
-
-    return answer
+def _service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
 
 
-def _json(value: Any) -> Response:
-    return Response(json.dumps(value, ensure_ascii=False, allow_nan=False).encode(), media_type="application/json")
+async def _size(request: Request) -> int:
+    """Estimate how many tokens a request has."""
+    return len(await request.body()) // 4 + 1
 
 
 def _described(service: Service) -> list[dict[str, Any]]:
-    return [described(each) for each in service.ready().values()]
+    return [bodies.described(each) for each in service.models.values()]
 
 
-def _page(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def page(_: Request) -> Response:
-        headers = {"content-security-policy": serve_page.policy()}
-        return HTMLResponse(serve_page.page(_described(service), service.has_search), headers=headers)
-
-    return page
-
-
-def _models(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def models(_: Request) -> Response:
-        return _json({"models": _described(service), "has_search": service.has_search})
-
-    return models
+async def page(request: Request) -> Response:
+    """A page to try the models."""
+    service = _service(request)
+    headers = {"content-security-policy": serve_page.policy()}
+    return HTMLResponse(serve_page.page(_described(service), service.has_search), headers=headers)
 
 
-def _health(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def health(_: Request) -> Response:
-        service.ready()
-        if service.is_stopping:
-            raise RefusedError(503, "stopping", "the server stops")
-        return _json({"status": "ready"})
-
-    return health
+async def models(request: Request) -> Response:
+    """The models, with examples of their inputs."""
+    service = _service(request)
+    return JSONResponse({"models": _described(service), "has_search": service.has_search})
 
 
-def _metrics(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def metrics(_: Request) -> Response:
-        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
-
-    return metrics
+async def health() -> Response:
+    """200: the server is ready."""
+    return JSONResponse({"status": "ready"})
 
 
-def _openapi(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def openapi(_: Request) -> Response:
-        return _json(description(service.settings, _described(service)))
-
-    return openapi
-
-
-def _predict(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def predict(request: Request) -> Response:
-        body, size = await _body(service, request, ("inputs", "model", "alternatives"))
-        inputs, count = _inputs(service, body), body.get("alternatives", 0)
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_ALTERNATIVES:
-            message = (
-                f"alternatives={count!r:.40}: expected 0 to {MOST_ALTERNATIVES}, how many answers of each question"
-            )
-            raise RefusedError(400, "bad_input", message)
-        return _json({"predictions": await service.predict(body.get("model"), inputs, size, count)})
-
-    return predict
+async def metrics(request: Request) -> Response:
+    """Figures in Prometheus' text format."""
+    text = generate_latest(_service(request).metrics.registry)
+    return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-def _embed(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def embed(request: Request) -> Response:
-        body, size = await _body(service, request, ("inputs", "model"))
-        name, vectors = await service.embed(body.get("model"), _inputs(service, body), size)
-        numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits are enough for every float32
-        rows = ", ".join(f"[{numbers % tuple(row)}]" for row in vectors.tolist())
-        return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
-
-    return embed
+async def predict(body: bodies.PredictBody, request: Request) -> Response:
+    """What a model says of each input, as `predict` writes it."""
+    asked = _service(request).predict(body.model, body.inputs, await _size(request), body.alternatives)
+    return JSONResponse({"predictions": await asked})
 
 
-def _view(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def view(request: Request) -> Response:
-        body, size = await _body(service, request, ("input", "model"))
-        if "input" not in body:
-            raise RefusedError(400, "bad_input", "no field 'input'; expected one of the inputs of /predict")
-        return HTMLResponse(await service.view(body.get("model"), body["input"], size))
-
-    return view
+async def embed(body: bodies.EmbedBody, request: Request) -> Response:
+    """A vector for each text."""
+    name, vectors = await _service(request).embed(body.model, body.inputs, await _size(request))
+    numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits are enough for every float32
+    rows = ", ".join(f"[{numbers % tuple(row)}]" for row in vectors.tolist())
+    return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
 
 
-def _search(service: Service) -> Callable[[Request], Awaitable[Response]]:
-    async def search(request: Request) -> Response:
-        body, size = await _body(service, request, ("question", "order", "top_k"))
-        question, order, top_k = body.get("question"), body.get("order"), body.get("top_k", 10)
-        if not isinstance(question, str) or not question.strip():
-            raise RefusedError(400, "bad_input", "question: expected a text")
-        if order not in (None, "search", "bert", "both"):
-            raise RefusedError(400, "bad_input", f"order={order!r:.40}: expected search, bert or both")
-        if not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= 100:
-            raise RefusedError(400, "bad_input", f"top_k={top_k!r:.40}: expected 1 to 100")
-        return _json(await service.search(question, order, top_k, size))
-
-    return search
+async def view(body: bodies.ViewBody, request: Request) -> Response:
+    """A page that shows what a model attends to, and what its prediction rests on."""
+    return HTMLResponse(await _service(request).view(body.model, body.input, await _size(request)))
 
 
-def _inputs(service: Service, body: Mapping[str, Any]) -> list[Any]:
-    inputs, most = body.get("inputs"), service.settings.max_inputs
-    if not isinstance(inputs, list) or not inputs:
-        what = "no field 'inputs'" if "inputs" not in body else "inputs"
-        raise RefusedError(
-            400, "bad_input", f'{what}: expected a list of one input or more, such as {{"inputs": ["a text"]}}'
-        )
-    if len(inputs) > most:
-        raise RefusedError(
-            413, "too_large", f"inputs: {len(inputs):,} of them; expected at most {most:,}; send several requests"
-        )
-    return inputs
+async def search(body: bodies.SearchBody, request: Request) -> Response:
+    """bodies.Passages of the library, and the answers in them."""
+    asked = _service(request).search(body.question, body.order, body.top_k, await _size(request))
+    return JSONResponse(await asked)
 
 
-async def _body(service: Service, request: Request, fields: Sequence[str]) -> tuple[dict[str, Any], int]:
-    """Read the object that a request has for its body; give also about how many tokens it is.
+# the path asked most comes first, since they are tried in turn
+PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] = (
+    ("POST", "/predict", predict, bodies.Predictions),
+    ("POST", "/embed", embed, bodies.Vectors),
+    ("POST", "/search", search, bodies.Passages),
+    ("POST", "/view", view, None),
+    ("GET", "/", page, None),
+    ("GET", "/models", models, None),
+    ("GET", "/healthz", health, None),
+    ("GET", "/metrics", metrics, None),
+)
 
-    Raises:
-        RefusedError: it is another type, too large, no JSON, or has fields that there are not.
-    """
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
-    charset = parameters.strip().lower().removeprefix("charset=").strip('"') or "utf-8"
-    packed = request.headers.get("content-encoding", "identity")
-    if kind.strip().lower() != "application/json" or charset not in ("utf-8", "utf8") or packed != "identity":
-        message = "expected JSON in UTF-8, not compressed; send the header content-type: application/json"
-        raise RefusedError(415, "wrong_type", message)
-    most = service.settings.max_body_bytes
-    too_large = RefusedError(413, "too_large", f"expected a body of at most {most:,} bytes", {"connection": "close"})
-    if int(request.headers.get("content-length", 0)) > most:
-        raise too_large
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > most:
-            raise too_large
-    try:
-        body = parse_json(data.decode("utf-8"))
-    except ValueError as error:  # of UTF-8, too
-        what = "not UTF-8" if isinstance(error, UnicodeDecodeError) else f"not JSON ({error})"
-        raise RefusedError(
-            400, "bad_json", f"the body is {what}; expected an object with {' and '.join(fields)}"
-        ) from None
-    if not isinstance(body, dict):
-        raise RefusedError(
-            400, "bad_input", f"the body is {type(body).__name__}; expected an object with {' and '.join(fields)}"
-        )
-    for name in body:
-        if name not in fields:
-            hint = nearest(name, fields) or f"; expected {' and '.join(fields)}"
-            raise RefusedError(400, "bad_input", f"unknown field {name!r:.40}{hint}")
-    if service.settings.log_inputs:
-        say(f"{request.url.path} {json.dumps(body, ensure_ascii=False)}", file=sys.stderr)
-    return body, len(data) // 4 + 1
+
+def _problem(status: int, code: str, message: str, headers: Any = None) -> Response:
+    return JSONResponse({"error": {"code": code, "message": shown(message)}}, status, headers)
+
+
+async def _refused(request: Request, error: Any) -> Response:
+    """Answer a request that one of us refuses, or FastAPI does: no such path, another method."""
+    path, code = request.url.path[:100], getattr(error, "code", HTTPStatus(error.status_code).name.lower())
+    message = f"{request.method} {path}: {error.detail}; GET /openapi.json tells all paths"
+    return _problem(
+        error.status_code, code, error.detail if isinstance(error, RefusedError) else message, error.headers
+    )
+
+
+async def _wrong(_: Request, error: Any) -> Response:
+    """Answer a request whose inputs, or whose fields, are wrong."""
+    if isinstance(error, InputError):
+        return _problem(400, "bad_input", str(error))
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"][1:])) or "the body"
+    return _problem(400, "bad_input", f"{where[:100]}: {first['msg']}")
+
+
+def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
+    """Build the application of a service; `ready` is called when it is."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        stops: dict[signal.Signals, Any] = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+        def stop(number: signal.Signals) -> None:
+            service.is_stopping = True
+            loop.call_later(PARTING_SECONDS, stops[number], number, None)  # uvicorn's own way to stop
+
+        for each in stops:
+            loop.add_signal_handler(each, stop, each)
+        loop.add_signal_handler(signal.SIGHUP, lambda: tasks.add(loop.create_task(service.reload())))
+        ready()
+        yield
+        await service.close()
+
+    app = FastAPI(
+        title="bertkit serve", summary=f"Models: {', '.join(service.models)}", version="1", lifespan=lifespan,
+        docs_url=None, redoc_url=None,  # their pages ask other hosts for scripts
+        redirect_slashes=False, responses={"default": {"model": bodies.Problem, "description": "why there is no answer"}},
+    )  # fmt: skip
+    app.state.service = service
+    app.router.route_class = JsonRoute
+    for method, path, endpoint, answer in PATHS:
+        app.add_api_route(path, endpoint, methods=[method], response_model=answer, response_class=Response)
+    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _wrong)
+    app.add_exception_handler(InputError, _wrong)
+    app.add_middleware(Counted, service=service)
+    return app

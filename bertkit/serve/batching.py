@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import HTTPException
+
 from bertkit.errors import BertkitError, InputError, say
 
-SWEEP_SECONDS = 0.25  # between two looks for requests that have waited too long
 
-
-class RefusedError(Exception):
+class RefusedError(HTTPException):
     """Why a request gets no answer.
 
-    Attributes:
+    Args:
         status: of HTTP.
         code: a word for programs.
         message: a line for people.
@@ -29,8 +29,11 @@ class RefusedError(Exception):
     """
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, headers or {}
+        super().__init__(status, message, headers)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.detail)
 
 
 @dataclass
@@ -53,35 +56,27 @@ class Job:
         kind: what is answered together, such as the path and the model.
         given: what is asked.
         size: about how many tokens.
-        waits_until: on the clock of `time.monotonic`.
         future: of the answer; of the event loop.
-        answer: or the exception that is the reason why there is none.
     """
 
     kind: Any
     given: Any
     size: int
-    waits_until: float
     future: asyncio.Future[Any]
-    answer: Any = None
 
 
 class Line:
     """Requests in line for one thread.
 
     Args:
-        answer: of the jobs of one kind, in their order: sets their answers.
+        answer: gives the answers, or an exception for each, of what is asked of one kind, in its order.
         most_waiting: one more is refused.
         batch_size: jobs are taken together up to this size; a larger one is taken by itself.
         most_seconds: that a job may wait.
     """
 
     def __init__(
-        self,
-        answer: Callable[[Sequence[Job]], None],
-        most_waiting: int,
-        batch_size: int,
-        most_seconds: float,
+        self, answer: Callable[[Any, list[Any]], Sequence[Any]], most_waiting: int, batch_size: int, most_seconds: float
     ) -> None:
         self._answer, self.most_waiting, self.batch_size = answer, most_waiting, batch_size
         self.most_seconds = most_seconds
@@ -89,11 +84,9 @@ class Line:
         self._changed = threading.Condition()
         self._is_closed = False
         self._seconds_each = 0.05  # of a job, a moving mean
-        self.num_open = 0  # jobs that have no answer yet
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
-        self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def __len__(self) -> int:
         """How many wait."""
@@ -110,19 +103,18 @@ class Line:
             seconds = max(1, math.ceil(len(self._waiting) * self._seconds_each))
             message = f"{len(self._waiting)} requests wait already; try again in {seconds} s"
             raise RefusedError(429, "queue_full", message, {"retry-after": str(seconds)})
-        job = Job(kind, given, size, time.monotonic() + self.most_seconds, self._loop.create_future())
-        self.num_open += 1
+        job = Job(kind, given, size, self._loop.create_future())
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
+        until = self._loop.call_later(self.most_seconds, self._refuse, job)
         try:
             return await job.future
         finally:
-            self.num_open -= 1
+            until.cancel()
 
     async def close(self) -> None:
         """End the thread, after all that waits."""
-        self._sweeping.cancel()
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -134,10 +126,10 @@ class Line:
             for kind in dict.fromkeys(job.kind for job in jobs):
                 alike = [job for job in jobs if job.kind == kind]
                 try:
-                    self._answer(alike)
+                    answers = self._answer(kind, [job.given for job in alike])
                 except Exception as error:
-                    _set_all(alike, error)
-                self._loop.call_soon_threadsafe(_deliver, alike)
+                    answers = [_reason(error, len(alike))] * len(alike)
+                self._loop.call_soon_threadsafe(_deliver, alike, answers)
             each = (time.monotonic() - started_at) / len(jobs)
             self._seconds_each += 0.2 * (each - self._seconds_each)
 
@@ -149,49 +141,43 @@ class Line:
             while True:
                 while self._waiting and (not taken or size + self._waiting[0].size <= self.batch_size):
                     job = self._waiting.popleft()
-                    if job.waits_until < time.monotonic():
-                        self._loop.call_soon_threadsafe(self._refuse, job)
-                    elif not job.future.done():  # else its client is gone
+                    if not job.future.done():  # else its client is gone
                         taken.append(job)
                         size += job.size
-                if taken or (self._is_closed and not self._waiting):
+                if taken or self._is_closed:
                     return taken
                 self._changed.wait()
 
-    def _sweep(self) -> None:
-        """Refuse those that have waited too long."""
-        self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
-        now = time.monotonic()
-        with self._changed:
-            while self._waiting and self._waiting[0].waits_until < now:
-                self._refuse(self._waiting.popleft())
-
     def _refuse(self, job: Job) -> None:
+        """Refuse a job that has waited too long."""
+        with self._changed:
+            if job not in self._waiting:  # it is being answered
+                return
+            self._waiting.remove(job)
         if not job.future.done():
             message = f"the request waited for more than {self.most_seconds:g} s; try again later"
             job.future.set_exception(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
 
 
-def _set_all(jobs: Sequence[Job], error: Exception) -> None:
-    """Give the same reason to all; what is not the user's fault is said here."""
-    if not isinstance(error, (InputError, RefusedError)):
-        if not isinstance(error, BertkitError):
-            # not what the error says, which may be of what was asked
-            say(*"".join(traceback.format_tb(error.__traceback__)).splitlines(), file=sys.stderr)
-        what = str(error) if isinstance(error, BertkitError) else type(error).__name__
-        say(f"error: {len(jobs)} requests failed together: {what}", file=sys.stderr)
-        error = RefusedError(
-            500, "failed", f"the model failed: {error}" if isinstance(error, BertkitError) else "a fault here"
-        )
-    for job in jobs:
-        job.answer = error
+def _reason(error: Exception, num_jobs: int) -> Exception:
+    """Give the reason that clients are told; what is not the user's fault is said here."""
+    if isinstance(error, (InputError, RefusedError)):
+        return error
+    if not isinstance(error, BertkitError):
+        # not what the error says, which may be of what was asked
+        say(*"".join(traceback.format_tb(error.__traceback__)).splitlines(), file=sys.stderr)
+    what = str(error) if isinstance(error, BertkitError) else type(error).__name__
+    say(f"error: {num_jobs} requests failed together: {what}", file=sys.stderr)
+    return RefusedError(
+        500, "failed", f"the model failed: {what}" if isinstance(error, BertkitError) else "a fault here"
+    )
 
 
-def _deliver(jobs: Sequence[Job]) -> None:
-    for job in jobs:
+def _deliver(jobs: Sequence[Job], answers: Sequence[Any]) -> None:
+    for job, answer in zip(jobs, answers, strict=True):
         if job.future.done():
             continue
-        if isinstance(job.answer, Exception):
-            job.future.set_exception(job.answer)
+        if isinstance(answer, Exception):
+            job.future.set_exception(answer)
         else:
-            job.future.set_result(job.answer)
+            job.future.set_result(answer)

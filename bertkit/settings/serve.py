@@ -26,13 +26,7 @@ class ServeSettings:
         max_tokens: of a request.
         batch_tokens: that are computed together; None for what suits the device.
         request_seconds: that a request may wait.
-        client_seconds: that a client may take to send a request, or to take an answer.
-        idle_seconds: that a connection may stay open without a request.
-        max_connections: of a worker.
-        max_header_bytes: of a request, with its first line.
-        max_headers: of a request.
         max_view_tokens: of an input that is looked into.
-        view_steps: of integrated gradients.
         top_k: tokens that are given for a mask.
         task_changes: what is set of the models' own tasks; of a group such as `generation`, of those that have it.
     """
@@ -51,13 +45,7 @@ class ServeSettings:
     max_tokens: int
     batch_tokens: int | None
     request_seconds: float
-    client_seconds: float
-    idle_seconds: float
-    max_connections: int
-    max_header_bytes: int
-    max_headers: int
     max_view_tokens: int
-    view_steps: int
     top_k: int
     log_inputs: bool
     kernels: Literal["auto", "plain"]
@@ -67,19 +55,16 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         problems = []
-        for name in (
-            "workers", "queue_requests", "max_body_bytes", "max_inputs", "max_connections", "max_headers", "top_k", "view_steps",
-        ):  # fmt: skip
+        for name in ("workers", "queue_requests", "max_body_bytes", "max_inputs", "top_k"):
             if getattr(self, name) < 1:
                 problems.append(f"{name}={getattr(self, name)}: expected at least 1")
-        for name, least in (("max_tokens", 8), ("max_view_tokens", 8), ("max_header_bytes", 256)):
+        for name, least in (("max_tokens", 8), ("max_view_tokens", 8)):
             if getattr(self, name) < least:
                 problems.append(f"{name}={getattr(self, name)}: expected at least {least}")
         if self.batch_tokens is not None and self.batch_tokens < 1:
             problems.append(f"batch_tokens={self.batch_tokens}: expected at least 1")
-        for name in ("request_seconds", "client_seconds", "idle_seconds"):
-            if not 0 < getattr(self, name) < 1e6:
-                problems.append(f"{name}={getattr(self, name)}: expected more than 0, and less than 1,000,000")
+        if not 0 < self.request_seconds < 1e6:
+            problems.append(f"request_seconds={self.request_seconds}: expected more than 0, and less than 1,000,000")
         if self.candidates is not None and self.candidates < 1:
             problems.append(f"candidates={self.candidates}: expected at least 1")
         for name in ("candidates", "both", "glossary"):

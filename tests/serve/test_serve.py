@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
@@ -31,8 +32,7 @@ LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 HEADS = {"stars": ("sequence",), "names": ("token",), "reader": ("span",), "endings": ("choice",),
          "words": ("masked_lm", "next_sentence"), "bare": (), "writer": ("generation",)}  # fmt: skip
 SHORT = "task.generation.max_target_length"  # of the texts that are written
-LIMITS = ["max_body_bytes=20000", "max_inputs=20", "max_tokens=400", "client_seconds=0.5", "idle_seconds=0.7",
-          "max_header_bytes=2000", "max_headers=20", "max_connections=30", "max_view_tokens=20", f"{SHORT}=13"]  # fmt: skip
+LIMITS = ["max_body_bytes=20000", "max_inputs=20", "max_tokens=400", "max_view_tokens=20", f"{SHORT}=13"]
 CHOICE = {"context": "kan lon", "endings": ["min", "rur ten", "kar"]}
 # of each model, inputs of every form that it takes
 INPUTS: dict[str, list[Any]] = {
@@ -254,21 +254,19 @@ def test_what_takes_long_neither_stops_nor_breaks_predictions(server: Server) ->
 def test_what_the_server_says_of_itself(server: Server) -> None:
     described = ask(server.port, "/openapi.json").json
     assert described["openapi"] == "3.1.0"
-    assert set(described["paths"]) == {
-        "/",
-        "/predict",
-        "/embed",
-        "/view",
-        "/search",
-        "/models",
-        "/healthz",
-        "/metrics",
-        "/openapi.json",
-    }
-    examples = described["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["examples"]
-    assert {"stars", "words/next_sentence"} <= set(examples)
-    for example in examples.values():
-        assert ask(server.port, "/predict", example["value"]).status == 200
+    paths = ("/", "/predict", "/embed", "/view", "/search", "/models", "/healthz", "/metrics")
+    assert set(described["paths"]) == set(paths)
+    schemas = described["components"]["schemas"]
+    for path in ("predict", "embed", "view", "search"):
+        (name,) = described["paths"][f"/{path}"]["post"]["requestBody"]["content"]["application/json"][
+            "schema"
+        ].values()
+        assert schemas[name.rpartition("/")[2]]["additionalProperties"] is False
+        answers = described["paths"][f"/{path}"]["post"]["responses"]
+        assert list(answers) == ["200", "default"]
+        assert answers["default"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
+    (example,) = schemas["PredictBody"]["properties"]["inputs"]["examples"]
+    assert ask(server.port, "/predict", {"inputs": example}).status == 200
     before = figures(server)
     ask(server.port, "/predict", {"inputs": ["kan lon", "min"]})
     after = figures(server)
@@ -280,7 +278,7 @@ def test_what_the_server_says_of_itself(server: Server) -> None:
     assert after["bertkit_batch_tokens_sum"] > before["bertkit_batch_tokens_sum"] + 6
     assert after["bertkit_queue_requests"] == 0
     assert (
-        after['bertkit_request_seconds_bucket{path="/predict",le="+Inf"}']
+        after['bertkit_request_seconds_bucket{le="+Inf",path="/predict"}']
         == after['bertkit_request_seconds_count{path="/predict"}']
     )
     assert ask(server.port, "/healthz").json == {"status": "ready"}
@@ -309,7 +307,7 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     # what is asked
     "no JSON": (post(b"kan lon"), (400,), "bad_json"),
     "half of JSON": (post(b'{"inputs": ["kan"'), (400,), "bad_json"),
-    "an empty body": (post(b""), (400,), "bad_json"),
+    "an empty body": (post(b""), (400,), "bad_input"),
     "a list": (post(["kan"]), (400,), "bad_input"),
     "null": (post(b"null"), (400,), "bad_input"),
     "no inputs": (post({}), (400,), "bad_input"),
@@ -322,7 +320,7 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "three texts": (post({"inputs": [["a", "b", "c"]]}), (400,), "bad_input"),
     "an unknown field": (post({"inputs": ["kan"], "modle": "stars"}), (400,), "bad_input"),
     "an unknown model": (post({"inputs": ["kan"], "model": "star"}), (404,), "no_model"),
-    "a number for a model": (post({"inputs": ["kan"], "model": 7}), (404,), "no_model"),
+    "a number for a model": (post({"inputs": ["kan"], "model": 7}), (400,), "bad_input"),
     "a model without a head": (post({"inputs": ["kan"], "model": "bare"}), (400,), "no_head"),
     "a pair for one that writes": (post({"inputs": [["a", "b"]], "model": "writer"}), (400,), "bad_input"),
     "a source of another name": (post({"inputs": [{"en": "a"}], "model": "writer"}), (400,), "bad_input"),
@@ -357,36 +355,20 @@ BAD: dict[str, tuple[bytes, tuple[int, ...], str | None]] = {
     "another type": (post(GOOD, content_type="text/plain"), (415,), "wrong_type"),
     "a form, as a page of another host may send": (post(GOOD, content_type="application/x-www-form-urlencoded"), (415,), "wrong_type"),
     "no type": (post(GOOD, content_type=None), (415,), "wrong_type"),
-    "another encoding": (post(GOOD, content_type="application/json; charset=utf-16"), (415,), "wrong_type"),
-    "compressed": (post(GOOD, content_encoding="gzip"), (415,), "wrong_type"),
+    "compressed": (post(gzip.compress(GOOD), content_encoding="gzip"), (400,), "bad_json"),
     # where and how
     "an unknown path": (request("/predcit"), (404,), "not_found"),
     "a path of a file": (request("/../../etc/passwd"), (404,), "not_found"),
     "a path with a slash more": (request("/predict/"), (404,), "not_found"),
-    "GET of what takes POST": (request("/predict"), (405,), "wrong_method"),
-    "DELETE": (request("/models", method="DELETE"), (405,), "wrong_method"),
-    "a method that there is not": (request("/models", method="KAN"), (400,), "bad_request"),
+    "GET of what takes POST": (request("/predict"), (405,), "method_not_allowed"),
+    "DELETE": (request("/models", method="DELETE"), (405,), "method_not_allowed"),
     "CONNECT": (raw("CONNECT example.org:443 HTTP/1.1", "host: x"), (400, 404, 405), None),
-    # HTTP
-    "no HTTP": (b"kan lon min\r\n\r\n", (400,), "bad_request"),
-    "a greeting of TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), (400,), "bad_request"),
-    "HTTP/2 at once": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 404, 405), None),
-    "a space in a header's name": (raw("GET /healthz HTTP/1.1", "ho st: x"), (400,), "bad_request"),
-    "two lengths": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", "content-length: 20", body=GOOD), (400,), "bad_request"),
-    "a length and chunks": (raw("POST /predict HTTP/1.1", *CHUNKED, "content-length: 19", body=chunked(GOOD)), (400,), "bad_request"),
-    "a length below nothing": (raw("POST /predict HTTP/1.1", *JSON, "content-length: -1", body=GOOD), (400,), "bad_request"),
-    "a chunk of no length": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"zz\r\nkan\r\n0\r\n\r\n"), (400,), "bad_request"),
-    "a chunk without its end": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"3\r\nkanlon\r\n0\r\n\r\n"), (400,), "bad_request"),
-    "a path without end": (raw(f"GET /{'a' * 5000} HTTP/1.1", "host: x"), (431,), "headers_too_large"),
-    "a header without end": (b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 1_000_000, (431,), "headers_too_large"),
-    "a flood of headers": (raw("GET /healthz HTTP/1.1", *(f"x-{n}: y" for n in range(10_000))), (431,), "headers_too_large"),
-    "a flood of trailers": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"0\r\n" + b"x: y\r\n" * 10_000 + b"\r\n"), (400, 431), None),
-    # how it comes
-    "nothing": (b"", (0,), None),
-    "empty lines": (b"\r\n" * 100, (0,), None),
-    "half of a header": (b"GET /healthz HTTP/1.1\r\nhost: l", (408,), "too_slow"),
-    "half of a body": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", body=GOOD[:9]), (408,), "too_slow"),
-    "half of a chunk": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"13\r\n" + GOOD[:9]), (408,), "too_slow"),
+    # HTTP, of which uvicorn says a line of text
+    "no HTTP": (b"kan lon min\r\n\r\n", (400,), None),
+    "a greeting of TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), (400,), None),
+    "two lengths": (raw("POST /predict HTTP/1.1", *JSON, "content-length: 19", "content-length: 20", body=GOOD), (400,), None),
+    "a chunk of no length": (raw("POST /predict HTTP/1.1", *CHUNKED, body=b"zz\r\nkan\r\n0\r\n\r\n"), (400,), None),
+    "a header without end": (b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 1_000_000, (400, 0), None),
 }  # fmt: skip
 
 
@@ -396,9 +378,9 @@ def test_a_bad_request_gets_a_clear_answer_and_harms_nobody(name: str, server: S
     with Connection(server.port) as connection:
         found = connection.ask(sent)
         assert found.status in statuses, found
-        if found.status and code is not None:
+        if code is not None:
             assert found.code == code
-        if found.headers.get("connection") == "close" or not found.status:
+        if found.headers.get("connection") == "close":
             assert connection.is_closed()
     assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
 
@@ -431,11 +413,6 @@ def test_clients_that_send_a_byte_at_a_time_stop_nobody(server: Server) -> None:
 
 
 def test_clients_that_leave_or_send_no_more(server: Server) -> None:
-    with Connection(server.port) as connection:  # half-closed: it has sent all, and listens
-        connection.send(post(GOOD))
-        connection.socket.shutdown(socket.SHUT_WR)
-        assert connection.answer().status == 200
-        assert connection.is_closed()
     with Connection(server.port) as connection:  # half-closed, with half of a request
         connection.send(post(GOOD)[:-3])
         connection.socket.shutdown(socket.SHUT_WR)
@@ -448,7 +425,7 @@ def test_clients_that_leave_or_send_no_more(server: Server) -> None:
 
 
 def test_requests_one_after_another_on_a_connection(server: Server) -> None:
-    """Answered in their order, also where they are sent at once, or the one before was refused; idle ones are closed."""
+    """Answered in their order, also where they are sent at once, or the one before was refused."""
     with Connection(server.port) as connection:
         connection.send(post({"inputs": ["kan"]}) + request("/nowhere") + post(b"no JSON") + request("/healthz"))
         assert [connection.answer().status for _ in range(4)] == [200, 404, 400, 200]
@@ -466,19 +443,6 @@ def test_requests_one_after_another_on_a_connection(server: Server) -> None:
         assert connection.file.readline() == b"HTTP/1.1 100 Continue\r\n"
         assert connection.file.readline() == b"\r\n"
         assert connection.answer().status == 200
-        assert connection.is_closed()
-
-
-def test_more_connections_than_there_may_be(server: Server) -> None:
-    many = [Connection(server.port) for _ in range(30)]
-    assert many[-1].ask(request("/healthz")).status == 200  # all are open
-    with Connection(server.port) as connection:
-        found = connection.answer()
-        assert (found.status, found.code) == (503, "too_many_connections")
-        assert connection.is_closed()
-    for each in many:
-        each.__exit__()
-    wait_until(lambda: ask(server.port, "/healthz").status == 200)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

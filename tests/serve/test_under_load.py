@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -148,27 +148,34 @@ def test_a_new_model_takes_the_place_of_the_old_one(python: Path, tokenizer: Tok
 def test_a_worker_dies_and_others_go_on(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     right = make_model(tokenizer, tmp_path / "model")
     with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2") as server:
-        parent = parent_of(server.port)
-        children = children_of(parent)
-        assert len(children) == 2
-        assert b" of 2 alone." in ask(server.port, "/metrics").body
+        wait_until(lambda: len(workers(server)) == 2)
+        first, _ = workers(server)
+        assert b" of one of 2 workers alone" in ask(server.port, "/metrics").body
         clients = Clients(server, 8, [right])
         wait_until(lambda: clients.statuses[200] > 50)
-        os.kill(children[0], signal.SIGKILL)
-        server.wait_for(r"^warning: worker \d ended with -9; it is started again$")
+        os.kill(first, signal.SIGKILL)
+        server.wait_for(rf"^Child process \[{first}\] died$")
         asked = clients.statuses[200]
         wait_until(lambda: clients.statuses[200] > asked + 50)
-        wait_until(lambda: len(children_of(parent)) == 2 and children_of(parent) != children)
+        wait_until(lambda: len(workers(server)) == 3)
         assert set(clients.statuses) <= {200, "lost", "closed"}
         assert clients.statuses["lost"] + clients.statuses["closed"] <= 8  # those of the one that died
         server.process.send_signal(signal.SIGHUP)
-        server.wait_for(r"^worker \d: models loaded anew")
+        for worker in workers(server)[1:]:
+            server.wait_for(rf"^worker {worker}: models loaded anew")
         lost = clients.statuses["lost"]
-        children = children_of(parent)
         assert server.stop() == 0
         clients.stop()
         assert clients.statuses["lost"] == lost
-        assert not any(Path(f"/proc/{child}").exists() for child in children)
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers(server))
+
+
+def test_workers_end_with_the_server(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    make_model(tokenizer, tmp_path / "model")
+    with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2") as server:
+        wait_until(lambda: len(workers(server)) == 2)
+        server.process.kill()
+        wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers(server)))
 
 
 def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -181,21 +188,9 @@ def test_workers_say_once_what_is_wrong(python: Path, tmp_path: Path, capfd: pyt
     assert done.stderr.count("error: ") == done.stderr.count("\n") == 1
 
 
-def parent_of(port: int) -> int:
-    """The process that holds a listening socket and was started by none that does."""
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    (inode,) = {line[9] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"}
-    holders = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if any(os.readlink(each) == f"socket:[{inode}]" for each in (folder / "fd").iterdir()):
-                holders.add(int(folder.name))
-    (parent,) = (pid for pid in holders if len(set(children_of(pid)) & holders) == 2)
-    return parent
-
-
-def children_of(pid: int) -> list[int]:
-    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+def workers(server: Server) -> list[int]:
+    """The workers that were ready so far, in their order."""
+    return [int(found[1]) for line in server.said if (found := re.search(r"^serving .*, worker (\d+);", line))]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
