@@ -34,14 +34,14 @@ def test_padded_attention_is_that_of_each_sequence(lengths: list[int]) -> None:
 def test_padded_attention_drops_each_weight_with_its_probability() -> None:
     """With equal scores and values of one, the context is the share of kept weights over their expected share."""
     torch.manual_seed(0)
-    lengths = [1] * 20_000 + [64] * 40
+    lengths = [1] * 5_000 + [16] * 300
     layout = Layout.from_lengths(torch.tensor(lengths))
     zeros, ones = torch.zeros(sum(lengths), 2, 8), torch.ones(sum(lengths), 2, 8)
     context = attend_padded(zeros, zeros, ones, layout, 0.1)[..., 0]
-    single = context[:20_000]  # one weight each: dropped or kept
-    assert abs(float((single == 0).double().mean()) - 0.1) < 0.005
+    single = context[:5_000]  # one weight each, of two heads: dropped or kept
+    assert abs(float((single == 0).double().mean()) - 0.1) < 0.012
     assert set((single * 0.9).round(decimals=5).unique().tolist()) == {0.0, 1.0}
-    assert abs(float(context.double().mean()) - 1) < 0.005
+    assert abs(float(context.double().mean()) - 1) < 0.012
 
 
 def test_variable_length_attention_takes_what_it_is_given() -> None:
