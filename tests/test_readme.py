@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pictures
 import pytest
-from conftest import make_text, small_config, write_text
+from conftest import free_port, make_text, small_config, write_text
 
 from bertkit import export_model
 from bertkit.config import build
@@ -283,11 +282,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "MODEL_DIR": str(model),
         "DATA_DIR": str(write_tasks(folder / "tasks")),
     }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def write_tasks(folder: Path) -> Path:

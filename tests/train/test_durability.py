@@ -7,7 +7,6 @@ A short part of each runs by default. The whole, with figures:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -22,11 +21,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import mounted
 from saver import contents
 
 from bertkit.errors import StorageError
@@ -118,19 +118,6 @@ def test_two_hundred_kills_of_large_saves(tmp_path: Path) -> None:
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32) of linux/ext4.h
 WITHOUT_FLUSHING = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
-
-
-@contextlib.contextmanager
-def mounted(place: Path, *what: str) -> Iterator[Path]:
-    """Mount a file system; the test is skipped where that is not allowed."""
-    place.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *what, str(place)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no mounting here: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int) -> Counter[str]:

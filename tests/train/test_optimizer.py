@@ -227,22 +227,12 @@ def test_which_parameters_decay() -> None:
     decayed, kept = parameter_groups(model, 0.01)
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
     assert (decayed["is_decayed"], kept["is_decayed"]) == (True, False)
-    layer = [
-        "attention.query.weight",
-        "attention.key.weight",
-        "attention.value.weight",
-        "attention.output.weight",
-        "feed_forward.intermediate.weight",
-        "feed_forward.output.weight",
-    ]
+    layer = [f"attention.{name}" for name in ("query", "key", "value", "output")]
+    layer += ["feed_forward.intermediate", "feed_forward.output"]
     expected = [
-        "bert.embeddings.token.weight",
-        "bert.embeddings.position.weight",
-        "bert.embeddings.segment.weight",
-        *(f"bert.encoder.layers.{n}.{name}" for n in range(LAYERS) for name in layer),
-        "bert.pooler.dense.weight",
-        "heads.masked_lm.dense.weight",
-        "heads.next_sentence.dense.weight",
+        *(f"bert.embeddings.{name}.weight" for name in ("token", "position", "segment")),
+        *(f"bert.encoder.layers.{n}.{name}.weight" for n in range(LAYERS) for name in layer),
+        *(f"{name}.dense.weight" for name in ("bert.pooler", "heads.masked_lm", "heads.next_sentence")),
     ]
     assert sorted(names[p] for p in decayed["params"]) == sorted(expected)
     rest = sorted(set(names.values()) - set(expected))

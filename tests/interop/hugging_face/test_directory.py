@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertkit.errors import InputError
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.hugging_face.config import architecture_of, config_json, read_config
+from bertkit.interop.hugging_face.config import config_json, read_config
 from bertkit.interop.load import load_directory
 from bertkit.model.heads import BertWithHeads
 
@@ -313,19 +313,6 @@ def test_heads_that_the_file_lacks_are_new_and_seeded(tmp_path: Path, tensors: T
     assert float(weights[0].detach().std()) > 0
     assert all(torch.isfinite(p).all() for p in models[0].parameters())
     assert "7 newly initialised (masked_lm, next_sentence)" in str(report)
-
-
-def test_written_names_are_those_of_the_class(tensors: Tensors) -> None:
-    assert WORDS in tensors
-    for heads, pooler, architecture in (
-        (("masked_lm", "next_sentence"), True, "BertForPreTraining"),
-        (("masked_lm",), False, "BertForMaskedLM"),
-        ((), True, "BertModel"),
-    ):
-        model = BertWithHeads(small_config(), heads, pooler)
-        assert architecture_of(model) == architecture
-        prefix = "" if architecture == "BertModel" else "bert."
-        assert f"{prefix}embeddings.word_embeddings.weight" in huggingface.tensors_of(model)
 
 
 def test_config_is_read_back_as_written(tmp_path: Path, tensors: Tensors) -> None:

@@ -8,24 +8,6 @@ from conftest import LAYERS, small_model
 from bertkit.interop.hugging_face.names import CLASSIFIERS, HUGGING_FACE, from_hugging_face, to_hugging_face
 from bertkit.model.config import TASK_HEADS, DecoderConfig
 
-BY_HAND = {
-    "bert.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
-    "bert.embeddings.norm.bias": "bert.embeddings.LayerNorm.bias",
-    "bert.encoder.layers.0.attention.query.weight": "bert.encoder.layer.0.attention.self.query.weight",
-    "bert.encoder.layers.11.attention_norm.weight": "bert.encoder.layer.11.attention.output.LayerNorm.weight",
-    "bert.encoder.layers.11.feed_forward_norm.bias": "bert.encoder.layer.11.output.LayerNorm.bias",
-    "bert.encoder.layers.2.feed_forward.intermediate.bias": "bert.encoder.layer.2.intermediate.dense.bias",
-    "heads.masked_lm.bias": "cls.predictions.bias",
-    "heads.masked_lm.norm.weight": "cls.predictions.transform.LayerNorm.weight",
-    "heads.next_sentence.dense.weight": "cls.seq_relationship.weight",
-}
-
-
-@pytest.mark.parametrize(("ours", "theirs"), BY_HAND.items())
-def test_by_hand(ours: str, theirs: str) -> None:
-    assert to_hugging_face(ours) == theirs
-    assert from_hugging_face([theirs]) == {theirs: ours}
-
 
 def their_names() -> set[str]:
     from transformers import BertConfig, BertForPreTraining
