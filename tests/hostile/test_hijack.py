@@ -96,15 +96,8 @@ def test_a_checkout_starts_workers_of_its_own(tmp_path: Path) -> None:
     for name in ("bertkit", "conf"):
         (tmp_path / name).symlink_to(PACKAGE.parents[1] / name)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [
-        sys.executable,
-        "-m",
-        "bertkit",
-        "prepare",
-        "-m",
-        "corpus.path=none,nothing",
-        "output_dir=out/${corpus.path}",
-    ]
+    prepare = ["prepare", "-m", "corpus.path=none,nothing", "output_dir=out/${corpus.path}"]
+    command = [sys.executable, "-m", "bertkit", *prepare]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.stderr.count("error: ") == 2, done.stderr
     assert "No module" not in done.stderr
