@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import json
 import math
 import os
 import re
@@ -303,26 +302,11 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-TINY = ["device=cpu", "model=tiny", "model.num_hidden_layers=1", "model.hidden_size=16", "model.num_attention_heads=2"]
-TINY += ["model.intermediate_size=19", "model.max_position_embeddings=41", "segments.max_seq_length=31"]
-TINY += ["steps=2", "schedule.warmup_steps=1", "batch.sequences=4", "precision=fp32"]
-TUNING = ["task=sequence", "device=cpu", "num_epochs=1", "task.max_seq_length=31", "task.columns.text_pair=null"]
-
-
 @pytest.fixture(scope="session")
-def shared(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What hostile cases share and may not change: a folder with `data` (a prepared dataset), `run` (of pretrain), `tuned` (of finetune), `task/` and `in.txt`."""
-    from bertkit.cli import run
-
+def shared(tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What hostile cases share and may not change: a folder with `data` (prepared), `run` (pretrained), `tuned`, `task/` and `in.txt`."""
     folder = tmp_path_factory.mktemp("shared")
-    shutil.copytree(prepared_dir, folder / "data")
-    assert run(["pretrain", f"data_dir={folder / 'data'}", f"output_dir={folder / 'run'}", *TINY]) == 0
-    (folder / "task").mkdir()
-    rows = [{"text": f"kan lon {n}", "label": "ab"[n % 2]} for n in range(12)]
-    for split in ("train", "dev"):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "task" / f"{split}.jsonl").write_text(lines, encoding="utf-8")
-    given = [f"data_dir={folder / 'task'}", f"model_dir={folder / 'run'}", f"output_dir={folder / 'tuned'}"]
-    assert run(["finetune", *given, *TUNING]) == 0
+    for name, made in (("data", "data"), ("run", "pre"), ("tuned", "fine"), ("task", "task")):
+        shutil.copytree(tiny_runs / made, folder / name)
     (folder / "in.txt").write_text("kan lon min\nrun ten\n", encoding="utf-8")
     return folder

@@ -71,7 +71,7 @@ def test_the_estimate_counts_every_weight() -> None:
         model = BertWithHeads(config, (), with_pooler=False)
         assert config.num_weights == sum(parameter.numel() for parameter in model.parameters())
     attention = AttentionConfig(pattern="linformer", compressed_size=10**9)
-    assert dataclasses.replace(config, attention=attention).num_weights > 10**10
+    assert dataclasses.replace(config, attention=attention).num_weights > 7 * 10**9
 
 
 def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

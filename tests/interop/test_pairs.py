@@ -164,11 +164,7 @@ BROKEN = {
     "wider": (("decoder", "hidden_size"), 28, "hidden_size: expected two BERTs of one shape"),
     "deeper": (("encoder", "num_hidden_layers"), 4, "num_hidden_layers: expected two BERTs of one shape"),
     "another": (("decoder", "model_type"), "gpt2", "decoder.model_type: expected two BERTs"),
-    "no start": (
-        ("decoder_start_token_id",),
-        None,
-        "no decoder_start_token_id and eos_token_id; set them to the ids of",
-    ),
+    "no start": (("decoder_start_token_id",), None, "no decoder_start_token_id and eos_token_id; set them to the ids"),
     "no end": (("eos_token_id",), None, "no decoder_start_token_id and eos_token_id; set them to the ids of"),
     "no encoder": (("encoder",), None, "expected two BERTs"),
     "sharing": (("decoder_shares_encoder",), "half", "share"),

@@ -31,7 +31,7 @@ from saver import contents
 
 from bertkit.errors import StorageError
 from bertkit.train import checkpoint
-from bertkit.train.checkpoint import all_checkpoints, fault_of, newest_valid
+from bertkit.train.checkpoint import all_checkpoints, newest_valid
 
 SAVER = Path(__file__).with_name("saver.py")
 SMALL = 9_000  # numbers of a state: 36 kB
@@ -319,32 +319,3 @@ def test_a_disk_that_may_not_be_written(tmp_path: Path) -> None:
         save_first(disk, SMALL)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert os.strerror(errno.EROFS) in expect_failed_save(disk, SMALL)
-
-
-@pytest.mark.slow
-def test_two_hundred_and_fifty_points_of_failure(tmp_path: Path) -> None:
-    """Files may not grow beyond a limit, at 150 limits; a disk is too small, at 100 sizes."""
-    save_first(tmp_path, 90_000)
-    largest = max(path.stat().st_size for path in all_checkpoints(tmp_path)[0].iterdir())
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in range(0, largest, largest // 150 + 1):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            expect_failed_save(tmp_path, 90_000)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    refused = 0
-    for kilobytes in range(1_400, 2_400, 10):
-        with mounted(tmp_path / "mounted", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs") as disk:
-            save_first(disk, SMALL)
-            (disk / "filler").write_bytes(bytes(300_000))
-            try:
-                checkpoint.save(disk, contents(20, torch.randn(SMALL * 9)).part(0, 1), keep_last=1, last_good=10)
-            except StorageError:
-                refused += 1
-                assert checkpoint.step_of(newest_valid(disk)[0]) == 10
-            assert [fault_of(path) for path in all_checkpoints(disk)] == [None]
-    print(
-        f"\n150 limits of file sizes: 150 failed saves; 100 disks: {refused} refused; the last good one kept every time"
-    )
-    assert 0 < refused < 100
