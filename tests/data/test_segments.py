@@ -178,30 +178,6 @@ def corpus() -> Lengths:
     return [rng.integers(1, 40, rng.integers(2, 60)).tolist() for _ in range(997)]
 
 
-def test_statistics_and_polarity(corpus: Lengths) -> None:
-    sentences, documents = offsets(corpus)
-    rows = as_rows(pairs_of(corpus, 128, short=0.1))
-    assert len(rows) > 5_000
-    document_of_token = np.repeat(np.arange(len(corpus)), np.diff(sentences[documents]))
-    num_random = num_joined = 0
-    for a, a_length, b, b_length, label in rows:
-        assert a_length >= 1
-        assert b_length >= 1
-        assert a_length + b_length <= 125
-        same = document_of_token[a] == document_of_token[b]
-        assert same == (label == 0)
-        assert document_of_token[b] == document_of_token[b + b_length - 1]
-        if label == 0:
-            assert a + a_length <= b
-            if a_length + b_length < 125:  # nothing was cut
-                num_joined += 1
-                assert a + a_length == b
-        num_random += label
-    assert num_joined > 500
-    # half of the chunks, and every chunk of one sentence
-    assert 0.5 <= num_random / len(rows) < 0.65
-
-
 @pytest.mark.parametrize("next_sentence", ["nsp", "sop"])
 def test_blocks_have_no_next_sentence(next_sentence: str) -> None:
     with pytest.raises(

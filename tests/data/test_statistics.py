@@ -72,18 +72,6 @@ def test_each_fault_is_found_alone(corpus: Corpus, expected: list[str]) -> None:
     assert names(corpus) == expected
 
 
-def test_what_the_findings_say() -> None:
-    texts = {f.name: f.text for f in find_faults(gather([*make(1, 2_003, unknown=0.05), (["\u200b"], [[]])]), True)}
-    assert "there are no blank lines in it: put one between documents" in texts["one document"]
-    assert "1 documents have no text" in texts["empty documents"]
-    assert "5.0 % of the tokens are [UNK]" in texts["unknown rate"]
-    (finding,) = find_faults(gather(make(1, 2_003)), False)
-    assert "add documents, or train with segments=full_sentences" in finding.text
-    (finding,) = find_faults(gather(make(2, 10_007)), True)
-    assert "one document has 10,007 sentences" in finding.text
-    assert find_faults(gather(make(2, 10_007)), False) == []  # records, not blank lines, separate these
-
-
 def test_counts_by_hand() -> None:
     statistics = gather([(["a b", "c", "a b"], [[7, 8], [9], [7, 8]]), (["", "d"], [[], [UNK]]), (["\u200b"], [[]])])
     assert (statistics.documents, statistics.empty_documents) == (3, 1)

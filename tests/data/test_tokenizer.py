@@ -77,13 +77,6 @@ def test_trained_case(lowercase: bool, ids_alike: bool) -> None:
     assert any(token != token.lower() for token in tokenizer.vocab[5:]) == (not lowercase)
 
 
-def test_frequent_words_become_tokens_and_rare_ones_do_not() -> None:
-    tokenizer = train_wordpiece(lambda: iter(["often often often seldom"]), 101, True, 2)
-    assert "often" in tokenizer.vocab
-    assert "seldom" not in tokenizer.vocab
-    assert tokenizer.facts.unk not in tokenizer.encode_document(["seldom"])[0]
-
-
 @pytest.mark.parametrize(
     ("sentences", "vocab_size", "message"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cases import Case, check
+from cases import Case, check, each
 from conftest import TINY_FINETUNE, TINY_PRETRAIN
 from pyarrow.parquet import write_table
 
@@ -41,7 +41,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each(CASES)
 def test_no_interpolation_of_the_environment(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
     check(case, python, tmp_path, tiny_runs)
     for path in tmp_path.rglob("*"):

@@ -100,20 +100,15 @@ def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int)
     return found
 
 
-def test_saves_killed_at_any_moment(tmp_path: Path) -> None:
-    found = kill_saves(tmp_path, 12, SMALL, keep_last=2)
+@pytest.mark.parametrize(
+    ("num_kills", "num_numbers", "least"), [(12, SMALL, 0), pytest.param(200, LARGE, 50, marks=pytest.mark.slow)]
+)
+def test_saves_killed_at_any_moment(num_kills: int, num_numbers: int, least: int, tmp_path: Path) -> None:
+    found = kill_saves(tmp_path, num_kills, num_numbers, keep_last=2)
+    print(f"\n{num_kills} kills, saves of {4 * num_numbers / 1e6:.0f} MB: {dict(found)}")
     assert found["lost"] == 0
-    assert found["resumed by itself"] == 12
-    assert found["hit a save"] + found["hit a deletion"] > 0
-
-
-@pytest.mark.slow
-def test_two_hundred_kills_of_large_saves(tmp_path: Path) -> None:
-    found = kill_saves(tmp_path, 200, LARGE, keep_last=2)
-    print(f"\n200 kills, saves of {4 * LARGE / 1e6:.0f} MB: {dict(found)}")
-    assert found["lost"] == 0
-    assert found["resumed by itself"] == 200
-    assert found["hit a save"] > 50
+    assert found["resumed by itself"] == num_kills
+    assert found["hit a save"] + found["hit a deletion"] > least
 
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32) of linux/ext4.h
@@ -152,17 +147,14 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
     return found
 
 
-def test_power_cuts(tmp_path: Path) -> None:
-    found = cut_power(tmp_path, 2, SMALL, keep_last=1)
-    assert +found == {"cuts": 2}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keep_last", [1, 2])
-def test_twenty_power_cuts(tmp_path: Path, keep_last: int) -> None:
-    found = cut_power(tmp_path, 20, 500_000, keep_last)
-    print(f"\n20 power cuts, keep_last={keep_last}: {dict(found)}")
-    assert +found == {"cuts": 20}
+@pytest.mark.parametrize(
+    ("num_cuts", "num_numbers", "keep_last"),
+    [(2, SMALL, 1), *(pytest.param(20, 500_000, keep_last, marks=pytest.mark.slow) for keep_last in (1, 2))],
+)
+def test_power_cuts(num_cuts: int, num_numbers: int, keep_last: int, tmp_path: Path) -> None:
+    found = cut_power(tmp_path, num_cuts, num_numbers, keep_last)
+    print(f"\n{num_cuts} power cuts, keep_last={keep_last}: {dict(found)}")
+    assert +found == {"cuts": num_cuts}
 
 
 def cut_short(rng: random.Random, path: Path, _: Path) -> None:
