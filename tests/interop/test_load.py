@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_config, small_model
+from conftest import small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
@@ -30,30 +30,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
     for name in ("masked_lm", "encoder"):
         export_model(load_model(folder / "pretraining", HEADS[name]), tokenizer, folder / name)
     return folder
-
-
-def test_transformers_loads_the_tokenizer(exported: Path, tokenizer: Tokenizer) -> None:
-    from transformers import AutoTokenizer
-
-    loaded = AutoTokenizer.from_pretrained(exported / "encoder")
-    ids = loaded("kan lor. mish", "rud")["input_ids"]
-    assert ids == tokenizer("kan lor. mish", "rud")["input_ids"]
-    assert len(ids) >= 8
-    assert loaded.model_max_length == small_config().max_position_embeddings
-
-
-def test_the_pretraining_directory_serves_other_classes(exported: Path) -> None:
-    """Only what the other class does not have is left over."""
-    from transformers import AutoModel, AutoModelForMaskedLM
-
-    for cls, left_over in (
-        (AutoModelForMaskedLM, ("bert.pooler.", "cls.seq_relationship.")),
-        (AutoModel, ("cls.predictions.", "cls.seq_relationship.")),
-    ):
-        _, info = cls.from_pretrained(exported / "pretraining", output_loading_info=True)
-        assert not info["missing_keys"]
-        assert info["unexpected_keys"]
-        assert all(str(name).startswith(left_over) for name in info["unexpected_keys"])
 
 
 def test_there_and_back_is_exact(exported: Path, tokenizer: Tokenizer) -> None:
