@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import free_port
 
 from bertkit.errors import InputError
 from bertkit.train.processes import PATIENCE, check_devices
@@ -52,10 +52,17 @@ os._exit(0)
 """
 
 
-def meet(python: Path | str, case: str) -> tuple[list[subprocess.Popen[str]], list[str]]:
+def meet(python: Path, case: str) -> tuple[list[subprocess.Popen[str]], list[str]]:
     """Start two processes as torchrun does; they have met when they have said how long they wait for each other."""
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    variables["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCH_CPP_LOG_LEVEL": "FATAL",
+    }
     processes = [
         subprocess.Popen(
             [python, "-c", WORKER, case], stdout=subprocess.PIPE, text=True,
