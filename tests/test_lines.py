@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import InputError
-from bertkit.lines import is_blank, read_json, read_lines
+from bertkit.lines import read_json, read_lines
 
 TEXT = "\ufeffone\r\n\ntw\u2028o\x85\r3\n\ufeff\nend"
 LINES = [(1, "one"), (2, ""), (3, "tw\u2028o\x85\r3"), (4, "\ufeff"), (5, "end")]
@@ -52,12 +52,6 @@ def test_a_damaged_gzip_file(tmp_path: Path, content: bytes) -> None:
         list(read_lines(tmp_path / "a.gz"))
     with pytest.raises(InputError, match=r"b\.gz: no such file"):
         list(read_lines(tmp_path / "b.gz"))
-
-
-@pytest.mark.parametrize("line", ["", " \t", "\u00a0", "\u200b\u200c\u200d\u2060\ufeff", "\u3000\u2028\x1c"])
-def test_blank_lines(line: str) -> None:
-    assert is_blank(line)
-    assert not is_blank(f"{line}.{line}")
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "no such file"), (b"{", "not JSON"), (b"\xff", "not JSON")])

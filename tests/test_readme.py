@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pictures
 import pytest
-from conftest import make_text, small_config, write_text
+from conftest import free_port, make_text, small_config, write_text
 
 from bertkit import export_model
 from bertkit.config import build
@@ -45,7 +44,7 @@ INSTALLING = {  # what the README prints beside commands of bertkit; each has a 
 SHIM = """#!/bin/sh
 case "$1" in
   pretrain) exec {python} -m bertkit "$@" steps=12 schedule.warmup_steps=2 evaluation.every_steps=12 checkpoint.every_steps=12 \\
-    evaluation.max_sequences=64 ;;
+    evaluation.max_sequences=64 batch.sequences=16 ;;
   finetune) exec {python} -m bertkit "$@" num_epochs=1 ;;
   serve) {python} -m bertkit "$@" port=0 > served.txt & server=$!
     until grep -q ^serving served.txt; do kill -0 $server || exit 1; sleep 0.2; done; kill -TERM $server; wait $server; exit $? ;;
@@ -133,19 +132,11 @@ def test_the_readme_is_short_and_leads_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
     assert len(text.split()) <= 1500
-    printed = {
-        line
-        for language, code in code_of("README.md")
-        if language == "bash"
-        for line in code.replace("\\\n", "").splitlines()
-    }
-    assert {line for line in printed if not line.startswith("bertkit ")} == INSTALLING
+    printed = "".join(code for language, code in code_of("README.md") if language == "bash").replace("\\\n", "")
+    assert {line for line in printed.splitlines() if not line.startswith("bertkit ")} == INSTALLING
     assert all(os.access(ROOT / name, os.X_OK) for name in ("recipes/quickstart/run.sh", "tests/run.sh", ".ci/run"))
-    documents = [
-        "README.md",
-        ".github/CONTRIBUTING.md",
-        *(str(p.relative_to(ROOT)) for p in ROOT.glob("recipes/*/*.md")),
-    ]
+    recipes = [str(path.relative_to(ROOT)) for path in ROOT.glob("recipes/*/*.md")]
+    documents = ["README.md", ".github/CONTRIBUTING.md", *recipes]
     assert len(documents) == len(RECIPES) + len(GUIDES) + 3
     for name in documents:
         text = (ROOT / name).read_text(encoding="utf-8")
@@ -205,19 +196,8 @@ def test_a_clone_has_what_the_readme_starts(tmp_path: Path) -> None:
 def test_pip_installs_what_runs(tmp_path: Path) -> None:
     """As the README says, without what it depends on, beside a Python that has it."""
     assert "`pip install .`" in (ROOT / "README.md").read_text(encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        tmp_path,
-        ROOT,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    options = ["-q", "--no-deps", "--no-build-isolation", "--target", tmp_path]
+    done = subprocess.run([sys.executable, "-m", "pip", "install", *options, ROOT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([tmp_path / "bin" / "bertkit", "--help"], env=environment, capture_output=True, text=True)
@@ -272,22 +252,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tokenizer = train_wordpiece(lambda: (s for d in documents for s in d), 131, lowercase=True, min_frequency=2)
     config = dataclasses.replace(small_config(tokenizer.vocab_size), max_position_embeddings=128)
     export_model(BertWithHeads(config), tokenizer, model)
-    return {
-        "SEEDS": "1",
-        "STEPS": "10",
-        "VOCAB_SIZE": "300",
-        "TASK": "rte",
-        "STAY": "no",
-        "PORT": str(free_port()),
-        "CORPUS": str(corpus),
-        "MODEL_DIR": str(model),
-        "DATA_DIR": str(write_tasks(folder / "tasks")),
-    }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    places = {"CORPUS": str(corpus), "MODEL_DIR": str(model), "DATA_DIR": str(write_tasks(folder / "tasks"))}
+    numbers = {"SEEDS": "1", "STEPS": "10", "VOCAB_SIZE": "300", "PORT": str(free_port())}
+    return {**places, **numbers, "TASK": "rte", "STAY": "no"}
 
 
 def write_tasks(folder: Path) -> Path:
@@ -356,16 +323,12 @@ def write_own_data(root: Path) -> None:
     texts["new.csv"] = "\n".join(["text", *sentences[:3]])
     tagged = ["".join(f"{w} {('O', 'B-PER')[n == 0]}\n" for n, w in enumerate(s.split())) for s in sentences]
     texts["names/train.conll"] = "\n".join(tagged)
+    words = [(s, *s.split()[:2]) for s in sentences]
+    answers = [{"text": [second], "answer_start": [s.index(second)]} for s, _, second in words]
     questions = [
-        {
-            "id": str(n),
-            "question": s.split()[0],
-            "context": s,
-            "answers": {"text": [s.split()[1]], "answer_start": [s.index(s.split()[1])]},
-        }
-        for n, s in enumerate(sentences)
+        {"question": first, "context": s, "answers": a} for (s, first, _), a in zip(words, answers, strict=True)
     ]
-    texts["questions/train.json"] = "\n".join(map(json.dumps, questions))
+    texts["questions/train.json"] = "\n".join(json.dumps({"id": str(n), **row}) for n, row in enumerate(questions))
     endings = [{"context": s, "endings": [s[:9], s[-9:]], "label": n % 2} for n, s in enumerate(sentences)]
     texts["endings/train.jsonl"] = "\n".join(map(json.dumps, endings))
     for name, content in texts.items():
@@ -421,11 +384,7 @@ def test_a_recipe_without_its_input_says_what_to_set(recipe: str, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("number", "rank", "num_hosts", "code"),
-    [
-        (signal.SIGTERM, 0, 1, 75),
-        (signal.SIGUSR1, 0, 1, 75),
-        (signal.SIGTERM, 1, 2, 143),  # while it waits for host 0, which prepares
-    ],
+    [(signal.SIGUSR1, 0, 1, 75), (signal.SIGTERM, 1, 2, 143)],  # the second while it waits for host 0, which prepares
 )
 def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
     number: int, rank: int, num_hosts: int, code: int, checkout: Path, tmp_path: Path, inputs: dict[str, str]
@@ -438,13 +397,9 @@ def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
     script = checkout / "recipes" / "multi_host" / "run.sh"
     arguments = [*RECIPES["multi_host"][1][1:], "steps=100000", "checkpoint.every_steps=100000", "log.every_steps=1"]
     with subprocess.Popen(
-        [script, *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        [script, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
-    ) as process:
+    ) as process:  # fmt: skip
         until = time.monotonic() + 120
         while rank == 0 and len(read_metrics(tmp_path / "run" / "model" / "metrics.jsonl")) < 2:
             assert time.monotonic() < until
@@ -480,14 +435,10 @@ def test_the_slurm_script(tmp_path: Path, inputs: dict[str, str]) -> None:
     for name, text in (("srun", FAKE_SRUN), ("scontrol", "#!/usr/bin/env bash\necho 127.0.0.1\necho other\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    slurm = {
-        "SLURM_SUBMIT_DIR": str(ROOT),
-        "SLURM_JOB_NODELIST": "x",
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_NNODES": "2",
-    }
+    slurm = {"SUBMIT_DIR": str(ROOT), "JOB_NODELIST": "x", "JOB_ID": str(os.getpid()), "NNODES": "2"}
     ours = {"RUN_DIR": str(tmp_path / "run"), "NPROC": "1", "CORPUS": inputs["CORPUS"]}
-    environment = {**os.environ, **slurm, **ours, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}, **ours}
+    environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     arguments = RECIPES["multi_host"][1]
     done = subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

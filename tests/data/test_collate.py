@@ -42,12 +42,15 @@ def test_pairs_by_hand(tmp_path: Path) -> None:
 
 
 def test_blocks_by_hand(tmp_path: Path) -> None:
-    """Separators between the segments, one token type."""
-    split = make_split(tmp_path / "split", 100)
-    ids, types, lengths = assemble(split, make_examples([[(5, 4), (0, 3)], [(3, 2)]], None), VOCAB)
+    """Separators between the segments, one token type, and no label of a next sentence."""
+    split, examples = make_split(tmp_path / "split", 100), make_examples([[(5, 4), (0, 3)], [(3, 2)]], None)
+    ids, types, lengths = assemble(split, examples, VOCAB)
     assert ids.tolist() == [C, 15, 16, 17, 18, S, 10, 11, 12, S, C, 13, 14, S]
     assert types.tolist() == [0] * 14
     assert lengths.tolist() == [10, 4]
+    batch = collate(split, examples, np.array([5, 6], np.uint64), MaskingConfig(0.15, False, 0.8, 0.1), VOCAB)
+    assert batch.next_sentence_labels is None
+    assert list(batch.loss_counts) == ["mlm"]
 
 
 def test_batch_by_hand(tmp_path: Path) -> None:
@@ -68,11 +71,3 @@ def test_batch_by_hand(tmp_path: Path) -> None:
     assert batch.sequence_lengths.tolist() == lengths.tolist()
     assert batch.next_sentence_labels is not None
     assert batch.next_sentence_labels.tolist() == [0, 1]
-
-
-def test_blocks_have_no_next_sentence(tmp_path: Path) -> None:
-    split = make_split(tmp_path / "split", 100)
-    keys = np.array([5], np.uint64)
-    batch = collate(split, make_examples([[(0, 5)]], None), keys, MaskingConfig(0.15, False, 0.8, 0.1), VOCAB)
-    assert batch.next_sentence_labels is None
-    assert batch.loss_counts == {"mlm": 1}

@@ -127,14 +127,6 @@ def test_pairs_by_hand(name: str) -> None:
     assert rng.draws == []
 
 
-def test_another_document_is_told_by_its_place_in_the_shuffled_order() -> None:
-    """At place 0 stands document 1; a draw of place 1 gives document 0."""
-    rng = Script(("random", 0.9), ("randint", 0, 1, 0), ("randint", 0, 1, 1), ("randint", 0, 0, 0))
-    assert list(document_pairs([[[5, 6]], [[7, 8]]], [1, 0], 0, settings(max_seq_length=9), rng)) == [
-        ([7, 8], [5, 6], True)
-    ]
-
-
 def test_a_pair_is_cut_by_hand() -> None:
     a, b = [1, 2, 3, 4], [5, 6, 7, 8]
     truncate_pair(a, b, 5, Script(*[("random", draw) for draw in (0.4, 0.6, 0.6)]))
@@ -173,22 +165,6 @@ def test_masks_by_hand(name: str) -> None:
     rng = Script(*draws)
     assert mask_instance(ids, settings(64, most=most), masking, VOCAB, rng) == (masked, positions)
     assert rng.draws == []
-
-
-@pytest.mark.parametrize(
-    ("length", "count"), [(3, 1), (9, 1), (10, 2), (16, 2), (23, 3), (30, 4), (50, 8), (64, 10), (128, 19), (150, 20)]
-)
-def test_the_number_of_predictions_is_rounded_half_to_even(length: int, count: int) -> None:
-    """10 and 30 tokens make 1.5 and 4.5: both go to the even neighbour. At most 20."""
-    ids = [2, *range(10, 8 + length), 3]
-    assert len(mask_instance(ids, settings(256), PIECES, VOCAB, random.Random(0))[1]) == count
-
-
-def test_the_last_shuffle_is_that_of_the_instances() -> None:
-    things = [f"thing {n}" for n in range(41)]
-    order = shuffled_order(41, random.Random(5))
-    random.Random(5).shuffle(things)
-    assert [f"thing {n}" for n in order] == things
 
 
 # ---- beside the original

@@ -31,15 +31,10 @@ def test_bits_are_pinned() -> None:
     assert [int(bits(index * golden % 2**64)[0]) for index in range(3)] == first
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_every_part_of_the_key_counts(part: int) -> None:
+def test_every_part_of_the_key_and_their_order_count() -> None:
     key = [3, Stream.ORDER, 5, 11]
-    changed = [value + (index == part) for index, value in enumerate(key)]
-    assert bits(*key)[0] != bits(*changed)[0]
-
-
-def test_the_order_of_the_key_counts_and_streams_share_nothing() -> None:
-    assert bits(1, 2)[0] != bits(2, 1)[0]
+    changed = [[value + (index == part) for index, value in enumerate(key)] for part in range(4)]
+    assert len({int(bits(*each)[0]) for each in (key, *changed, key[::-1])}) == 6
     assert len(np.unique([bits(0, stream, 0, 0)[0] for stream in Stream])) == len(Stream) == 16
     assert len(np.unique(np.concatenate([bits(seed, MANY) for seed in range(5)]))) == 5 * len(MANY)
 
@@ -106,10 +101,3 @@ def test_permute_differs_by_key_and_is_the_same_one_by_one() -> None:
     assert len(set(map(tuple, orders))) == 4
     assert orders[0] != list(range(53))
     assert orders[0] == [permute(np.array([i]), 53, 0, 0)[0] for i in range(53)]
-
-
-def test_permutations_of_many_keys_send_an_index_everywhere() -> None:
-    """Four Feistel rounds over a handful of values are nearly, not exactly, fair."""
-    images = np.array([permute(np.arange(7), 7, key) for key in range(2_003)])
-    for column in images.T:
-        assert (abs(np.bincount(column, minlength=7) / (2_003 / 7) - 1) < 0.35).all()

@@ -11,7 +11,6 @@ import pytest
 from conftest import make_text, write_text
 
 from bertkit.cli import run
-from bertkit.data import manifest
 from bertkit.data.manifest import damaged_files
 from bertkit.data.prepared import Split, SplitWriter, check_ids, open_prepared, token_dtype
 from bertkit.errors import InputError
@@ -54,13 +53,6 @@ def test_round_trip(tmp_path: Path, vocab_size: int, num_bytes: int, shard_token
         whole = split.tokens(int(bounds[0]), int(bounds[-1] - bounds[0])).tolist()
         assert whole == [token for sentence in read[-1] for token in sentence]  # a document is never cut by a shard
     assert read == documents
-
-
-def test_a_split_without_documents(tmp_path: Path) -> None:
-    counts = SplitWriter(tmp_path / "held_out", np.dtype("<u2"), 11).close()
-    assert counts == {"documents": 0, "sentences": 0, "tokens": 0, "shard_tokens": []}
-    split = Split(tmp_path / "held_out", np.dtype("<u2"), [])
-    assert (split.num_documents, split.num_tokens) == (0, 0)
 
 
 @pytest.mark.parametrize("shard_tokens", [20, 10**6])
@@ -156,9 +148,3 @@ def test_held_out_documents_are_chosen_by_their_text(tmp_path: Path) -> None:
 def document_ids(split: Split) -> list[list[int]]:
     bounds = split.sentences[split.documents]
     return [split.tokens(int(a), int(b - a)).tolist() for a, b in pairwise(bounds)]
-
-
-def test_fingerprint_depends_on_content_alone() -> None:
-    first = manifest.fingerprint({"a": 1, "b": [2, 3]})
-    assert first == manifest.fingerprint({"b": [2, 3], "a": 1})
-    assert first != manifest.fingerprint({"a": 1, "b": [3, 2]})

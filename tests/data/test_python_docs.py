@@ -16,7 +16,7 @@ from bertkit.data.corpus import Corpus
 def first_documents(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only the topics and the first files of the library."""
     gather = python_docs._sources
-    monkeypatch.setattr(python_docs, "_sources", lambda: itertools.islice(gather(), 170))
+    monkeypatch.setattr(python_docs, "_sources", lambda: itertools.islice(gather(), 90))
     python_docs.python_documents.cache_clear()
     yield
     python_docs.python_documents.cache_clear()
@@ -38,7 +38,7 @@ def check(documents: tuple[list[str], ...]) -> None:
 @pytest.mark.usefixtures("first_documents")
 def test_it_is_prose_and_needs_no_path() -> None:
     documents = python_docs.python_documents()
-    assert len(documents) > 80
+    assert len(documents) > 60
     check(documents)
     corpus = Corpus(CorpusConfig("python_docs", None, "text", "text", "lines", "utf-8", None, "train"))
     assert tuple(corpus) == documents

@@ -66,19 +66,22 @@ def test_the_same_positions_give_the_same_batch(split: Split) -> None:
     assert rows(make_sampler(split, seed=1).take(np.arange(13, 29))) != first
 
 
-@pytest.mark.parametrize("kind", ["pairs", "full_sentences"])
+@pytest.mark.parametrize("kind", ["pairs", "full_sentences", "instances"])
 @pytest.mark.parametrize("step", [0, 3, 40])
-def test_micro_batches_hold_the_same_examples_however_cut(split: Split, kind: str, step: int) -> None:
-    sampler = make_sampler(split, kind)
+def test_micro_batches_hold_the_same_examples_however_cut(
+    split: Split, instances: Instances, kind: str, step: int
+) -> None:
+    sampler = InstanceSampler(instances, 0) if kind == "instances" else make_sampler(split, kind)
     whole = Counter(rows(*sampler.micro_batches(step, 12, [(0, 12)])))
     assert whole.total() == 12
     for ranges in ([(0, 6), (6, 12)], [(0, 5), (5, 7), (7, 12)], [(n, n + 1) for n in range(12)], [(6, 12), (0, 6)]):
         assert Counter(rows(*sampler.micro_batches(step, 12, ranges))) == whole
 
 
-def test_the_examples_of_a_step_are_named(split: Split) -> None:
+@pytest.mark.parametrize("kind", ["pairs", "instances"])
+def test_the_examples_of_a_step_are_named(split: Split, instances: Instances, kind: str) -> None:
     """By epoch and number in the order of the epoch, also where a batch reaches into the next one."""
-    sampler = make_sampler(split)
+    sampler = InstanceSampler(instances, 3) if kind == "instances" else make_sampler(split, kind)
     length = sampler.epoch_length
     step = (length - 5) // 12
     names = sampler.examples(step, 12)
@@ -153,13 +156,6 @@ def test_a_far_position_opens_only_the_epochs_it_needs(split: Split) -> None:
     assert rows(batch) == rows(plain.take(np.arange(4) + 5 * length))
 
 
-def test_epochs_that_are_over_are_forgotten(split: Split) -> None:
-    sampler = make_sampler(split)
-    for epoch in range(6):
-        sampler.take(np.array([epoch * sampler.epoch_length]))
-    assert sorted(sampler._epochs) == [0, 4, 5]
-
-
 def test_longer_and_shorter_epochs_keep_the_length_of_the_first(split: Split) -> None:
     plain = make_sampler(split)
     whole = plain._compute_epoch(0)
@@ -174,14 +170,6 @@ def test_longer_and_shorter_epochs_keep_the_length_of_the_first(split: Split) ->
         taken = rows(sampler.take(np.arange(length - 7) + epoch * (length - 7)))
         assert len(taken) == length - 7
         assert len(set(taken)) == distinct
-
-
-def test_select_by_hand() -> None:
-    examples = Examples(np.array([0, 2, 3, 6]), np.array([10, 20, 30, 40, 50, 60]), np.array([1, 2, 3, 4, 5, 6]), None)
-    chosen = select(examples, np.array([2, 0, 2]))
-    assert chosen.first_segment.tolist() == [0, 3, 5, 8]
-    assert chosen.segment_start.tolist() == [40, 50, 60, 10, 20, 40, 50, 60]
-    assert chosen.segment_length.tolist() == [4, 5, 6, 1, 2, 4, 5, 6]
 
 
 # ---- stored instances
@@ -204,6 +192,7 @@ def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> 
     sampler = InstanceSampler(instances, 3)
     assert sampler.epoch_length == 29
     epochs = [[names(sampler.take(np.array([n + 29 * e])))[0] for n in range(29)] for e in range(3)]
+    assert sampler.random_next_share(7) == pytest.approx(sampler.in_order(0, 7).next_sentence_labels.mean())
     assert all(sorted(epoch) == list(range(100, 129)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert names(sampler.in_order(0, 29)) not in epochs
@@ -212,32 +201,6 @@ def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> 
     straddling = sampler.take(np.arange(25, 33))
     assert sorted(names(straddling)) == sorted([*epochs[0][25:], *epochs[1][:4]])
     assert (np.diff(straddling.sequence_lengths) >= 0).all()
-
-
-@pytest.mark.parametrize("step", [0, 2, 11])
-def test_micro_batches_of_instances_however_cut(instances: Instances, step: int) -> None:
-    sampler = InstanceSampler(instances, 0)
-    whole = Counter(rows(*sampler.micro_batches(step, 12, [(0, 12)])))
-    assert whole.total() == 12
-    for ranges in ([(0, 5), (5, 7), (7, 12)], [(6, 12), (0, 6)]):
-        assert Counter(rows(*sampler.micro_batches(step, 12, ranges))) == whole
-
-
-def test_the_instances_of_a_step_are_named(instances: Instances) -> None:
-    sampler = InstanceSampler(instances, 3)
-    for step in range(4):
-        (batch,) = sampler.micro_batches(step, 12, [(0, 12)])
-        named = sampler.examples(step, 12)
-        assert [epoch for epoch, _ in named] == [(12 * step + n) // 29 for n in range(12)]
-        stored = [names(sampler.in_order(number, number + 1))[0] for _, number in named]
-        assert sorted(stored) == sorted(names(batch))
-
-
-def test_the_share_of_random_pairs_is_that_of_the_first_ones(instances: Instances) -> None:
-    sampler = InstanceSampler(instances, 0)
-    labels = sampler.in_order(0, 7).next_sentence_labels
-    assert labels is not None
-    assert sampler.random_next_share(7) == labels.mean() > 0
 
 
 @pytest.mark.parametrize(("next_sentence", "least", "most"), [("nsp", 0.5, 0.65), ("sop", 0.5, 0.65), ("none", 0, 0)])

@@ -104,7 +104,7 @@ def reference_pairs(
     return rows
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 23), min_size=1, max_size=12), min_size=1, max_size=5),
     max_seq_length=st.integers(8, 41),
@@ -127,7 +127,7 @@ def test_pairs_equal_the_reference(
 @pytest.mark.parametrize("lengths", [[[1]], [[300]], [[300], [1]], [[1] * 50], [[200, 1, 200, 1], [150, 150]]])
 def test_odd_documents_equal_the_reference(lengths: Lengths) -> None:
     """One token, one sentence, sentences longer than a pair (more than 64 tokens cut), a single document."""
-    for seed, objective in itertools.product(range(4), ("nsp", "sop", "none")):
+    for seed, objective in itertools.product(range(2), ("nsp", "sop", "none")):
         given = (19, 0.5, seed, 0)
         expected = [row for n in range(len(lengths)) for row in reference_pairs(lengths, n, *given, objective)]
         assert as_rows(pairs_of(lengths, *given, objective=objective)) == expected
@@ -172,65 +172,10 @@ def test_pairs_in_order_and_swapped_by_hand(objective: str, possible: set[tuple[
     assert all(abs(count - expected) < 5 * np.sqrt(expected) for count in seen.values())
 
 
-def test_a_swapped_pair_is_cut_after_it_is_swapped() -> None:
-    """Of 9 + 9 tokens 15 fit: the pair's second side, whichever text it is, loses two, the first one."""
-    rows = [row for seed in range(40) for row in as_rows(pairs_of([[9, 9]], 18, seed=seed, objective="sop"))]
-    assert {(row[1], row[3]) for row in rows} == {(8, 7)}
-    assert {row[4] for row in rows} == {0, 1}
-
-
 @pytest.fixture(scope="module")
 def corpus() -> Lengths:
     rng = np.random.default_rng(0)
     return [rng.integers(1, 40, rng.integers(2, 60)).tolist() for _ in range(997)]
-
-
-def test_statistics_and_polarity(corpus: Lengths) -> None:
-    sentences, documents = offsets(corpus)
-    rows = as_rows(pairs_of(corpus, 128, short=0.1))
-    assert len(rows) > 5_000
-    document_of_token = np.repeat(np.arange(len(corpus)), np.diff(sentences[documents]))
-    num_random = num_joined = 0
-    for a, a_length, b, b_length, label in rows:
-        assert a_length >= 1
-        assert b_length >= 1
-        assert a_length + b_length <= 125
-        same = document_of_token[a] == document_of_token[b]
-        assert same == (label == 0)
-        assert document_of_token[b] == document_of_token[b + b_length - 1]
-        if label == 0:
-            assert a + a_length <= b
-            if a_length + b_length < 125:  # nothing was cut
-                num_joined += 1
-                assert a + a_length == b
-        num_random += label
-    assert num_joined > 500
-    # half of the chunks, and every chunk of one sentence
-    assert 0.5 <= num_random / len(rows) < 0.65
-
-
-def test_half_of_the_pairs_are_swapped(corpus: Lengths) -> None:
-    sentences, documents = offsets(corpus)
-    document_of_token = np.repeat(np.arange(len(corpus)), np.diff(sentences[documents]))
-    num_swapped = num_pairs = 0
-    for epoch in range(4):
-        rows = as_rows(pairs_of(corpus, 128, short=0.1, epoch=epoch, objective="sop"))
-        for a, _, b, _, label in rows:
-            if document_of_token[a] == document_of_token[b]:
-                assert label == (b < a)
-                num_swapped, num_pairs = num_swapped + label, num_pairs + 1
-            else:
-                assert label == 1  # a sentence alone
-    assert num_pairs > 15_000
-    assert abs(num_swapped / num_pairs - 0.5) < 0.01
-
-
-def test_every_sentence_is_read_once_where_nothing_is_put_back() -> None:
-    lengths = [[5, 7, 3, 4, 6, 2], [4, 4, 9, 1, 2, 8]]
-    for objective in ("sop", "none"):
-        rows = as_rows(pairs_of(lengths, 41, objective=objective))
-        tokens = [t for a, a_length, b, b_length, _ in rows for t in (*range(a, a + a_length), *range(b, b + b_length))]
-        assert sorted(tokens) == list(range(55))
 
 
 @pytest.mark.parametrize("next_sentence", ["nsp", "sop"])
@@ -239,31 +184,6 @@ def test_blocks_have_no_next_sentence(next_sentence: str) -> None:
         InputError, match=f"segments.next_sentence={next_sentence}: segments=full_sentences has no pairs"
     ):
         SegmentsConfig("full_sentences", 64, 0.0, next_sentence)
-
-
-def test_random_b_comes_from_every_other_document_alike() -> None:
-    lengths = [[1, 1]] * 11
-    counts: Counter[int] = Counter()
-    for seed in range(1_000):
-        counts.update(b // 2 for _, _, b, _, label in as_rows(pairs_of(lengths, 8, seed=seed, chosen=[4])) if label)
-    assert counts[4] == 0
-    expected = counts.total() / 10
-    assert len(counts) == 10
-    assert max(abs(count - expected) for count in counts.values()) < 5 * np.sqrt(expected)
-
-
-def test_short_targets_are_as_frequent_and_as_long_as_asked() -> None:
-    lengths = [[1] * 400] * 2_003
-    rows = as_rows(pairs_of(lengths, 43, short=0.1))
-    by_document: dict[int, set[int]] = {}
-    for a, a_length, _, b_length, label in rows:
-        if label == 0 and (a + a_length + b_length) % 400 != 0:  # the last chunk of a document is cut short by its end
-            by_document.setdefault(a // 400, set()).add(a_length + b_length)
-    assert all(len(sizes) == 1 for sizes in by_document.values())  # one target a document
-    targets = np.array([min(sizes) for sizes in by_document.values()])
-    assert 0.07 < (targets < 40).mean() < 0.13
-    assert targets.min() == 2
-    assert targets.max() == 40
 
 
 def test_chunks_of_documents_do_not_matter(corpus: Lengths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,25 +195,6 @@ def test_chunks_of_documents_do_not_matter(corpus: Lengths, monkeypatch: pytest.
     parts = list(examples_of_epoch(*offsets(lengths), SegmentsConfig("pairs", 64, 0.1, "nsp"), 3, 2))
     assert len(parts) == 7
     assert as_rows(concatenate(parts)) == whole
-
-
-def test_more_documents_at_the_end_change_the_random_b_alone() -> None:
-    """Every sentence is as long as half a pair, so nothing is cut and A shows how the document was read."""
-    lengths = [[10] * 20] * 30
-    before = as_rows(pairs_of(lengths, 23, seed=1))
-    after = as_rows(pairs_of([*lengths, *lengths], 23, seed=1, chosen=range(30)))
-    assert [(row[0], row[1], row[4]) for row in before] == [(row[0], row[1], row[4]) for row in after]
-    same_b = [x[2] == y[2] for x, y in zip(before, after, strict=True) if x[4]]
-    assert all(x == y for x, y in zip(before, after, strict=True) if not x[4])
-    assert np.mean(same_b) < 0.2
-
-
-@pytest.mark.parametrize("change", [{"seed": 6}, {"epoch": 1}])
-def test_pairs_are_drawn_anew_for_each_seed_and_epoch(corpus: Lengths, change: dict[str, int]) -> None:
-    lengths = corpus[:61]
-    base = {"seed": 5, "epoch": 0}
-    assert as_rows(pairs_of(lengths, 64, **base)) == as_rows(pairs_of(lengths, 64, **base))
-    assert as_rows(pairs_of(lengths, 64, **base)) != as_rows(pairs_of(lengths, 64, **(base | change)))
 
 
 # ---- blocks of full sentences

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 MEMORY_BYTES = 2_000_000_000  # of data of a process, beside what torch maps
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -36,6 +38,13 @@ class Case:
     kept: Sequence[str] = ()  # names that the command may leave in the folder
     seconds: float = 20.0
     more: Callable[[Path, subprocess.CompletedProcess[str]], None] | None = None  # what else must hold afterwards
+
+
+def each(quick: Sequence[Case], slow: Sequence[Case] = ()) -> pytest.MarkDecorator:
+    """Run a test for each case, by its name."""
+    params = [pytest.param(case, id=case.name, marks=[]) for case in quick]
+    params += [pytest.param(case, id=case.name, marks=[pytest.mark.slow]) for case in slow]
+    return pytest.mark.parametrize("case", params)
 
 
 def check(case: Case, python: Path, folder: Path, shared: Path) -> None:

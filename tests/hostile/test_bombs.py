@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import math
 import time
@@ -20,7 +21,7 @@ from bertkit.data.vocabulary import learn_vocabulary
 from bertkit.data.word_cache import WordCache
 from bertkit.errors import InputError
 from bertkit.lines import LIMITS, read_lines
-from bertkit.model.config import BertConfig
+from bertkit.model.config import AttentionConfig, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 
@@ -48,34 +49,16 @@ def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> 
 def test_sizes_of_pretraining(
     setting: str, words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [
-        f"data_dir={prepared_dir}",
-        "model=tiny",
-        "steps=1",
-        "schedule.warmup_steps=0",
-        f"output_dir={tmp_path / 'run'}",
-    ]
-    refused(capsys, words, "pretrain", *given, setting)
+    given = [f"data_dir={prepared_dir}", "model=tiny", "steps=1", "schedule.warmup_steps=0"]
+    refused(capsys, words, "pretrain", *given, f"output_dir={tmp_path / 'run'}", setting)
     assert not (tmp_path / "run").exists()
 
 
 def test_other_sizes(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(
-        capsys,
-        "expected 100 to 10,000,000",
-        "prepare",
-        "corpus=python_docs",
-        "tokenizer.vocab_size=1000000000000",
-        f"output_dir={tmp_path}/p",
-    )
-    refused(
-        capsys,
-        "batch_sequences=1000000000 of",
-        "bench",
-        "what=pretrain",
-        f"data_dir={prepared_dir}",
-        "batch_sequences=1000000000",
-    )
+    vocabulary = ["corpus=python_docs", "tokenizer.vocab_size=1000000000000", f"output_dir={tmp_path}/p"]
+    refused(capsys, "expected 100 to 10,000,000", "prepare", *vocabulary)
+    batch = ["what=pretrain", f"data_dir={prepared_dir}", "batch_sequences=1000000000"]
+    refused(capsys, "batch_sequences=1000000000 of", "bench", *batch)
     assert not (tmp_path / "p").exists()
 
 
@@ -87,6 +70,8 @@ def test_the_estimate_counts_every_weight() -> None:
         config = BertConfig(**shape, **sizes, **more, attention_probs_dropout_prob=0.0)  # type: ignore[arg-type]
         model = BertWithHeads(config, (), with_pooler=False)
         assert config.num_weights == sum(parameter.numel() for parameter in model.parameters())
+    attention = AttentionConfig(pattern="linformer", compressed_size=10**9)
+    assert dataclasses.replace(config, attention=attention).num_weights > 7 * 10**9
 
 
 def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

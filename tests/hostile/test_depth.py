@@ -92,15 +92,8 @@ def test_the_manifest_of_a_dataset(
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    refused(
-        capsys,
-        words,
-        "pretrain",
-        f"data_dir={tmp_path / 'data'}",
-        "model=tiny",
-        "steps=1",
-        f"output_dir={tmp_path / 'run'}",
-    )
+    given = [f"data_dir={tmp_path / 'data'}", "model=tiny", "steps=1", f"output_dir={tmp_path / 'run'}"]
+    refused(capsys, words, "pretrain", *given)
     assert not (tmp_path / "run").exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cases import CONTROL, Case, check
+from cases import CONTROL, Case, check, each
 from conftest import TINY_FINETUNE, small_model
 
 from bertkit.cli import run
@@ -56,14 +56,8 @@ REST = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+@each(QUICK, REST)
 def test_one_line_without_control_characters(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
-    check(case, python, tmp_path, tiny_runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", REST, ids=lambda case: case.name)
-def test_one_line_from_everywhere(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
     check(case, python, tmp_path, tiny_runs)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import TINY
+from conftest import TINY_PRETRAIN
 
 from bertkit.cli import run
 from bertkit.launch.world import PACKAGE
@@ -48,7 +48,7 @@ def started(trap: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_worker_imports_nothing_of_the_current_directory(trap: Path, shared: Path) -> None:
-    given = ["pretrain", f"data_dir={shared / 'data'}", "output_dir=out", *TINY]
+    given = ["pretrain", f"data_dir={shared / 'data'}", "output_dir=out", *TINY_PRETRAIN]
     done = started(trap, *given, "launch.num_processes=2")
     assert done.returncode == 0, done.stderr
     assert (trap / "out" / "model").is_dir()
@@ -59,7 +59,7 @@ def test_a_worker_imports_nothing_of_the_current_directory(trap: Path, shared: P
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["pretrain", "-m", "data_dir={shared}/data", "output_dir=out/${{seed}}", "seed=1,2", *TINY],
+        ["pretrain", "-m", "data_dir={shared}/data", "output_dir=out/${{seed}}", "seed=1,2", *TINY_PRETRAIN],
         ["prepare", "corpus.path={shared}/in.txt", "output_dir=out", "tokenizer.vocab_size=100", "num_workers=2"],
         ["bench", "what=startup", "rounds=1"],
         ["bench", "what=predict", "model=tiny", "data_dir={shared}/data", "rounds=1", "num_texts=2", "max_seq_length=16",
@@ -96,15 +96,8 @@ def test_a_checkout_starts_workers_of_its_own(tmp_path: Path) -> None:
     for name in ("bertkit", "conf"):
         (tmp_path / name).symlink_to(PACKAGE.parents[1] / name)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [
-        sys.executable,
-        "-m",
-        "bertkit",
-        "prepare",
-        "-m",
-        "corpus.path=none,nothing",
-        "output_dir=out/${corpus.path}",
-    ]
+    prepare = ["prepare", "-m", "corpus.path=none,nothing", "output_dir=out/${corpus.path}"]
+    command = [sys.executable, "-m", "bertkit", *prepare]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.stderr.count("error: ") == 2, done.stderr
     assert "No module" not in done.stderr
@@ -164,5 +157,5 @@ def test_a_run_names_nothing_that_is_opened_outside_of_data_dir(
 
 def test_what_a_user_names_is_no_matter_of_the_run(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [f"model_dir={shared / 'tuned'}", "device=cpu"]
-    assert run(["evaluate", *given, f"data_dir={shared / 'task'}", "task.files.dev=dev.jsonl"]) == 0
+    assert run(["evaluate", *given, f"data_dir={shared / 'task'}", "task.files.dev=dev.tsv"]) == 0
     assert run(["predict", *given, f"input={shared / 'in.txt'}", "output=-"]) == 0

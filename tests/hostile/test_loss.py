@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cases import Case, Content, check, listing
-from conftest import TINY, make_text
+from conftest import TINY_PRETRAIN, make_text
 
 from bertkit.cli import run
 
@@ -140,7 +140,7 @@ def test_folders_of_a_run_that_are_links_are_not_followed(
     shutil.copytree(shared / "run", tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "cache", ignore_errors=True)
     (tmp_path / "run" / "cache").symlink_to(tmp_path / "mine")
-    again = ["pretrain", f"data_dir={shared / 'data'}", f"output_dir={tmp_path / 'run'}", *TINY]
+    again = ["pretrain", f"data_dir={shared / 'data'}", f"output_dir={tmp_path / 'run'}", *TINY_PRETRAIN]
     (tmp_path / "run" / "eval.json").unlink()  # not done yet
     capsys.readouterr()
     assert run(again) == 2

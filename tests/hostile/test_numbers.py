@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cases import Case, check
+from cases import Case, check, each
 from conftest import TINY_FINETUNE, TINY_PRETRAIN
 from safetensors.torch import load_file, save_file
 
@@ -41,7 +41,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each(CASES)
 def test_what_is_not_finite_is_said(case: Case, python: Path, tmp_path: Path, large: Path) -> None:
     check(case, python, tmp_path, large)
 

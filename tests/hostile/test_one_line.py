@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import Case, check
+from cases import Case, check, each
 from conftest import TINY_PRETRAIN
 
 from bertkit.cli import run
@@ -41,14 +41,8 @@ REST = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+@each(QUICK, REST)
 def test_variables(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
-    check(case, python, tmp_path, tiny_runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", REST, ids=lambda case: case.name)
-def test_more_variables(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
     check(case, python, tmp_path, tiny_runs)
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cases import Case, check
+from cases import Case, check, each
 from conftest import TINY_FINETUNE, TINY_PRETRAIN
 from pyarrow.parquet import write_table
 
 from bertkit import hub
-from bertkit.data.corpus import Corpus
 from bertkit.data.parquet import parquet_records
 from bertkit.errors import InputError
 
@@ -42,32 +41,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each(CASES)
 def test_no_interpolation_of_the_environment(case: Case, python: Path, tmp_path: Path, tiny_runs: Path) -> None:
     check(case, python, tmp_path, tiny_runs)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or CANARY not in path.read_text(errors="replace")
-
-
-PATHS = [
-    Case(name, ["predict", f"model_dir={name}", "input=-", "output=-"], r"no such directory; expected a run")
-    for name in ("runs/mini", "./mini", "../mini", "~/mini", "out/mini", "mini", "here/mini", "a/b/c", "/no/where")
-]
-
-
-@pytest.mark.parametrize("case", PATHS, ids=lambda case: case.name)
-def test_a_path_is_not_sought_at_the_hub(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No wait, no connection: whoever asks for the network here fails."""
-    monkeypatch.setattr(hub, "is_offline", lambda: pytest.fail("asked for the network"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    name = case.arguments[1].partition("=")[2]
-    assert not hub.is_id(name)
-    hub.check_model(name, "model_dir")
-    from bertkit.interop.load import resolve_model_dir
-
-    with pytest.raises(InputError, match=case.words):
-        resolve_model_dir(name)
 
 
 def test_without_a_network_a_hub_id_fails_at_once(tmp_path: Path, python: Path, tiny_runs: Path) -> None:
@@ -105,32 +83,6 @@ def test_parquet_is_read_as_it_is(tmp_path: Path) -> None:
         (tmp_path / "x.parquet").write_bytes(broken)
         with pytest.raises(InputError, match=r"x\.parquet: not readable as parquet"):
             list(parquet_records(tmp_path / "x.parquet")[1])
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['[{"text": "a b."}, {"text": "c d."}]', '[\n{"text":\n"a b."},\n{"text": "c d."}\n]',
-     '{"text": "a b."}\n\n{"text": "c d."}\n'],
-)  # fmt: skip
-def test_json_of_a_corpus(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    assert list(Corpus(corpus_of(path))) == [["a b."], ["c d."]]
-
-
-@pytest.mark.parametrize("text", ["[", '{"text": "a"', "[" * 100_000, "x", '{"text": "a"}\nx'])
-def test_json_of_a_corpus_that_is_none(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"x\.json: not JSON .*; expected an array of objects"):
-        list(Corpus(corpus_of(path)))
-
-
-def corpus_of(path: Path):  # type: ignore[no-untyped-def]
-    from bertkit.commands import built, composed
-
-    overrides = [f"corpus.path={path}", "output_dir=o", "tokenizer.vocab_size=131"]
-    return built("prepare", composed("prepare", overrides)).corpus
 
 
 def test_local_files_need_no_home(python: Path, tmp_path: Path, tiny_runs: Path) -> None:

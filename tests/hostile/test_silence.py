@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cases import Case, check
+from cases import Case, check, each
 from conftest import TINY_FINETUNE, TINY_PRETRAIN
 
 from bertkit.cli import run
@@ -45,7 +45,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each(CASES)
 def test_said(case: Case, tmp_path: Path, tiny_runs: Path, python: Path) -> None:
     check(case, python, tmp_path, tiny_runs)
 

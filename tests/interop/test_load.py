@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import minilm_dir, small_config, small_model
-from safetensors.torch import load_file, save_file
+from conftest import small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
@@ -17,14 +16,10 @@ from bertkit.errors import InputError
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.directory import text_files, write_model
 from bertkit.interop.load import resolve_model_dir
-from bertkit.interop.padded import PaddedBert
-from bertkit.model.heads import BertWithHeads
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
 
 HEADS = {"pretraining": ["masked_lm", "next_sentence"], "masked_lm": ["masked_lm"], "encoder": []}
-B, T = 3, 11
-MASK = (torch.arange(T) < torch.tensor([11, 5, 7])[:, None]).long()
 
 
 @pytest.fixture(scope="module")
@@ -34,60 +29,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
     export_model(small_model(tokenizer.vocab_size), tokenizer, folder / "pretraining")
     for name in ("masked_lm", "encoder"):
         export_model(load_model(folder / "pretraining", HEADS[name]), tokenizer, folder / name)
-    ids = torch.randint(5, 50, (B, T), generator=torch.Generator().manual_seed(0)) * MASK
-    types = torch.randint(2, (B, T), generator=torch.Generator().manual_seed(1)) * MASK
-    with torch.no_grad():
-        out = load_model(folder / "pretraining")(ids, MASK, types)
-    tensors = {"ids": ids, "mask": MASK, "types": types, "last": out.last_hidden_state, **out.logits}
-    save_file({**tensors, "pooled": out.pooled_output}, folder / "expected.safetensors")
     return folder
-
-
-@pytest.mark.parametrize(
-    ("directory", "auto", "outputs"),
-    [
-        ("pretraining", "AutoModelForPreTraining", {"masked_lm": "prediction_logits", "next_sentence": "seq_relationship_logits"}),
-        ("masked_lm", "AutoModelForMaskedLM", {"masked_lm": "logits"}),
-        ("encoder", "AutoModel", {"last": "last_hidden_state", "pooled": "pooler_output"}),
-    ],
-)  # fmt: skip
-def test_transformers_loads_it(exported: Path, directory: str, auto: str, outputs: dict[str, str]) -> None:
-    """Nothing is missing, nothing left over, and the outputs are the same; tests/stages/test_export.py has no bertkit there."""
-    import transformers
-
-    expected = load_file(exported / "expected.safetensors")
-    model, info = getattr(transformers, auto).from_pretrained(exported / directory, output_loading_info=True)
-    assert {key: value for key, value in info.items() if value} == {}
-    with torch.no_grad():
-        out = model.eval()(expected["ids"], expected["mask"], expected["types"])
-    tokens = expected["mask"].bool()
-    for name, key in outputs.items():
-        difference = (out[key] - expected[name]).abs()
-        assert (difference[tokens] if difference.dim() == 3 else difference).max() <= 1e-5
-
-
-def test_transformers_loads_the_tokenizer(exported: Path, tokenizer: Tokenizer) -> None:
-    from transformers import AutoTokenizer
-
-    loaded = AutoTokenizer.from_pretrained(exported / "encoder")
-    ids = loaded("kan lor. mish", "rud")["input_ids"]
-    assert ids == tokenizer("kan lor. mish", "rud")["input_ids"]
-    assert len(ids) >= 8
-    assert loaded.model_max_length == small_config().max_position_embeddings
-
-
-def test_the_pretraining_directory_serves_other_classes(exported: Path) -> None:
-    """Only what the other class does not have is left over."""
-    from transformers import AutoModel, AutoModelForMaskedLM
-
-    for cls, left_over in (
-        (AutoModelForMaskedLM, ("bert.pooler.", "cls.seq_relationship.")),
-        (AutoModel, ("cls.predictions.", "cls.seq_relationship.")),
-    ):
-        _, info = cls.from_pretrained(exported / "pretraining", output_loading_info=True)
-        assert not info["missing_keys"]
-        assert info["unexpected_keys"]
-        assert all(str(name).startswith(left_over) for name in info["unexpected_keys"])
 
 
 def test_there_and_back_is_exact(exported: Path, tokenizer: Tokenizer) -> None:
@@ -172,25 +114,3 @@ def test_no_such_model(tmp_path: Path) -> None:
         load_model(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"no config\.json and no checkpoints"):
         load_model(tmp_path)
-
-
-@torch.no_grad()
-def test_a_real_checkpoint_gives_the_hidden_states_of_transformers() -> None:
-    from transformers import BertModel
-
-    directory = minilm_dir()
-    ours, theirs = load_model(directory), BertModel.from_pretrained(directory).eval()
-    tokenizer = load_tokenizer(directory)
-    assert isinstance(ours, PaddedBert)
-    assert isinstance(ours.model, BertWithHeads)
-    encoded = tokenizer(
-        ["A river rose slowly.", "Who?"], ["It fell again in June.", "Nobody."], padding=True, return_tensors="pt"
-    )
-    out = ours(**encoded, output_hidden_states=True)
-    reference = theirs(**encoded, output_hidden_states=True)
-    tokens = encoded["attention_mask"].bool()
-    assert not tokens.all()
-    assert len(out.hidden_states) == len(reference.hidden_states) == 7
-    for a, b in zip(out.hidden_states, reference.hidden_states, strict=True):
-        torch.testing.assert_close(a[tokens], b[tokens], rtol=0, atol=1e-5)
-    torch.testing.assert_close(out.pooled_output, reference.pooler_output, rtol=0, atol=1e-5)

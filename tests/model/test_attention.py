@@ -1,65 +1,20 @@
-"""Attention beside a loop in numpy; sequences in one batch never see each other."""
+"""Sequences in one batch never see each other, nor slack; on CUDA neither, as far as a CPU can compute it (test_gpu.py has the rest)."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 import torch
 from conftest import small_model
+from torch.nn.attention.varlen import varlen_attn
 
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
-from bertkit.model.attention import MultiHeadAttention, attend
-from bertkit.model.config import BertConfig
+from bertkit.kernels.varlen import attend_padded
+from bertkit.model.attention import attend
 from bertkit.model.heads import BertWithHeads
-from bertkit.model.slots import Slots
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
-
-
-def reference(query: np.ndarray, key: np.ndarray, value: np.ndarray, lengths: list[int]) -> np.ndarray:
-    """The equation, token by token and head by head."""
-    context = np.zeros_like(query)
-    num_heads, head_size = query.shape[1:]
-    first = 0
-    for length in lengths:
-        for token in range(first, first + length):
-            for head in range(num_heads):
-                scores = [
-                    query[token, head] @ key[other, head] / math.sqrt(head_size)
-                    for other in range(first, first + length)
-                ]
-                weights = np.exp(np.array(scores) - max(scores))
-                weights /= weights.sum()
-                for other, weight in enumerate(weights):
-                    context[token, head] += weight * value[first + other, head]
-        first += length
-    return context
-
-
-def test_attend_is_the_equation() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(sum(LENGTHS), 3, 13, generator=generator).double() for _ in range(3))
-    context = attend(query, key, value, Layout.from_lengths(torch.tensor(LENGTHS)))
-    expected = reference(query.numpy(), key.numpy(), value.numpy(), LENGTHS)
-    assert context.shape == (sum(LENGTHS), 3, 13)
-    np.testing.assert_allclose(context.numpy(), expected, rtol=0, atol=1e-12)
-
-
-def test_keeping_the_weights_changes_nothing() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(sum(LENGTHS), 3, 13, generator=generator).double() for _ in range(3))
-    layout = Layout.from_lengths(torch.tensor(LENGTHS))
-    kept: list[torch.Tensor] = []
-    context = Slots(small_model().config).attend_keeping(query, key, value, layout, kept)
-    (weights,) = kept
-    assert float((context - attend(query, key, value, layout)).abs().max()) <= 1e-12
-    assert weights.shape == (len(LENGTHS), 3, 11, 11)
-    for row, length in zip(weights, LENGTHS, strict=True):
-        assert float((row[:, :length, :length].sum(-1) - 1).abs().max()) <= 1e-12
-        assert float(row.sum()) == pytest.approx(3 * length)  # nothing elsewhere
 
 
 def batch(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,45 +47,6 @@ def test_another_pair_changes_nothing_not_even_a_bit(dtype: torch.dtype) -> None
         assert not torch.equal(after["next_sentence"][changed], before["next_sentence"][changed])
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_packed_is_one_by_one(dtype: torch.dtype, tolerance: float) -> None:
-    model = small_model().to(dtype).eval()
-    ids, types = batch(LENGTHS)
-    packed = forward(model, ids, types, LENGTHS)
-    one_by_one = [forward(model, i, t, [len(i)]) for i, t in zip(ids.split(LENGTHS), types.split(LENGTHS), strict=True)]
-    for head in ("masked_lm", "next_sentence"):
-        together = torch.cat([logits[head] for logits in one_by_one])
-        assert float((packed[head] - together).abs().max()) <= tolerance
-
-
-def config(prob: float) -> BertConfig:
-    shape = vars(small_model().config)
-    return BertConfig(**{**shape, "attention_probs_dropout_prob": prob})
-
-
-def test_dropout_only_in_training() -> None:
-    torch.manual_seed(0)
-    attention = MultiHeadAttention(config(0.5))
-    same = MultiHeadAttention(config(0.0))
-    same.load_state_dict(attention.state_dict())
-    hidden, layout = torch.randn(12, 26), Layout.from_lengths(torch.tensor([5, 7]))
-    assert torch.equal(attention.eval()(hidden, layout), same(hidden, layout))
-    torch.manual_seed(1)
-    first, second = attention.train()(hidden, layout), attention(hidden, layout)
-    assert not torch.allclose(first, second)
-    torch.manual_seed(1)
-    assert torch.equal(attention(hidden, layout), first)
-
-
-def test_dropped_weights_are_scaled_up() -> None:
-    """With equal scores and values of one, the context is the mean of the kept weights: 0, 1/T * 2, ..."""
-    torch.manual_seed(0)
-    zeros, ones = torch.zeros(4000, 1, 2), torch.ones(4000, 1, 2)
-    context = attend(zeros, zeros, ones, Layout.from_lengths(torch.full((1000,), 4)), dropout_prob=0.5)
-    assert set((context * 2).unique().tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0}
-    assert abs(float(context.mean()) - 1) < 0.03
-
-
 @pytest.mark.parametrize("fast", [ALL, PLAIN])
 def test_attention_drops_in_the_mean_nothing(fast: FastWays) -> None:
     torch.manual_seed(0)
@@ -149,3 +65,48 @@ def test_nothing_flows_into_slack_or_out_of_it() -> None:
     torch.testing.assert_close(context[:12], alone, rtol=0, atol=1e-12)
     context[:12].square().sum().backward()
     assert all(each.grad is not None and not each.grad[12:].any() and each.grad[:12].any() for each in values)
+
+
+def leaves(lengths: list[int], dtype: torch.dtype = torch.float64, device: str = "cpu") -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(lengths))
+    made = [torch.randn(sum(lengths), 3, 8, generator=generator) for _ in range(3)]
+    return [tensor.to(device, dtype).requires_grad_() for tensor in made]
+
+
+@pytest.mark.parametrize("lengths", [[5, 7, 7, 3, 11, 1], [4, 4, 4], [9]])
+def test_padded_attention_is_that_of_each_sequence(lengths: list[int]) -> None:
+    layout = Layout.from_lengths(torch.tensor(lengths))
+    weights = torch.randn(sum(lengths), 3, 8, dtype=torch.float64)
+    found = []
+    for function in (attend_padded, attend):
+        given = leaves(lengths)
+        context = function(*given, layout, 0.0)
+        (context * weights).sum().backward()
+        found.append([context.detach(), *(tensor.grad for tensor in given)])
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+
+
+def test_padded_attention_drops_each_weight_with_its_probability() -> None:
+    """With equal scores and values of one, the context is the share of kept weights over their expected share."""
+    torch.manual_seed(0)
+    lengths = [1] * 5_000 + [16] * 300
+    layout = Layout.from_lengths(torch.tensor(lengths))
+    zeros, ones = torch.zeros(sum(lengths), 2, 8), torch.ones(sum(lengths), 2, 8)
+    context = attend_padded(zeros, zeros, ones, layout, 0.1)[..., 0]
+    single = context[:5_000]  # one weight each, of two heads: dropped or kept
+    assert abs(float((single == 0).double().mean()) - 0.1) < 0.012
+    assert set((single * 0.9).round(decimals=5).unique().tolist()) == {0.0, 1.0}
+    assert abs(float(context.double().mean()) - 1) < 0.012
+
+
+def test_variable_length_attention_takes_what_it_is_given() -> None:
+    """Shapes and types alone: the kernel is CUDA's."""
+    lengths = [5, 7, 3]
+    layout = Layout.from_lengths(torch.tensor(lengths))
+    bounds = layout.bounds.to("meta")
+    given = leaves(lengths, torch.bfloat16, "meta")
+    context = varlen_attn(*given, bounds, bounds, layout.longest, layout.longest)
+    context.sum().backward()
+    assert (context.shape, context.dtype) == ((15, 3, 8), torch.bfloat16)
+    assert [tensor.grad.shape for tensor in given] == [(15, 3, 8)] * 3

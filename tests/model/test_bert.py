@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from conftest import HIDDEN, LAYERS, POSITIONS, small_config, small_model
+from conftest import HIDDEN, LAYERS, small_config, small_model
 from torch import nn
 
 from bertkit.errors import InputError
@@ -148,12 +148,3 @@ IMPOSSIBLE = [
 def test_impossible_shapes_are_refused(changed: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         BertConfig(**{**vars(small_config()), **changed})
-
-
-def test_positions_matter() -> None:
-    """The same token at another place, and in the other segment, has another embedding."""
-    embeddings = small_model().bert.embeddings
-    ids = torch.full((POSITIONS,), 9)
-    out = embeddings(ids, torch.zeros_like(ids), torch.arange(POSITIONS))
-    assert len(out.unique(dim=0)) == POSITIONS
-    assert not torch.equal(out, embeddings(ids, torch.ones_like(ids), torch.arange(POSITIONS)))

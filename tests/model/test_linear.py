@@ -1,4 +1,4 @@
-"""Linear maps and dropout beside the plain way: the same values and gradients, and dropout with exactly its probability."""
+"""Linear maps and dropout beside the plain way: the same values and gradients, exact probabilities; and the names of fast ways."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bertkit.kernels.fast import ALL, PLAIN, FastWays, has_onednn
+from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, ON_CPU, ON_CUDA, PLAIN, FastWays, choose, has_onednn
 from bertkit.kernels.linear import _PACKED, dropout, forget_packed, linear, pack
 
 
@@ -99,3 +99,17 @@ def test_packed_weights_give_the_same_products_until_they_change(
     assert len(_PACKED.get(weight)[1]) == (2 if num_outputs > num_inputs else 1)
     forget_packed([weight])
     assert weight not in _PACKED
+
+
+def test_names() -> None:
+    assert len(NAMES) == 8
+    assert {*ON_CPU, *ON_CUDA} == set(NAMES)
+    assert (PLAIN.names, ALL.names) == ((), NAMES)
+    assert FastWays.of(["even_rows", "short_dropout"]).names == ("short_dropout", "even_rows")
+    with pytest.raises(TypeError, match="even_row"):
+        FastWays.of(["even_row"])
+
+
+def test_none_can_be_chosen() -> None:
+    assert choose("plain") == PLAIN
+    assert set(ANYWHERE.names) <= set(choose("auto").names) <= set(NAMES)

@@ -185,63 +185,6 @@ def test_the_gradient_of_each_parameter_is_that_of_loops(name: str) -> None:
 # identities
 
 
-def test_a_bigbird_whose_blocks_see_each_other_is_full_attention() -> None:
-    full = model_of(config_of()).state_dict()
-    for covering in ({"random_blocks": 5}, {"block_size": 14}, {"block_size": 41}):
-        same(outputs(config_of(pattern="bigbird", **covering), full), outputs(config_of(), full))
-    other = outputs(config_of(pattern="bigbird"), full)
-    assert not torch.allclose(other, outputs(config_of(), full), atol=1e-3)
-
-
-def test_a_window_as_wide_as_the_text_is_full_attention() -> None:
-    full = model_of(config_of()).state_dict()
-    for width in (40, 41, 1000):
-        same(outputs(config_of(pattern="window", window=width), full), outputs(config_of(), full))
-    narrower = outputs(config_of(pattern="window", window=39), full)  # it parts the first from the last
-    assert not torch.allclose(narrower, outputs(config_of(), full), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("shared", ["none", "heads", "key_value", "layers"])
-def test_a_linformer_that_compresses_nothing_is_full_attention(shared: Any) -> None:
-    config = config_of(pattern="linformer", compressed_size=41, compression_shared=shared)
-    weights = model_of(config).state_dict()
-    for name, matrix in weights.items():
-        if "compression" in name:
-            matrix.copy_(torch.eye(41, dtype=torch.float64).repeat(len(matrix) // 41, 1))
-    assert (
-        sum("compression" in name for name in weights) == {"none": 4, "heads": 4, "key_value": 2, "layers": 1}[shared]
-    )
-    same(outputs(config, weights, [41, 41]), outputs(config_of(), weights, [41, 41]))
-
-
-@pytest.mark.parametrize("pattern", ["full", "window", "bigbird"])
-def test_scores_that_come_to_the_same(pattern: str) -> None:
-    usual = config_of(pattern=pattern)
-    weights = model_of(usual).state_dict()
-    expected, size = outputs(usual, weights), 4
-    general = model_of(config_of(score="general", pattern=pattern)).state_dict() | weights
-    smaller = dict(weights)
-    for name in general:
-        if name.endswith("score.matrix.weight"):
-            general[name] = torch.eye(size, dtype=torch.float64) / size**0.5
-        if ".query." in name:
-            smaller[name] = weights[name] / size**0.5
-    same(outputs(config_of(score="general", pattern=pattern), general), expected)
-    same(outputs(config_of(score="dot", pattern=pattern), smaller), expected)
-    assert not torch.allclose(outputs(config_of(score="dot", pattern=pattern), weights), expected, atol=1e-3)
-
-
-@pytest.mark.parametrize("pattern", ["full", "causal", "window", "bigbird"])
-def test_relative_positions_without_any_are_none(pattern: str) -> None:
-    config = config_of(positions="relative", max_distance=0, pattern=pattern, pooling="mean")
-    weights = model_of(config).state_dict()
-    for name, table in weights.items():
-        if ".relative." in name:
-            assert table.shape == (1, 4)
-            table.zero_()
-    same(outputs(config, weights), outputs(config_of(positions="none", pattern=pattern, pooling="mean"), weights))
-
-
 def test_products_of_positions_depend_on_their_distance_alone() -> None:
     places = torch.arange(83)
     like = torch.zeros((), dtype=torch.float64)
@@ -255,19 +198,6 @@ def test_products_of_positions_depend_on_their_distance_alone() -> None:
         assert float(products[0, 0]) == pytest.approx(at_once, abs=1e-12)
         assert products[0].std() > 0.1
     same(turned[0].norm(dim=1), query.norm().expand(83))
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_no_gradient_comes_from_later_tokens_to_a_causal_one(kept: bool) -> None:
-    model = model_of(config_of(pattern="causal", pooling="mean"))
-    _, _, layout = batch([23, 23, 7])
-    hidden = torch.randn(53, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3), requires_grad=True)
-    output = model.encoder(hidden, layout, kept=[] if kept else None)[-1]
-    for row, last in ((4, 4), (22, 22), (23 + 11, 11), (46 + 2, 2)):
-        (gradient,) = torch.autograd.grad(output[row].sum(), hidden, retain_graph=True)
-        seen = gradient.abs().sum(1) > 0
-        expected = (torch.arange(53) <= row) & (torch.arange(53) >= row - last)
-        assert torch.equal(seen, expected)
 
 
 # patterns

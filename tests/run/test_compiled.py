@@ -106,11 +106,6 @@ def check_variant(name: str, backend: str) -> None:
 
 
 @pytest.mark.slow
-def test_another_attention_is_cut_into_as_few_graphs() -> None:
-    check_variant("everything", "eager")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_other_attentions_give_the_same_losses(name: str) -> None:
     check_variant(name, "aot_eager")

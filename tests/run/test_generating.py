@@ -160,15 +160,6 @@ def test_beams_are_those_of_transformers(
             assert score == pytest.approx(score_of(ours, source, text, max_target_length, penalty), abs=1e-5)
 
 
-def test_a_wider_search_finds_better_texts(pair: tuple[BertWithHeads, Any]) -> None:
-    """Of no length penalty the greedy text is the one beam of a search, and four beams are rarely worse."""
-    sources = sources_of(NUM_SOURCES)
-    greedy, beams = (write(pair[0], sources, num_beams=width, length_penalty=0.0) for width in (1, 4))
-    gains = [more[0][1] - one[0][1] for one, more in zip(greedy, beams, strict=True)]
-    assert sum(gain > 1e-6 for gain in gains) > NUM_SOURCES // 3
-    assert sum(gain < -1e-6 for gain in gains) < NUM_SOURCES // 8
-
-
 # what must hold
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_text, write_text
 
 from bertkit.cli import run
 from bertkit.config import build
@@ -207,57 +205,25 @@ def test_a_final_phase_is_part_of_what_a_run_is(
     assert [row["loss"] for row in first[0]] == [row["loss"] for row in first[1]]  # until the border
 
 
-def test_two_processes_take_the_same_steps(prepared_dir: Path, tmp_path: Path, torchrun: list[str]) -> None:
-    more = ["batch.micro_tokens=150", "optimizer=lamb", "optimizer.peak_learning_rate=1e-3"]
-    assert pretrain(prepared_dir, tmp_path / "one", *more) == 0
-    command = [
-        *torchrun, "pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'two'}", *SMALL, *more,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    one, two = (rows(tmp_path / name) for name in ("one", "two"))
-    for ours, theirs in zip(one, two, strict=True):
-        for key in ("loss", "learning_rate", "grad_norm", *(key for key in ours if key.startswith("eval_"))):
-            assert ours[key] == pytest.approx(theirs[key], abs=2e-6), (ours["step"], key)
-    ours, theirs = (read_tensors(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
-    assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) <= 2e-6
+REFUSED = [
+    ([*SMALL, "final_phase.max_seq_length=24"], "max_seq_length=24: expected more than segments.max_seq_length=24"),
+    ([*SMALL, "final_phase.max_seq_length=65"], "max_position_embeddings=64; lower final_phase.max_seq_length"),
+    ([*SMALL, "final_phase.share=0"], "final_phase.share=0.0: expected a number between 0 and 1"),
+    ([*SMALL, "final_phase.share=1.0"], "final_phase.share=1.0: expected a number between 0 and 1"),
+    ([*SMALL, "final_phase.share=0.01"], "final_phase.share=0.01 of steps=10 leaves a phase without steps"),
+    ([*SMALL, "init_moments=true"], "init_moments=true: has no effect without model_dir="),
+    (["segments=google", "final_phase.max_seq_length=100"], "start a second run with model_dir="),
+    (["final_phase.share=0.3"], "final_phase.share=0.3: has no effect without final_phase.max_seq_length="),
+]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (
-            ["final_phase.max_seq_length=24"],
-            "final_phase.max_seq_length=24: expected more than segments.max_seq_length=24",
-        ),
-        (["final_phase.max_seq_length=65"], "max_position_embeddings=64; lower final_phase.max_seq_length"),
-        (["final_phase.share=0"], "final_phase.share=0.0: expected a number between 0 and 1"),
-        (["final_phase.share=1.0"], "final_phase.share=1.0: expected a number between 0 and 1"),
-        (["final_phase.share=0.01"], "final_phase.share=0.01 of steps=10 leaves a phase without steps"),
-        (["steps=1", "schedule.warmup_steps=0"], "final_phase.share=0.4 of steps=1 leaves a phase without steps"),
-        (["init_moments=true"], "init_moments=true: has no effect without model_dir="),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), REFUSED)
 def test_refusals(more: list[str], message: str) -> None:
+    """One reason, whatever else of the phase would not do."""
     with pytest.raises(InputError) as error:
-        settings_of(*more)
+        build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", *more]))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_instances_of_a_fixed_length_have_no_final_phase() -> None:
-    """One reason, whatever else of the phase would not do."""
-    given = ["data_dir=x", "output_dir=y", "segments=google", "final_phase.max_seq_length=100"]
-    with pytest.raises(
-        InputError, match=r"segments=google has one length.*start a second run with model_dir="
-    ) as error:
-        build(PretrainSettings, compose("pretrain", given))
-    assert "\n" not in str(error.value)
-
-
-def test_a_share_without_a_final_phase_has_no_effect() -> None:
-    with pytest.raises(InputError, match=r"final_phase.share=0.3: has no effect without final_phase.max_seq_length="):
-        build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", "final_phase.share=0.3"]))
 
 
 def test_a_model_too_short_for_the_final_phase(
@@ -306,10 +272,3 @@ def test_moments_that_do_not_fit_are_refused(
         assert pretrain(prepared_dir, tmp_path / "next", *common, f"init_from={source}", *more) == 2
         assert message in capsys.readouterr().err
         assert not (tmp_path / "next").exists()
-
-
-def test_a_document_shorter_than_the_final_length(tmp_path: Path) -> None:
-    """Short text does: a longer phase simply has fewer examples an epoch."""
-    text = write_text(tmp_path / "text.txt", make_text(9))
-    assert run(["prepare", f"corpus.path={text}", f"output_dir={tmp_path / 'data'}", "tokenizer.vocab_size=131"]) == 0
-    assert pretrain(tmp_path / "data", tmp_path / "run", "batch.sequences=64") == 0

@@ -98,18 +98,6 @@ def test_right_predictions_are_counted() -> None:
         assert float(correct) == pytest.approx(expected)
 
 
-def test_logits_have_the_shape_of_their_sequence() -> None:
-    shapes = {
-        "sequence": [(2,)] * 4,
-        "token": [(n, 2) for n in LENGTHS],
-        "span": [(n, 2) for n in LENGTHS],
-        "choice": [(1,)] * 4,
-    }
-    for head, expected in shapes.items():
-        model = small_model(heads=(head,), with_pooler=head in ("sequence", "choice"))
-        assert [row.shape for row in task_logits(model, BATCHES[head])[0]] == expected
-
-
 class Waits(TorchDispatchMode):
     """Counts the operators for which the host would have to wait for a device."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -98,39 +97,24 @@ def test_evaluate_draws_pairs_as_the_run_did(
     assert measured(capsys, albert.parent / "elsewhere", prepared_dir, "masking=ngram", "split=held_out")[0] == nsp
 
 
-def test_the_health_line_is_of_sentence_order(
+def test_resumed_bit_for_bit(
     prepared_dir: Path, albert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What guessing reaches is counted among the labels of sop."""
-    shutil.copytree(albert, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "model")
-    capsys.readouterr()
-    assert run(command(prepared_dir, tmp_path / "run", *ALBERT)) == 0
-    (line,) = {line for line in capsys.readouterr().out.splitlines() if "guessing" in line}
-    assert f"NSP accuracy {scores(albert)['nsp_accuracy']:.3f}, guessing 0." in line
-
-
-def test_resumed_bit_for_bit(prepared_dir: Path, albert: Path, tmp_path: Path) -> None:
     shutil.copytree(albert, tmp_path / "run")
     (tmp_path / "run" / "eval.json").unlink()
     for gone in (tmp_path / "run" / "model", *all_checkpoints(tmp_path / "run")[:2]):
         shutil.rmtree(gone)
     shutil.rmtree(tmp_path / "run" / "cache", ignore_errors=True)
+    capsys.readouterr()
     assert run(command(prepared_dir, tmp_path / "run", *ALBERT)) == 0
+    (line,) = {line for line in capsys.readouterr().out.splitlines() if "guessing" in line}
+    assert f"NSP accuracy {scores(albert)['nsp_accuracy']:.3f}, guessing 0." in line  # among the labels of sop
     assert weights(tmp_path / "run") == weights(albert)
     rows = [
         [{**row, "tokens_per_second": 0} for row in read_metrics(path / "metrics.jsonl")]
         for path in (albert, tmp_path / "run")
     ]
     assert rows[0] == rows[1]
-
-
-def test_two_processes_against_one(prepared_dir: Path, albert: Path, tmp_path: Path, torchrun: list[str]) -> None:
-    done = subprocess.run(
-        [*torchrun, *command(prepared_dir, tmp_path / "run", *ALBERT)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert weights(tmp_path / "run") == weights(albert)
 
 
 def test_pairs_without_a_label_train_a_masked_lm_alone(

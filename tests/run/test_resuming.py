@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from conftest import mounted
 
 from bertkit.cli import run
 from bertkit.files import sha256_file
@@ -186,26 +185,12 @@ def test_saving_in_the_background_changes_nothing(
         assert (ours / "manifest.json").read_bytes() == (theirs / "manifest.json").read_bytes()
 
 
-@contextlib.contextmanager
-def small_disk(place: Path, size: str) -> Iterator[Path]:
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"no mounting here: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
 @pytest.mark.parametrize("background", ["true", "false"])
 def test_a_disk_that_is_too_small(
     prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], background: str
 ) -> None:
     """A checkpoint needs a megabyte and more, the run without it much less."""
-    with small_disk(tmp_path / "small", "1m") as disk:
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=1m", "tmpfs") as disk:
         run_dir, more = disk / "run", ["steps=3", f"checkpoint.background={background}"]
         assert pretrain(prepared_dir, run_dir, *more) == 4
         said = capsys.readouterr().err

@@ -7,7 +7,6 @@ A short part of each runs by default. The whole, with figures:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -22,16 +21,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import mounted
 from saver import contents
 
 from bertkit.errors import StorageError
 from bertkit.train import checkpoint
-from bertkit.train.checkpoint import all_checkpoints, fault_of, newest_valid
+from bertkit.train.checkpoint import all_checkpoints, newest_valid
 
 SAVER = Path(__file__).with_name("saver.py")
 SMALL = 9_000  # numbers of a state: 36 kB
@@ -100,37 +100,19 @@ def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int)
     return found
 
 
-def test_saves_killed_at_any_moment(tmp_path: Path) -> None:
-    found = kill_saves(tmp_path, 12, SMALL, keep_last=2)
+@pytest.mark.parametrize(
+    ("num_kills", "num_numbers", "least"), [(12, SMALL, 0), pytest.param(200, LARGE, 50, marks=pytest.mark.slow)]
+)
+def test_saves_killed_at_any_moment(num_kills: int, num_numbers: int, least: int, tmp_path: Path) -> None:
+    found = kill_saves(tmp_path, num_kills, num_numbers, keep_last=2)
+    print(f"\n{num_kills} kills, saves of {4 * num_numbers / 1e6:.0f} MB: {dict(found)}")
     assert found["lost"] == 0
-    assert found["resumed by itself"] == 12
-    assert found["hit a save"] + found["hit a deletion"] > 0
-
-
-@pytest.mark.slow
-def test_two_hundred_kills_of_large_saves(tmp_path: Path) -> None:
-    found = kill_saves(tmp_path, 200, LARGE, keep_last=2)
-    print(f"\n200 kills, saves of {4 * LARGE / 1e6:.0f} MB: {dict(found)}")
-    assert found["lost"] == 0
-    assert found["resumed by itself"] == 200
-    assert found["hit a save"] > 50
+    assert found["resumed by itself"] == num_kills
+    assert found["hit a save"] + found["hit a deletion"] > least
 
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32) of linux/ext4.h
 WITHOUT_FLUSHING = struct.pack("I", 2)  # EXT4_GOING_FLAGS_NOLOGFLUSH
-
-
-@contextlib.contextmanager
-def mounted(place: Path, *what: str) -> Iterator[Path]:
-    """Mount a file system; the test is skipped where that is not allowed."""
-    place.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *what, str(place)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no mounting here: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int) -> Counter[str]:
@@ -165,17 +147,14 @@ def cut_power(tmp_path: Path, num_trials: int, num_numbers: int, keep_last: int)
     return found
 
 
-def test_power_cuts(tmp_path: Path) -> None:
-    found = cut_power(tmp_path, 2, SMALL, keep_last=1)
-    assert +found == {"cuts": 2}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keep_last", [1, 2])
-def test_twenty_power_cuts(tmp_path: Path, keep_last: int) -> None:
-    found = cut_power(tmp_path, 20, 500_000, keep_last)
-    print(f"\n20 power cuts, keep_last={keep_last}: {dict(found)}")
-    assert +found == {"cuts": 20}
+@pytest.mark.parametrize(
+    ("num_cuts", "num_numbers", "keep_last"),
+    [(2, SMALL, 1), *(pytest.param(20, 500_000, keep_last, marks=pytest.mark.slow) for keep_last in (1, 2))],
+)
+def test_power_cuts(num_cuts: int, num_numbers: int, keep_last: int, tmp_path: Path) -> None:
+    found = cut_power(tmp_path, num_cuts, num_numbers, keep_last)
+    print(f"\n{num_cuts} power cuts, keep_last={keep_last}: {dict(found)}")
+    assert +found == {"cuts": num_cuts}
 
 
 def cut_short(rng: random.Random, path: Path, _: Path) -> None:
@@ -332,32 +311,3 @@ def test_a_disk_that_may_not_be_written(tmp_path: Path) -> None:
         save_first(disk, SMALL)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert os.strerror(errno.EROFS) in expect_failed_save(disk, SMALL)
-
-
-@pytest.mark.slow
-def test_two_hundred_and_fifty_points_of_failure(tmp_path: Path) -> None:
-    """Files may not grow beyond a limit, at 150 limits; a disk is too small, at 100 sizes."""
-    save_first(tmp_path, 90_000)
-    largest = max(path.stat().st_size for path in all_checkpoints(tmp_path)[0].iterdir())
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in range(0, largest, largest // 150 + 1):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            expect_failed_save(tmp_path, 90_000)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    refused = 0
-    for kilobytes in range(1_400, 2_400, 10):
-        with mounted(tmp_path / "mounted", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs") as disk:
-            save_first(disk, SMALL)
-            (disk / "filler").write_bytes(bytes(300_000))
-            try:
-                checkpoint.save(disk, contents(20, torch.randn(SMALL * 9)).part(0, 1), keep_last=1, last_good=10)
-            except StorageError:
-                refused += 1
-                assert checkpoint.step_of(newest_valid(disk)[0]) == 10
-            assert [fault_of(path) for path in all_checkpoints(disk)] == [None]
-    print(
-        f"\n150 limits of file sizes: 150 failed saves; 100 disks: {refused} refused; the last good one kept every time"
-    )
-    assert 0 < refused < 100

@@ -6,21 +6,15 @@ import json
 import math
 import os
 import random
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import free_port
 
 WORKER = Path(__file__).with_name("step_worker.py")
 KINDS = ("nan loss", "inf loss", "nan added", "gradient")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def settings_of(world: int, **changed: Any) -> dict[str, Any]:

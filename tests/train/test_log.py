@@ -88,18 +88,7 @@ def test_rows_are_flushed_to_the_disk(tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         pytest.skip("needs strace, which tells what is flushed")
     path = tmp_path / "metrics.jsonl"
-    traced = [
-        "strace",
-        "-y",
-        "-e",
-        "trace=write,fsync",
-        "-o",
-        tmp_path / "calls",
-        sys.executable,
-        "-c",
-        SYNCS,
-        path,
-    ]
+    traced = ["strace", "-y", "-e", "trace=write,fsync", "-o", tmp_path / "calls", sys.executable, "-c", SYNCS, path]
     done = subprocess.run(traced, capture_output=True, text=True)
     if not (tmp_path / "calls").is_file() or "ptrace" in done.stderr:
         pytest.skip(f"strace is not allowed to: {done.stderr}")

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import itertools
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import small_model
 from step_worker import LENGTHS, MASKED, part
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ from bertkit.train import loop, processes, shares
 from bertkit.train.config import OptimizerConfig
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
-from bertkit.train.losses import LossTerm, cross_entropy
+from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import Skips, StepReport
 
@@ -190,20 +189,6 @@ def test_too_many_skips_in_a_row_stop_a_run(in_a_row: int, is_stopped: bool) -> 
         report.check_skips(5)
 
 
-def test_a_skipped_step_changes_nothing_but_the_count() -> None:
-    model = small_model()
-    optimizer = Recording(model)
-    weights = [snapshot(model)]
-    reports = []
-    for report in steps_of(model, optimizer, 4, steps=4, skip_steps=(2, 4)):
-        reports.append(report)
-        weights.append(snapshot(model))
-    assert [report.step for report in reports] == [1, 2, 3, 4]
-    assert [largest_difference(a, b) > 0 for a, b in itertools.pairwise(weights)] == [True, False, True, False]
-    assert optimizer.num_updates == 2
-    assert [report.learning_rate for report in reports] == [1e-3 / n for n in (1, 2, 3, 4)]
-
-
 def test_resuming_is_bit_for_bit_with_dropout() -> None:
     """Dropout is a function of (seed, step, micro-batch): nothing of the generator needs to be saved."""
     whole = small_model(dropout=0.2).train()
@@ -224,31 +209,6 @@ def test_resuming_is_bit_for_bit_with_dropout() -> None:
     assert largest_difference(whole.state_dict(), other.state_dict()) > 0
 
 
-def test_random_draws_are_a_function_of_seed_step_and_shard() -> None:
-    def draws(seed: int, shards: Sequence[int], first_step: int, noise: int) -> dict[tuple[int, int, int], float]:
-        model = small_model()
-        drawn: list[float] = []
-
-        def losses(model: BertWithHeads, batch: PretrainBatch) -> dict[str, LossTerm]:
-            drawn.append(float(torch.rand(1)))
-            return pretraining_losses(model, batch)
-
-        def batches(step: int) -> list[tuple[int, PretrainBatch]]:
-            return [numbered(step, 2)[shard] for shard in shards]
-
-        torch.manual_seed(noise)
-        list(
-            steps_of(model, Recording(model), first_step=first_step, steps=4, losses=losses, batches=batches, seed=seed)
-        )
-        keys = [(seed, step, shard) for step in range(first_step, 4) for shard in shards]
-        return dict(zip(keys, drawn, strict=True))
-
-    every = draws(3, (0, 1, 2, 3), 0, noise=0) | draws(4, (0, 1, 2, 3), 0, noise=0)
-    assert len(every) == len(set(every.values())) == 32
-    for part_of in (draws(3, (2, 3), 0, noise=1), draws(3, (0, 1), 2, noise=2), draws(4, (3,), 3, noise=3)):
-        assert part_of.items() <= every.items()
-
-
 def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
     model = small_model()
     answers = iter([False, True, False])
@@ -256,50 +216,9 @@ def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
     assert [report.stop_requested for report in reports] == [False, True, False]
 
 
-SHARDS = [
-    (8, 8, [(0, 8)]),
-    (8, 3, [(0, 3), (3, 6), (6, 8)]),
-    (8, 2, [(0, 2), (2, 4), (4, 6), (6, 8)]),
-    (3, 5, [(0, 3)]),
-]
-
-
-@pytest.mark.parametrize(("num_sequences", "micro_sequences", "expected"), SHARDS)
-def test_micro_shards(num_sequences: int, micro_sequences: int, expected: list[tuple[int, int]]) -> None:
-    assert shares.micro_batch_ranges(num_sequences, micro_sequences) == expected
-
-
-@pytest.mark.parametrize(
-    ("num_shards", "expected"),
-    [
-        (4, [[0, 1, 2, 3]]),
-        (4, [[0, 1], [2, 3]]),
-        (5, [[0, 1], [2, 3, 4]]),
-        (4, [[0], [1], [2, 3]]),
-        (3, [[0], [1], [2]]),
-    ],
-)
-def test_shards_of_process(num_shards: int, expected: list[list[int]]) -> None:
-    size = len(expected)
-    assert [list(shares.share_of_process(num_shards, rank, size)) for rank in range(size)] == expected
-
-
 def test_a_process_without_a_shard_is_refused() -> None:
     with pytest.raises(InputError, match=r"3 processes but 2 micro-batches a step; raise batch\.sequences"):
         shares.share_of_process(2, 0, 3)
-
-
-def test_cross_entropy_sums() -> None:
-    logits, labels = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 4, 0, 1])
-    term = cross_entropy(logits, labels)
-    by_hand = sum(torch.logsumexp(row, 0) - row[label] for row, label in zip(logits, labels, strict=True))
-    torch.testing.assert_close(term.sum, by_hand)
-    assert (term.count, int(term.correct)) == (7, int((logits.argmax(1) == labels).sum()))
-    half = cross_entropy(logits.bfloat16(), labels)
-    assert half.sum.dtype == torch.float32
-    torch.testing.assert_close(half.sum, F.cross_entropy(logits.bfloat16().float(), labels, reduction="sum"))
-    empty = cross_entropy(torch.zeros(0, 5, requires_grad=True), labels[:0])
-    assert (float(empty.sum.detach()), empty.count, int(empty.correct)) == (0.0, 0, 0)
 
 
 def test_evaluate_is_the_mean_over_all_predictions() -> None:

@@ -131,21 +131,15 @@ def test_the_rules_differ() -> None:
         assert max(np.abs(first[name] - second[name]).max() for name in SHAPES) > 1e-3
 
 
-def test_a_trust_ratio_of_one() -> None:
-    """A weight of zeros, or an update of zeros, is not rescaled: LAMB is then AdamW with bias correction."""
-    moved = {}
-    for rule in OPTIMIZERS:
-        model, optimizer = make(rule, True)
-        run(model, optimizer, 1, 2)  # the rate is above 0
-        moved[rule] = model.pooler.weight.detach().clone()
-        before = model.pooler.weight.detach().clone()
-        for parameter in model.parameters():
-            parameter.data.zero_()
-            parameter.grad = torch.zeros_like(parameter)
-        OPTIMIZERS[rule](parameter_groups(model, DECAY), config(rule, True)).step()
-        assert all((parameter == 0).all() for parameter in model.parameters())
-    assert before.abs().max() > 1e-4
-    torch.testing.assert_close(moved["lamb"], moved["adamw"], rtol=0, atol=1e-15)
+@pytest.mark.parametrize("rule", OPTIMIZERS)
+def test_zeros_stay_zeros(rule: str) -> None:
+    """The trust ratio of a weight and an update of zeros is 1."""
+    model, optimizer = make(rule, True)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert all((parameter == 0).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(("rule", "bias_correction"), RULES)
@@ -164,24 +158,6 @@ def test_restore_continues_bit_for_bit(rule: str, bias_correction: bool, break_a
     run(second, after, break_at, 50)
     for name, parameter in whole.named_parameters():
         assert torch.equal(parameter, second.get_parameter(name)), name
-
-
-@pytest.mark.parametrize(
-    ("gradients", "max_norm", "norm", "expected"),
-    [
-        ([[3.0, 0.0], [0.0, 4.0]], 1.0, 5.0, [[0.6, 0.0], [0.0, 0.8]]),  # one factor for all, not one for each
-        ([[3.0, 0.0], [0.0, 4.0]], 5.0, 5.0, [[3.0, 0.0], [0.0, 4.0]]),
-        ([[0.0, 0.0], [0.0, 0.1]], 1.0, 0.1, [[0.0, 0.0], [0.0, 0.1]]),
-    ],
-)
-def test_clipping(gradients: list[list[float]], max_norm: float, norm: float, expected: list[list[float]]) -> None:
-    parameters = [nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in gradients]
-    for parameter, values in zip(parameters, gradients, strict=True):
-        parameter.grad = torch.tensor(values, dtype=torch.float64)
-    without_gradient = nn.Parameter(torch.zeros(3))
-    assert clip_global_norm([*parameters, without_gradient], max_norm) == norm
-    found = [parameter.grad.tolist() for parameter in parameters]
-    assert np.array(found) == pytest.approx(np.array(expected), abs=1e-15)
 
 
 @pytest.mark.parametrize(("rule", "bias_correction"), RULES)
@@ -227,22 +203,12 @@ def test_which_parameters_decay() -> None:
     decayed, kept = parameter_groups(model, 0.01)
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
     assert (decayed["is_decayed"], kept["is_decayed"]) == (True, False)
-    layer = [
-        "attention.query.weight",
-        "attention.key.weight",
-        "attention.value.weight",
-        "attention.output.weight",
-        "feed_forward.intermediate.weight",
-        "feed_forward.output.weight",
-    ]
+    layer = [f"attention.{name}" for name in ("query", "key", "value", "output")]
+    layer += ["feed_forward.intermediate", "feed_forward.output"]
     expected = [
-        "bert.embeddings.token.weight",
-        "bert.embeddings.position.weight",
-        "bert.embeddings.segment.weight",
-        *(f"bert.encoder.layers.{n}.{name}" for n in range(LAYERS) for name in layer),
-        "bert.pooler.dense.weight",
-        "heads.masked_lm.dense.weight",
-        "heads.next_sentence.dense.weight",
+        *(f"bert.embeddings.{name}.weight" for name in ("token", "position", "segment")),
+        *(f"bert.encoder.layers.{n}.{name}.weight" for n in range(LAYERS) for name in layer),
+        *(f"{name}.dense.weight" for name in ("bert.pooler", "heads.masked_lm", "heads.next_sentence")),
     ]
     assert sorted(names[p] for p in decayed["params"]) == sorted(expected)
     rest = sorted(set(names.values()) - set(expected))

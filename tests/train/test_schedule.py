@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
 from bertkit.config import build, conf_dir
 from bertkit.errors import InputError
@@ -116,18 +115,6 @@ def test_noam_is_equation_3_of_the_paper() -> None:
         for number in (1, 2, warmup // 2, warmup - 1, warmup, warmup + 1, 3 * warmup, 300_000):
             expected = size**-0.5 * min(number**-0.5, number * warmup**-1.5)
             assert learning_rate(number - 1, peak, shape, 7, warmup) == pytest.approx(expected, rel=1e-13)
-
-
-def test_noam_is_that_of_transformers_a_step_later() -> None:
-    """Theirs counts from 0, where the rate is 0."""
-    from transformers import get_inverse_sqrt_schedule
-
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3.0)
-    theirs = get_inverse_sqrt_schedule(optimizer, num_warmup_steps=7)
-    for step in range(50):
-        optimizer.step()
-        theirs.step()
-        assert learning_rate(step, 3.0, option("noam"), 50, 7) == pytest.approx(theirs.get_last_lr()[0], rel=1e-13)
 
 
 def test_the_inverse_has_a_power_of_the_users_own() -> None:

@@ -83,6 +83,13 @@ def test_the_number_of_parts(num_shards: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("micro_sequences", "expected"), [(8, [(0, 8)]), (3, [(0, 3), (3, 6), (6, 8)]), (11, [(0, 8)])]
+)
+def test_micro_batches_of_eight_sequences(micro_sequences: int, expected: list[tuple[int, int]]) -> None:
+    assert shares.micro_batch_ranges(8, micro_sequences) == expected
+
+
+@pytest.mark.parametrize(
     ("num_shards", "num_parts", "num_processes", "expected"),
     [
         (4, 4, 1, [[[0], [1], [2], [3]]]),

@@ -25,7 +25,6 @@ from browser import CONTROL, Browser, chromium
 from conftest import small_model
 
 from bertkit import load_embedder, load_predictor, load_tokenizer
-from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.model.config import DecoderConfig
@@ -507,34 +506,6 @@ def test_passages_that_were_found(browser: Browser, scripted: str) -> None:
     browser.wait("document.querySelectorAll('.hits .score').length === 4")
     assert '"order":"search"' in text_of(browser, "#curl")[0]
     assert browser.ask("document.documentElement.scrollWidth") <= 380
-
-
-def test_a_library_is_searched(browser: Browser, folders: dict[str, Path], python: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(
-        "kan mir lon.\ntesh run.\n\nmin " + HOSTILE.replace("\n", " ") + "\n\nmir tesh kan.\n", encoding="utf-8"
-    )
-    library = tmp_path / "library.db"
-    assert run(["index", f"corpus.path={text}", f"output={library}"]) == 0
-    with serving(python, f"model_dir={folders['reader']}", f"index={library}") as address:
-        asked = urllib.request.Request(
-            f"{address}search",
-            b'{"question": "mir lon?", "order": "both", "top_k": 10}',
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(asked) as reply:
-            answers = json.load(reply)["answers"]
-        assert len(answers) == 3  # a small library is read as a whole
-        browser.open(address)
-        browser.click("#field-0")
-        browser.type("mir lon?")
-        browser.press("Enter")
-        browser.wait("document.querySelectorAll('.hits li').length === 3")
-        assert text_of(browser, ".hits .running") == [each["passage"] for each in answers]
-        assert text_of(browser, ".hits mark") == [each["answer"] for each in answers if each["answer"]]
-        browser.click("#orders input[value=search] + span")
-        browser.wait("document.querySelectorAll('.hits .score').length < 9")
-        assert "lon" in text_of(browser, ".hits .running")[0]
 
 
 def test_what_goes_wrong_is_said(browser: Browser, scripted: str, server: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from huggingface_hub import ModelCard
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings.compose import compose
-
-ODD = ["no", "a: b", "--- # !x", '"quoted"', "a | b", "[1, {", "é\u2028ü", "first\nsecond", "C:\\path", "&x *y %z @w"]
 
 
 def metadata(card: str) -> dict[str, Any]:
@@ -58,24 +55,6 @@ def test_what_is_not_known_is_left_out() -> None:
     assert set(metadata(model_card(small_model(), CardFacts("t")))) == {"library_name", "pipeline_tag", "tags"}
 
 
-@pytest.mark.parametrize("odd", ODD)
-def test_odd_characters(odd: str) -> None:
-    """In the metadata they come back as they were; in the table they stay in their cell."""
-    facts = CardFacts(odd, {"text": odd, "nested": {"a": odd}}, {"x_loss": 1.23456789}, ("x_loss",), odd)
-    facts = dataclasses.replace(facts, license=odd, language=odd, base_model=odd)
-    card = model_card(small_model(), facts)
-    found = metadata(card)
-    assert (found["license"], found["language"], found["base_model"]) == (odd, odd, odd)
-    (entry,) = found["model-index"]
-    assert (entry["name"], entry["results"][0]["dataset"]["name"]) == (odd, odd)
-    rows = [line for line in card.split("\n") if line.startswith("| ")]
-    assert len(rows) == 2 + 3
-    for row in rows:
-        assert row.replace("\\|", "").count("|") == 3
-        assert row.endswith(" |")
-    assert "| x_loss | 1.23457 |" in rows
-
-
 def test_the_card_of_a_run_holds_its_settings() -> None:
     settings = compose("pretrain", ["data_dir=x", "output_dir=x", "steps=77", "seed=5"])
     results = {"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77, "perplexity": None}
@@ -96,20 +75,6 @@ def test_an_encoder_without_pooler_says_how_to_load_it() -> None:
     card = model_card(small_model(heads=(), with_pooler=False), CardFacts("t", results={"mlm_loss": 1.5}))
     assert 'AutoModel.from_pretrained("DIRECTORY", add_pooling_layer=False)' in card
     assert "model-index" not in metadata(card)
-
-
-def test_the_hub_reads_the_results(tmp_path: Path) -> None:
-    results = {"mlm_loss": 2.5, "mlm_accuracy": 0.25, "steps": 77}
-    facts = CardFacts("Mine", {}, results, ("mlm_loss", "mlm_accuracy"), measured_on="held-out books")
-    (tmp_path / "README.md").write_text(model_card(small_model(), facts))
-    data = ModelCard.load(tmp_path / "README.md").data
-    assert data.model_name == "Mine"
-    found = [(r.task_type, r.dataset_name, r.metric_type, r.metric_name, r.metric_value) for r in data.eval_results]
-    assert sorted(found) == [
-        ("fill-mask", "held-out books", "accuracy", "mlm_accuracy", 0.25),
-        ("fill-mask", "held-out books", "loss", "mlm_loss", 2.5),
-    ]
-    assert data.library_name == "transformers"
 
 
 def test_a_fine_tuned_model_names_its_scores_data_and_start(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import minilm_dir, small_config
+from conftest import installed_apart, minilm_dir, small_config
 
 from bertkit import export_model, load_embedder, load_model, load_predictor, load_tokenizer
 from bertkit.cli import run
@@ -102,39 +102,24 @@ CLIENTS = {
     "sentence-transformers 3.0.1": (["sentence-transformers==3.0.1", *_OLD], _SENTENCES),
     "sentence-transformers 4.1.0": (["sentence-transformers==4.1.0", *_OLD], _SENTENCES + _CROSS),
     "sentence-transformers 5.1.2": (
-        ["sentence-transformers==5.1.2", "transformers==4.57.6", *_HUB, "tokenizers==0.22.2"],
-        _SENTENCES + _CROSS,
+        ["sentence-transformers==5.1.2", "transformers==4.57.6", *_HUB, "tokenizers==0.22.2"], _SENTENCES + _CROSS,
     ),
     "sentence-transformers, installed": ([], _SENTENCES + _CROSS),
     "onnxruntime 1.17.3": (["onnxruntime==1.17.3", "numpy==1.26.4", *_OLD, "coloredlogs", "humanfriendly"], _ONNX),
     "onnxruntime 1.20.1": (["onnxruntime==1.20.1", "coloredlogs", "humanfriendly"], _ONNX),
     "onnxruntime, installed": ([], _ONNX),
     "peft": (["peft"], _PEFT),
-    "captum": (
-        ["captum", "matplotlib", "contourpy", "cycler", "kiwisolver", "pyparsing", "pillow", "python-dateutil", "six"],
-        _CAPTUM,
-    ),
+    "captum": (["captum", "matplotlib", "contourpy", "cycler", "kiwisolver", "pyparsing", "pillow", "python-dateutil", "six"], _CAPTUM),
     "keybert": (["keybert"], _KEYBERT),
     "ctranslate2": (["ctranslate2"], _CTRANSLATE2),
     "tokenizers 0.15.2": (["tokenizers==0.15.2"], _TOKENIZERS),
     "langchain-huggingface": (
-        [
-            "langchain-huggingface",
-            "langchain-core",
-            "langsmith",
-            "jsonpatch",
-            "jsonpointer",
-            "tenacity",
-            "uuid-utils",
-            "langchain-protocol",
-            "sniffio",
-            "requests-toolbelt",
-            "distro",
-        ],
+        ["langchain-huggingface", "langchain-core", "langsmith", "jsonpatch", "jsonpointer", "tenacity", "uuid-utils",
+         "langchain-protocol", "sniffio", "requests-toolbelt", "distro"],
         _LANGCHAIN,
     ),
     "model2vec": (["model2vec", "skeletoken"], _MODEL2VEC),
-}
+}  # fmt: skip
 _FRAME = """
 import json, sys
 models, TEXTS, PAIRS = json.loads(sys.argv[1])
@@ -168,15 +153,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def environment(name: str, packages: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = Path(os.environ.get("BERTKIT_CLIENTS_DIR") or tmp_path_factory.getbasetemp() / "clients") / name.replace(
-        " ", "-"
-    )
-    if packages and not folder.is_dir():
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *packages]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"{name} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-    return {**os.environ, "PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1"}
+    parent = Path(os.environ.get("BERTKIT_CLIENTS_DIR") or tmp_path_factory.getbasetemp() / "clients")
+    folder = installed_apart(parent / name.replace(" ", "-"), packages)
+    return {**os.environ, "PYTHONPATH": folder, "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.mark.slow

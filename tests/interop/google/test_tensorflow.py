@@ -131,12 +131,6 @@ def test_writes_what_tensorflow_wrote(tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "model.ckpt") == expected
 
 
-def test_the_files_never_change(tmp_path: Path) -> None:
-    prefix = write(tmp_path / "model.ckpt", ONE_FILE_BYTES)
-    bundle.read_checkpoint(prefix)["half"].zero_()
-    assert_same(bundle.read_checkpoint(prefix), ONE_FILE)
-
-
 @pytest.mark.parametrize("block_bytes", [1, 97, 5000, 10**6])
 def test_a_table_of_several_blocks(block_bytes: int) -> None:
     items = [(f"name_{index:04d}".encode(), bytes([index % 251]) * (index % 7)) for index in range(1009)]
@@ -144,14 +138,13 @@ def test_a_table_of_several_blocks(block_bytes: int) -> None:
     assert list(read_table(table)) == items
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_weights_of_another_precision(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_weights_of_another_precision(tmp_path: Path) -> None:
     def convert(variables: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {n: v.to(dtype) if v.is_floating_point() else v for n, v in variables.items()}
+        return {n: v.to(torch.bfloat16) if v.is_floating_point() else v for n, v in variables.items()}
 
     model, _ = load_directory(rewritten(google_dir(tmp_path / "model"), convert))
     for name, parameter in small_model().named_parameters():
-        assert torch.equal(model.get_parameter(name), parameter.to(dtype).float())
+        assert torch.equal(model.get_parameter(name), parameter.bfloat16().float())
 
 
 def test_a_dtype_that_is_not_written(tmp_path: Path) -> None:
@@ -201,17 +194,15 @@ DAMAGES = [
     (cut(DATA, 0), InputError, "truncated"),
     (lambda prefix: Path(f"{prefix}{DATA}").unlink(), InputError, r"index: model\.ckpt\.data-00000-of-00001 missing"),
     (flip(".index", 9), InputError, r"index: damaged.*the checksum of its block at byte 0 is wrong"),
-    (flip(".index", 169), InputError, "the checksum of its block at byte 0 is wrong"),
     (flip(".index", 190), InputError, "the checksum of its block at byte 187 is wrong"),
     (flip(".index", -1), InputError, "it does not end like a TensorFlow index"),
     (cut(".index", (64 << 20) + 1), InputError, "67108865 bytes are too many for the index of a checkpoint"),
     (lambda prefix: Path(f"{prefix}.index").unlink(), InputError, r"index: no such file; expected the index of a"),
     (cut(".index", 200), InputError, "it does not end like a TensorFlow index"),
-    (cut(".index", 0), InputError, "it does not end like a TensorFlow index"),
     (index(("v", entry())), None, ""),
     (index(("v", entry(dtype=7))), InputError, "v has TensorFlow's dtype number 7; bertkit reads float32, "),
     (index(("v", entry(dtype=2))), InputError, r"v has 12 bytes, but \(3,\) of torch\.float64 has 24"),
-    (index(("v", entry(shape=(2, 2)))), InputError, r"v has 12 bytes, but \(2, 2\) of torch\.float32 has 16"),
+
     (index(("v", entry(shape=(1 << 62, 1 << 62)))), InputError, "v has 12 bytes, but"),
     (index(("v", entry(shape=(0, 1 << 62), size=0))), InputError, "v: an unknown or empty shape"),
     (index(("v", entry(shape=(1 << 40,), size=1 << 42))), InputError, "truncated .its tensors have 4398046511104 bytes, the file 72"),
@@ -248,28 +239,6 @@ def test_damage_is_named(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("at", "value", "message"),
-    [
-        (169, 1, "its block at byte 0 is compressed; TensorFlow writes, and bertkit reads, plain"),  # snappy
-        (137, 12, "its block at byte 0 has a broken entry"),  # `half` has more of the key before than that has
-        (
-            139,
-            18,
-            "its block at byte 0 has a broken entry",
-        ),  # the last value, of 17 bytes, would end behind the entries
-        (165, 200, "its block at byte 0 is shorter than it says"),  # the number of restart points
-    ],
-)
-def test_a_damaged_block_whose_checksum_is_right(tmp_path: Path, at: int, value: int, message: str) -> None:
-    prefix = write(tmp_path / "model.ckpt", ONE_FILE_BYTES)
-    data = bytearray(Path(f"{prefix}.index").read_bytes())
-    data[at] = value
-    Path(f"{prefix}.index").write_bytes(with_checksums(data))
-    with pytest.raises(InputError, match=message):
-        bundle.read_checkpoint(prefix)
-
-
 def with_checksums(data: bytearray) -> bytes:
     """Correct the checksums of the blocks of ONE_FILE_BYTES."""
     for offset, size in BLOCKS:
@@ -278,7 +247,7 @@ def with_checksums(data: bytearray) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=400, deadline=20_000)  # a hang, and not a busy machine
+@settings(max_examples=200, deadline=20_000)  # a hang, and not a busy machine
 @given(
     flips=st.lists(st.tuples(st.integers(0, 254), st.integers(1, 255)), min_size=1, max_size=6),
     ending=st.sampled_from([".index", ".index with checksums"]),
@@ -336,19 +305,12 @@ def test_which_checkpoint(tmp_path: Path, files: tuple[str, ...], checkpoint: st
     assert tensorflow.find_checkpoint(tmp_path / asked) == (tmp_path / found if found else None)
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "message"),
-    [
-        (
-            None,
-            "holds the checkpoints a.ckpt-1, a.ckpt-20, and no file checkpoint says which one; name one: .*/a.ckpt-1$",
-        ),
-        ("a.ckpt-3", "and the file checkpoint names a.ckpt-3, which is not here"),
-    ],
-)
-def test_several_checkpoints(tmp_path: Path, checkpoint: str | None, message: str) -> None:
-    touch(tmp_path, *TWO, checkpoint=checkpoint)
-    with pytest.raises(InputError, match=message):
+def test_several_checkpoints(tmp_path: Path) -> None:
+    touch(tmp_path, *TWO)
+    with pytest.raises(InputError, match=r"a\.ckpt-1, a\.ckpt-20, and no file .* name one: .*/a.ckpt-1$"):
+        tensorflow.find_checkpoint(tmp_path)
+    touch(tmp_path, checkpoint="a.ckpt-3")
+    with pytest.raises(InputError, match=r"and the file checkpoint names a\.ckpt-3, which is not here"):
         tensorflow.find_checkpoint(tmp_path)
 
 
@@ -428,23 +390,11 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     assert report.new == []
     assert len(report.skipped) == 2 * num_parameters + 1
     assert set(report.skipped.values()) == {"a moment of the optimizer", "the count of steps"}
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("global_step", "the count of steps"),
-        ("bert/pooler/dense/kernel/adam_v", "a moment of the optimizer"),
-        ("output_bias/adam_m", "a moment of the optimizer"),
-        ("bert/pooler/dense/kernel/Adam", "a moment of the optimizer"),
-        ("bert/pooler/dense/kernel/Adam_1", "a moment of the optimizer"),
-        ("beta1_power", "a count of the optimizer"),
-        ("current_loss_scale", "loss scaling"),
-        ("good_steps", "loss scaling"),
-    ],
-)
-def test_what_is_no_weight(name: str, rule: str) -> None:
-    assert tensorflow.as_hugging_face({name: torch.tensor([3.0])}) == ({}, {name: rule})
+    others = {  # of other optimizers, and of half precision
+        "bert/pooler/dense/kernel/Adam_1": "a moment of the optimizer", "beta1_power": "a count of the optimizer",
+        "output_bias/adam_m": "a moment of the optimizer", "good_steps": "loss scaling",
+    }  # fmt: skip
+    assert tensorflow.as_hugging_face(dict.fromkeys(others, torch.tensor([3.0]))) == ({}, others)
 
 
 UNKNOWN = [
@@ -469,13 +419,9 @@ def without(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
 
 MISFITS = [
     (lambda v: v, {"num_hidden_layers": LAYERS + 1}, "16 weights do not fit bert_config.json: .*layer.3.*missing"),
-    (lambda v: v, {"num_hidden_layers": LAYERS - 1}, "16 weights do not fit bert_config.json: .*has no place"),
-    (lambda v: v, {"vocab_size": 127}, rf"word_embeddings.weight: shape \(131, {HIDDEN}\), expected \(127, {HIDDEN}\)"),
     (lambda v: v, {"intermediate_size": 41}, rf"shape \(37, {HIDDEN}\), expected \(41, {HIDDEN}\)"),
     (lambda v: v, {"hidden_act": "tanh"}, r"bert_config.json: hidden_act='tanh'"),
-    (lambda v: v, {"num_attention_heads": 4}, "bert_config.json: .*26 is not a multiple of"),
     (without("bert/pooler/dense/bias"), {}, "1 weights do not fit bert_config.json: bert.pooler.dense.bias: missing"),
-    (without("bert/embeddings/word_embeddings"), {}, "bert.embeddings.word_embeddings.weight: missing"),
     (
         lambda v: {**v, "bert/extra": torch.ones(3), "electra/x": torch.ones(2)},
         {},

@@ -12,10 +12,11 @@ import torch
 from conftest import small_model
 from huggingface_hub import constants
 
+import bertkit.hub
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
-from bertkit.hub import is_id
+from bertkit.hub import check_model, is_id
 from bertkit.interop.hugging_face import hub
 from bertkit.interop.load import resolve_model_dir
 
@@ -69,38 +70,21 @@ def test_neither_a_directory_nor_cached(cache: Path, name: str) -> None:
         load_tokenizer(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("bert-base-uncased", True),
-        ("google-bert/bert-base-uncased", True),
-        ("a/b.c_d-e", True),
-        ("runs/mini", False),
-        ("Out/mini", False),
-        ("mini", False),
-        ("here/mini", False),
-        ("runs/first/model", False),
-        ("./runs", False),
-        ("../runs", False),
-        ("/runs", False),
-        ("~/runs", False),
-        ("runs/", False),
-        ("", False),
-        ("a b", False),
-    ],
-)
-def test_what_looks_like_an_id(cache: Path, name: str, is_one: bool) -> None:
+IDS = ("bert-base-uncased", "google-bert/bert-base-uncased", "a/b.c_d-e")
+NO_IDS = ("runs/mini", "Out/mini", "mini", "here/mini", "runs/first/model", "./runs", "../runs", "/runs", "~/runs")
+NO_IDS += ("runs/", "", "a b", "a/b/c", "/no/where")
+
+
+@pytest.mark.parametrize(("name", "is_one"), [*((name, True) for name in IDS), *((name, False) for name in NO_IDS)])
+def test_what_looks_like_an_id(cache: Path, name: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever does not is sought nowhere: whoever asks for the network here fails."""
+    monkeypatch.setattr(bertkit.hub, "is_offline", lambda: pytest.fail("asked for the network"))
     Path("here").mkdir()
     assert is_id(name) == is_one
     if not is_one and name:
+        check_model(name, "model_dir")
         with pytest.raises(InputError, match="no such directory; expected a run, a checkpoint"):
             resolve_model_dir(name + "nowhere/")
-
-
-def test_a_file_is_no_id(cache: Path) -> None:
-    Path("notes.txt").write_text("dear diary")
-    with pytest.raises(InputError, match=r"model_dir=notes\.txt: no such directory; expected a run, a checkpoint"):
-        resolve_model_dir("notes.txt")
 
 
 class Snapshot:

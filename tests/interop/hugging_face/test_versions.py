@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import small_model
+from conftest import installed_apart, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.tokenizer import Tokenizer
@@ -86,14 +86,8 @@ def installed(version: str, tmp_path_factory: pytest.TempPathFactory) -> list[st
     if pins is None:
         return []
     parent = Path(os.environ.get("BERTKIT_TRANSFORMERS_DIR") or tmp_path_factory.getbasetemp() / "transformers")
-    folder = parent / version
-    if not folder.is_dir():
-        wanted = [f"transformers=={version}", f"huggingface_hub=={pins[0]}", f"tokenizers=={pins[1]}"]
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *wanted]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"transformers {version} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-    return [str(folder)]
+    wanted = [f"transformers=={version}", f"huggingface_hub=={pins[0]}", f"tokenizers=={pins[1]}"]
+    return [installed_apart(parent / version, wanted)]
 
 
 @pytest.mark.slow
