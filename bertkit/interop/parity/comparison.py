@@ -39,9 +39,10 @@ from bertkit.model.heads import BertWithHeads
 # float64: relative to max(1, largest entry of the tensor); for gradients, to max(largest entry, a thousandth of the largest of
 # all), since some gradients are sums that vanish
 TOLERANCE, GRADIENT_FLOOR = 1e-10, 1e-3
-# float32: our error relative to that of the reference, the largest of so many roundings. The largest ratio among the models of
-# tests/interop/parity/test_false_alarms.py is RATIO
-ROUNDING_FACTOR, NUM_ROUNDINGS = 16, 3
+# float32: our error may be so many times that of the reference, which is the largest of three roundings. The largest multiple
+# among the 200 sets of weights of tests/interop/parity/test_verdict.py was 8.0; matrices in bfloat16 have some 60,000
+ROUNDING_FACTOR, NUM_ROUNDINGS = 64, 3
+TOLERANCES = {"float64": TOLERANCE, "gradient_floor": GRADIENT_FLOOR, "float32_rounding_factor": ROUNDING_FACTOR}
 NOT_FINITE = 1e308  # stands for a difference that is not finite, since JSON has no NaN
 NOTES = (
     "google-research/bert divides the masked LM loss by its weights' sum + 1e-5, both implementations here by the count",
@@ -106,11 +107,7 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
         "within_tolerance": tokenizer_fault is None and all(row["within_tolerance"] for row in comparisons),
         "tokenizer_fault": tokenizer_fault,
         "not_finite": _largest_weights(model) if any(row["max_abs"] >= NOT_FINITE for row in comparisons) else None,
-        "tolerances": {
-            "float64": TOLERANCE,
-            "float64_gradient_floor": GRADIENT_FLOOR,
-            "float32_rounding_factor": ROUNDING_FACTOR,
-        },
+        "tolerances": TOLERANCES,
         "notes": list(NOTES),
         "comparisons": comparisons,
         "file_sha256": hashes_of(directory),
