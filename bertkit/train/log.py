@@ -58,15 +58,19 @@ class MetricsLog:
         kept = [json.dumps(row) + "\n" for row in read_metrics(path) if row["step"] <= last_step]
         write_durably(path, "".join(kept))
         self._file = path.open("a", encoding="utf-8")
+        self._is_synced = True
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row."""
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
+        self._is_synced = False
 
     def sync(self) -> None:
         """Flush the rows to the disk, before a checkpoint says that their steps are done: a power cut leaves no gap then."""
-        os.fsync(self._file.fileno())
+        if not self._is_synced:
+            os.fsync(self._file.fileno())
+            self._is_synced = True
 
     def close(self) -> None:
         """Flush the rows to the disk, and close the file."""
