@@ -18,7 +18,7 @@ from bertkit import load_model
 from bertkit.batch import TaskBatch
 from bertkit.kernels.fast import ALL
 from bertkit.kernels.layout import Layout
-from bertkit.model.config import AttentionConfig, DecoderConfig, NormConfig
+from bertkit.model.config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
 from bertkit.model.heads import BertWithHeads, Targets
 from bertkit.run.generating import CHUNK, Written, largest, write_texts
 from bertkit.tasks.config import GenerationConfig
@@ -163,18 +163,22 @@ def test_beams_are_those_of_transformers(
 # what must hold
 
 
+def filled(config: BertConfig, seed: int, std: float) -> BertWithHeads:
+    model = BertWithHeads(config, ("generation",), with_pooler=False).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * std)
+    return model
+
+
 def own_model(kind: Any, score: Any = "additive", norm: Any = "post") -> BertWithHeads:
     config = small_config(
         VOCAB, hidden_act="relu", norm=NormConfig(placement=norm), max_position_embeddings=POSITIONS, hidden_size=26,
         attention=AttentionConfig(positions="sinusoidal" if kind == "transformer" else "none"),
         decoder=DecoderConfig(kind=kind, score=score, norm=norm, start_token_id=START, end_token_id=END),
     )  # fmt: skip
-    model = BertWithHeads(config, ("generation",), with_pooler=False).double().eval()
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.5)
-    return model
+    return filled(config, seed=2, std=0.5)
 
 
 def plain_search(model: BertWithHeads, source: list[int], settings: GenerationConfig) -> Written:
@@ -291,11 +295,8 @@ def blind() -> tuple[BertWithHeads, Tensor, list[int]]:
         VOCAB * 2 + 500, max_position_embeddings=POSITIONS, hidden_size=26,
         decoder=DecoderConfig(kind="bert", start_token_id=START, end_token_id=END),
     )  # fmt: skip
-    model = BertWithHeads(config, ("generation",), with_pooler=False).double().eval()
-    generator = torch.Generator().manual_seed(3)
+    model = filled(config, seed=3, std=0.3)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
         table = model.get_parameter("bert.embeddings.token.weight")
         table[2 * VOCAB :] = table[0]
         model.get_parameter("heads.generation.score.bias")[19:] = -40.0
@@ -413,11 +414,7 @@ def test_more_beams_than_a_small_vocabulary_has_tokens() -> None:
     config = small_config(
         11, max_position_embeddings=POSITIONS, decoder=DecoderConfig(kind="bert", start_token_id=5, end_token_id=7)
     )
-    model = BertWithHeads(config, ("generation",), with_pooler=False).double().eval()
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
+    model = filled(config, seed=4, std=0.3)
     written = write(model, [[1, 2, 3], [4, 9]], num_beams=6, max_target_length=3)
     for source, texts in zip([[1, 2, 3], [4, 9]], written, strict=True):
         expected = plain_search(model, source, search(num_beams=6, max_target_length=3))
