@@ -249,7 +249,7 @@ def runs_elsewhere(command: str, settings: Any) -> bool:
 def page_of(command: str) -> Callable[[Any], Any]:
     """Import what does the work of a command: a function of its settings, which gives what was found or None."""
     _quieten_libraries()
-    place = f"bertkit.{command}.run" if command in ("bench", "serve") else f"bertkit.stages.{command}"
+    place = f"bertkit.{command}.run" if command == "serve" else f"bertkit.stages.{command}"
     page = importlib.import_module(place)
     return functools.partial(page.run, launched=_launched) if command == "glue" else page.run
 

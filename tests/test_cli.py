@@ -257,7 +257,6 @@ GIVEN = {
     "evaluate": ["model_dir=x", "data_dir=y"],
     "export": ["checkpoint=x", "output_dir=y"],
     "verify": ["model_dir=x"],
-    "bench": ["what=pretrain"],
     "compare": ["runs/a", "runs/b"],
 }
 

@@ -21,9 +21,8 @@ CORE = ("data", "model", "train", "kernels", *GROUND)
 # a room -> the rooms that it may import
 RULE = {
     "cli": ("commands", "settings", "launch", *GROUND),
-    "commands": ("settings", "stages", "bench", "serve", "launch", "tasks", *GROUND),
+    "commands": ("settings", "stages", "serve", "launch", "tasks", *GROUND),
     "stages": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
-    "bench": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
     "serve": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
     "run": ("settings", "launch", "tasks", "interop", "view", *CORE),
     "settings": ("launch", "tasks", "data", "model", "train", *GROUND),
@@ -41,12 +40,12 @@ THIRD_PARTY = {
     "hydra": ("settings",),
     "omegaconf": ("settings",),
     "accelerate": ("train", "run"),
-    "transformers": ("interop", "bench"),
-    "sentence_transformers": ("bench",),
+    "transformers": ("interop",),
+    "sentence_transformers": (),
     "huggingface_hub": ("interop",),
     "google_crc32c": ("interop",),
     "tokenizers": ("data",),
-    "datasets": ("data", "tasks", "bench"),
+    "datasets": ("data", "tasks"),
     "evaluate": ("tasks",),
     "sklearn": ("tasks",),
     "scipy": ("tasks", "run"),
@@ -54,8 +53,8 @@ THIRD_PARTY = {
     "sacrebleu": ("tasks",),
     "rouge_score": ("tasks",),
     "starlette": ("serve",),
-    "uvicorn": ("serve", "bench"),
-    "fastapi": ("serve", "bench"),
+    "uvicorn": ("serve",),
+    "fastapi": ("serve",),
     "pydantic": ("serve",),
     "prometheus_client": ("serve",),
     "uvloop": ("serve",),
@@ -120,10 +119,10 @@ def test_every_room_has_a_rule_and_every_command_a_page() -> None:
     assert folders | {"cli", "commands"} == set(RULE)
     assert {*RULE, *GROUND, "", "__main__"} >= set(arrows(ROOT))
     pages = {name.removeprefix("bertkit.stages.") for name in modules(ROOT) if name.startswith("bertkit.stages.")}
-    assert pages | {"bench", "serve"} == set(COMMANDS)
+    assert pages | {"serve"} == set(COMMANDS)
     for folder in folders:  # a door that is listed is there
         assert doors(folder) <= set(modules(ROOT)), folder
-        assert doors(folder) or folder in ("stages", "bench"), folder
+        assert doors(folder) or folder == "stages", folder
 
 
 FORBIDDEN = [

@@ -36,11 +36,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FEWER_STEPS = ["steps=12", "schedule.warmup_steps=2", "evaluation.every_steps=12", "checkpoint.every_steps=12"]
 
 
-GUIDES = ("own_data", "reproducibility", "how_fast", "what_is_shown")  # without a script
+GUIDES = ("own_data", "reproducibility", "how_fast", "what_is_shown")  # without a run.sh
 INSTALLING = {  # what the README prints beside commands of bertkit; each has a test of its own here or below
     "git clone REPOSITORY_URL bertkit", "cd bertkit", "recipes/quickstart/run.sh", "tests/run.sh",
 }  # fmt: skip
-# what stands between `bertkit` as it is printed and as it is run here: training and benches are shortened
+# what stands between `bertkit` as it is printed and as it is run here: training is shortened
 SHIM = """#!/bin/sh
 case "$1" in
   pretrain) exec {python} -m bertkit "$@" steps=12 schedule.warmup_steps=2 evaluation.every_steps=12 checkpoint.every_steps=12 \\
@@ -48,7 +48,6 @@ case "$1" in
   finetune) exec {python} -m bertkit "$@" num_epochs=1 ;;
   serve) {python} -m bertkit "$@" port=0 > served.txt & server=$!
     until grep -q ^serving served.txt; do kill -0 $server || exit 1; sleep 0.2; done; kill -TERM $server; wait $server; exit $? ;;
-  bench) exec {python} -m bertkit "$@" vocab_size=2048 rounds=2 steps_per_round=1 num_texts=8 ;;
 esac
 exec {python} -m bertkit "$@"
 """
@@ -155,7 +154,7 @@ def test_every_test_that_a_claim_names_is_there() -> None:
     assert len(commands) > 20
     for command in commands:
         words = shlex.split(command)
-        named = [ROOT / word for word in words if word.startswith("tests/")]
+        named = [ROOT / word for word in words if word.startswith(("tests/", "recipes/"))]
         files = [file for path in named for file in (sorted(path.glob("test_*.py")) if path.is_dir() else [path])]
         assert files, command
         content = "".join(file.read_text(encoding="utf-8") for file in files)
@@ -233,7 +232,9 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
     folders = {path.name for path in (ROOT / "recipes").iterdir()}
     assert folders == {*RECIPES, *GUIDES, "prepare_on_dask"}
     for name in GUIDES:
-        assert [path.name for path in (ROOT / "recipes" / name).iterdir()] == ["README.md"]
+        files = {path.name for path in (ROOT / "recipes" / name).iterdir() if path.suffix in (".md", ".sh", ".py")}
+        text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
+        assert files == {"README.md"} or (name == "how_fast" and all(file in text for file in files - {"README.md"}))
     for name in [*RECIPES, "prepare_on_dask"]:  # the last is in tests/stages/test_prepare_workers.py
         text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
         assert all(word.lower() in text.lower() for word in ("**run**", "hardware", "time", "disk", "metrics")), name
@@ -305,6 +306,10 @@ def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path
     done = subprocess.run([root / "recipes/quickstart/run.sh"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (root / "said.txt").write_text(done.stdout)
+    (root / ".venv/bin/python").write_text(
+        f'#!/bin/sh\nexec {python} "$@" --vocab-size 2048 --rounds 1\n'
+    )  # of how_fast
+    (root / ".venv/bin/python").chmod(0o755)
     write_own_data(root)
     return root
 

@@ -60,8 +60,6 @@ class FastWays:
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NAMES = tuple(field.name for field in fields(FastWays))
-ON_CUDA = ("packed_attention",)
-ON_CPU = tuple(name for name in NAMES if name not in ON_CUDA)
 PLAIN, ALL = FastWays(), FastWays.of(NAMES)
 # faster on every processor
 ANYWHERE = FastWays.of(name for name in NAMES if name not in ("onednn_linear", "packed_weights"))

@@ -19,7 +19,6 @@
     search     a library, a reader and questions
     export     a model and a directory to make
     verify     a model and a certificate
-    bench      a comparison
 
 The values stand in `conf/`; here are the types and the rules that span several groups. Nothing here imports torch, so
 that a misspelt key is refused at once.

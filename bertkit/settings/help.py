@@ -24,7 +24,6 @@ COMMANDS = {
     "search": "a library, a reader and questions -> passages with their answers, and how often they are right",
     "export": "checkpoint -> a directory that transformers loads, compared before it says done",
     "verify": "any model -> a certificate of parity with the Hugging Face implementation",
-    "bench": "bertkit beside the Hugging Face way on the same work -> tokens per second, ratio, memory",
 }
 
 

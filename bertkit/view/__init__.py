@@ -3,10 +3,9 @@
 A page needs no other file and no network.
 
     page        a page by itself, and tables for a page or a terminal
-    charts      lines and bars as SVG
+    charts      lines as SVG
     report      report.html of a run
     compare     compare.html of several runs
-    bench_page  bench.html
     suite       glue.md
     look        what there is to see of a model and one input; its numbers as JSON
     attention   the page of it

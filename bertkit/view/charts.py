@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines over steps or sizes, and bars with their spread.
+"""Charts as inline SVG: lines over steps or shares.
 
 Colours are those of the page, which has light and dark ones; what a pointer rests on says its values.
 """
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
-BAR_HEIGHT, BAR_LEFT = 40, 4
 NUM_COLORS = 6  # of a page: --c0 and so on
 MAX_HOVERED = 120  # points of a line that a pointer can rest on; a longer one has them evenly spaced
 SOFT, RULE = "var(--soft)", "var(--rule)"
@@ -26,12 +25,11 @@ class LineChart:
     title: str
     lines: Sequence[tuple[str, Points]]
     baseline: tuple[str, float] | None = None  # a dashed line to compare with
-    is_log: bool = False  # both axes in powers, where a power law is a straight line; all values above 0
     x_name: str = ""  # what the axes are, where the title does not say it
     y_name: str = ""
 
     def svg(self) -> str:
-        """Draw it, from 0 on unless the axes are in powers; nothing when there is no point."""
+        """Draw it, from 0 on; nothing when there is no point."""
         colored = [(*line, color(number), _dashes(number)) for number, line in enumerate(self.lines)]
         lines = [each for each in colored if each[1]]
         if not lines:
@@ -65,42 +63,10 @@ class LineChart:
         """Give the scale of each axis, and where its ticks are."""
         values = [value for _, value in points] + ([] if self.baseline is None else [self.baseline[1]])
         low, high = min(values), max(values)
-        places = sorted({place for place, _ in points})
-        if self.is_log:
-            low, high = low / 1.1, high * 1.1
-            x = scaled(places[0], max(places[-1], places[0] * 1.01), LEFT, WIDTH - RIGHT, math.log)
-            return (x, places), (scaled(low, high, HEIGHT - BOTTOM, TOP, math.log), _log_ticks(low, high))
+        last = max(place for place, _ in points)
         low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-        x = scaled(0, max(places[-1], 1), LEFT, WIDTH - RIGHT)
-        return (x, ticks(0, places[-1])), (scaled(low, high, HEIGHT - BOTTOM, TOP), ticks(low, high))
-
-
-@dataclass(frozen=True)
-class BarChart:
-    """A bar for each of several things, and a line over it from the least to the greatest measurement."""
-
-    title: str  # says what the bars measure
-    bars: Sequence[tuple[str, float, float, float]]  # name, value, least, greatest
-
-    def svg(self) -> str:
-        """Draw it, from 0 on, each name above its bar; nothing when there is no bar."""
-        if not self.bars:
-            return ""
-        x = scaled(0, max(greatest for *_, greatest in self.bars), BAR_LEFT, WIDTH - 60)
-        parts = []
-        for number, (name, value, least, greatest) in enumerate(self.bars):
-            top = TOP + number * BAR_HEIGHT
-            middle = top + 11
-            spread = "" if least == greatest else f" ({least:,.4g} to {greatest:,.4g})"
-            bar = (
-                text(BAR_LEFT, top, name, "start")
-                + f'<rect x="{BAR_LEFT}" y="{top + 4}" width="{x(value) - BAR_LEFT:.1f}" height="14" '
-                f'fill-opacity="0.6" style="fill:{color(0)}"/>'
-                f'<line x1="{x(least):.1f}" x2="{x(greatest):.1f}" y1="{middle}" y2="{middle}" style="stroke:var(--ink)"/>'
-                + text(x(greatest) + 6, middle + 4, f"{value:,.4g}", "start")
-            )
-            parts.append(hovered(f"{name}: {value:,.4g}{spread}", bar))
-        return figure(self.title, WIDTH, TOP + len(self.bars) * BAR_HEIGHT, parts, [])
+        x = scaled(0, max(last, 1), LEFT, WIDTH - RIGHT)
+        return (x, ticks(0, last)), (scaled(low, high, HEIGHT - BOTTOM, TOP), ticks(low, high))
 
 
 def color(number: int) -> str:
@@ -164,18 +130,10 @@ def evenly(points: Points, most: int) -> Points:
     return [points[round(number * (len(points) - 1) / (most - 1))] for number in range(most)]
 
 
-def scaled(low: float, high: float, first: float, last: float, bend: Callable[[float], float] = float) -> Scale:
-    """Map values from low to high to places from first to last, straight or through a logarithm."""
-    width = (bend(high) - bend(low)) or 1.0  # of numbers so large that a step more is none
-    return lambda value: first + (last - first) * (bend(value) - bend(low)) / width
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, 20, 50, ... between two limits above 0; round numbers where those are few, 1, 10, 100 where they are many."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1, 2, 5) if len(powers) <= 4 else (1,)
-    found = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
-    return found if len(found) > 2 else ticks(low, high)
+def scaled(low: float, high: float, first: float, last: float) -> Scale:
+    """Map values from low to high to places from first to last."""
+    width = (high - low) or 1.0  # of numbers so large that a step more is none
+    return lambda value: first + (last - first) * (value - low) / width
 
 
 def ticks(low: float, high: float) -> list[float]:

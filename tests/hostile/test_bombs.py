@@ -57,8 +57,6 @@ def test_sizes_of_pretraining(
 def test_other_sizes(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vocabulary = ["corpus=python_docs", "tokenizer.vocab_size=1000000000000", f"output_dir={tmp_path}/p"]
     refused(capsys, "expected 100 to 10,000,000", "prepare", *vocabulary)
-    batch = ["what=pretrain", f"data_dir={prepared_dir}", "batch_sequences=1000000000"]
-    refused(capsys, "batch_sequences=1000000000 of", "bench", *batch)
     assert not (tmp_path / "p").exists()
 
 

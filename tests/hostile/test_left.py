@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +11,6 @@ from cases import Case, check
 from bertkit.cli import run
 from bertkit.errors import InputError
 from bertkit.files import building_dir
-from bertkit.launch.world import PACKAGE
 from bertkit.run.directory import held
 from bertkit.run.rules import PRETRAIN
 
@@ -98,35 +92,3 @@ def test_a_file_that_may_not_grow_leaves_no_half(
         said = capsys.readouterr().err.splitlines()[-1]
         assert (code, said) == (4, f"error: {tmp_path / 'out' / name}: File too large")
         assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_benchmark_that_is_killed_while_its_systems_start_leaves_no_process(shared: Path, tmp_path: Path) -> None:
-    mark = f"BERTKIT_TEST_MARK={tmp_path}"
-    name, value = mark.split("=")
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parents[1]), name: value}
-    command = [sys.executable, "-m", "bertkit", "bench", "what=predict", "model=tiny", f"data_dir={shared / 'data'}",
-               "num_texts=2", "max_seq_length=16", "device=cpu"]  # fmt: skip
-
-    def ours() -> list[int]:
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                found += [int(path.parent.name)] if mark.encode() in path.read_bytes().split(b"\0") else []
-            except OSError:
-                continue
-        return found
-
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until = time.monotonic() + 120
-        while len(ours()) < 3 and time.monotonic() < until:
-            time.sleep(0.02)
-        assert len(ours()) >= 3
-        os.kill(process.pid, signal.SIGKILL)
-    until = time.monotonic() + 60
-    while ours() and time.monotonic() < until:
-        time.sleep(0.5)
-    left = ours()
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left

@@ -60,7 +60,6 @@ REFUSED = [
          files={"v.npy": lambda path: (os.mkfifo(path), os.open(path, os.O_RDWR))[0]}),
     Case("verify over notes", ["verify", "model_dir={shared}/run", "output=notes.json"], "not JSON|not a certificate",
          files={"notes.json": "mine"}),
-    Case("bench over notes", ["bench", "what=startup", "output=notes.json"], THERE, files={"notes.json": "mine"}),
     Case("dump over notes", [*PREPARE, "segments=google", "dump=notes.json"], THERE,
          files={"notes.json": "mine", "text.txt": TEXT}),
     Case("a lock that is a link", ["pretrain", "data_dir={shared}/data", "output_dir=out", "steps=2", "device=cpu",

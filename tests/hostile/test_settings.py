@@ -29,7 +29,6 @@ GIVEN = {
     "compare": ["x", "y"],
     "export": ["model_dir=m", "output_dir=y"],
     "verify": ["model_dir=m"],
-    "bench": [],
 }
 VALUES = {
     "a group": "{a: {b: 1}}",

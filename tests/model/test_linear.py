@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, ON_CPU, ON_CUDA, PLAIN, FastWays, choose, has_onednn
+from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, PLAIN, FastWays, choose, has_onednn
 from bertkit.kernels.linear import _PACKED, dropout, forget_packed, linear, pack
 
 
@@ -103,7 +103,6 @@ def test_packed_weights_give_the_same_products_until_they_change(
 
 def test_names() -> None:
     assert len(NAMES) == 8
-    assert {*ON_CPU, *ON_CUDA} == set(NAMES)
     assert (PLAIN.names, ALL.names) == ((), NAMES)
     assert FastWays.of(["even_rows", "short_dropout"]).names == ("short_dropout", "even_rows")
     with pytest.raises(TypeError, match="even_row"):

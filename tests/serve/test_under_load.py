@@ -20,7 +20,6 @@ from conftest import small_model
 from serving import Answer, Connection, Server, ask, request, serving
 
 from bertkit import export_model, load_predictor
-from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 
 TEXTS = ["kan lon", "min", "rur ten kar lon min", "kan " * 30, "lor, mish", "ten"]
@@ -201,32 +200,20 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_measured_beside_others(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi")
-    make_model(tokenizer, tmp_path / "model")
-    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    given = [f"model_dir={tmp_path / 'model'}", f"text={tmp_path / 'texts.txt'}", f"output={tmp_path / 'bench.json'}"]
-    assert run(["bench", "what=serve", *given, "rounds=1", "num_clients=3", "round_seconds=0.5", "num_threads=2"]) == 0
-    results = json.loads((tmp_path / "bench.json").read_text())["results"]
-    assert [each["name"].split(",")[0] for each in results].count("bertkit serve") == 2
-    assert len(results) == 6
-    assert all(0 < each["p50_seconds"] <= each["p99_seconds"] and each["num_requests"] > 3 for each in results)
-
-
-@pytest.mark.slow
 def test_memory_stays_flat_over_100_000_requests(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    from bertkit.bench.serving import answer_of, request_of
-
     make_model(tokenizer, tmp_path / "model")
-    requests = [request_of(text) for text in TEXTS]
+    bodies = [json.dumps({"inputs": [text]}).encode() for text in TEXTS]
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    requests = [head % len(body) + body for body in bodies]
 
     async def drive(port: int, number: int) -> None:
         async def client(own: int) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for n in range(own):
                 writer.write(requests[n % len(requests)])
-                status, _ = await answer_of(reader)
-                assert status == 200
+                answer = await reader.readuntil(b"\r\n\r\n")
+                assert answer[9:12] == b"200"
+                await reader.readexactly(int(answer.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0]))
             writer.close()
 
         await asyncio.gather(*(client(number // 50) for _ in range(50)))

@@ -1,15 +1,10 @@
-"""Charts and tables: where points and bars lie, and what a bench's page says."""
+"""Charts and tables: where points lie, and what they say."""
 
 from __future__ import annotations
 
-import itertools
 import re
 
-import pytest
-from conftest import Page
-
-from bertkit.view.bench_page import Findings, bench_page
-from bertkit.view.charts import BAR_LEFT, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, BarChart, LineChart
+from bertkit.view.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, LineChart
 from bertkit.view.page import Table
 
 
@@ -24,40 +19,6 @@ def test_a_line_from_zero() -> None:
     assert last == (WIDTH - RIGHT, TOP)
 
 
-def test_a_power_law_is_straight_in_powers() -> None:
-    chart = LineChart("t", [("a", [(x, 0.001 * x**2) for x in (64, 128, 256, 2048)]), ("b", [(64, 1.0)])], is_log=True)
-    line, alone = points_of(chart.svg())
-    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in itertools.pairwise(line)]
-    assert slopes == pytest.approx([slopes[0]] * 3, rel=0.01)
-    assert line[0][0] == alone[0][0] == LEFT
-    assert line[-1][0] == WIDTH - RIGHT
-    assert all(f'text-anchor="middle">{tick}</text>' in chart.svg() for tick in ("64", "128", "256", "2,048"))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.02, 0.9, ["0.02", "0.05", "0.1", "0.2", "0.5"]),
-        (3.0, 6.0, ["3", "4", "5", "6"]),
-        (1, 1e6, ["1", "10", "100", "100,000"]),
-    ],
-)
-def test_heights_in_powers_are_round(low: float, high: float, ticks: list[str]) -> None:
-    svg = LineChart("t", [("a", [(1, low), (2, high)])], is_log=True).svg()
-    written = re.findall(r'text-anchor="end">([^<]*)<', svg)
-    assert 3 <= len(written) <= 10
-    assert set(ticks) <= set(written)
-
-
-def test_bars_and_their_spread() -> None:
-    svg = BarChart("t", [("first & <last>", 2.0, 1.0, 4.0), ("b", 4.0, 4.0, 4.0)]).svg()
-    widths = [float(width) for width in re.findall(r'<rect [^>]* width="([^"]*)"', svg)]
-    assert widths[1] == pytest.approx(2 * widths[0], abs=0.1)
-    x1, x2 = map(float, re.findall(r'<line x1="([^"]*)" x2="([^"]*)"', svg)[0])
-    assert (x1 - BAR_LEFT, x2 - BAR_LEFT) == pytest.approx((widths[0] / 2, widths[1]), abs=0.1)
-    assert "first &amp; &lt;last&gt;" in svg
-
-
 def test_a_pointer_is_told_the_values_and_axes_have_names() -> None:
     many = [(step, 1.0 / (step + 1)) for step in range(1000)]
     svg = LineChart("t", [("loss & co", [(5, 2.0)]), ("b", many)], x_name="step", y_name="nats").svg()
@@ -68,8 +29,6 @@ def test_a_pointer_is_told_the_values_and_axes_have_names() -> None:
     assert len(points_of(svg)[1]) == 1000
     assert ">step</text>" in svg
     assert ">nats</text>" in svg
-    bars = BarChart("t", [("a", 2.0, 1.0, 4.0)]).svg()
-    assert "<title>a: 2 (1 to 4)</title>" in bars
 
 
 def test_more_lines_than_colours_are_dashed() -> None:
@@ -79,7 +38,7 @@ def test_more_lines_than_colours_are_dashed() -> None:
 
 
 def test_nothing_to_draw() -> None:
-    assert LineChart("t", [("a", [])]).svg() == BarChart("t", []).svg() == ""
+    assert LineChart("t", [("a", [])]).svg() == ""
 
 
 def test_a_table_as_text_and_as_html() -> None:
@@ -88,23 +47,3 @@ def test_a_table_as_text_and_as_html() -> None:
     assert table.html().startswith(
         "<h2>Sizes</h2><table><tr><th></th><th>n &lt;k&gt;</th></tr><tr><td>a</td><td>1</td>"
     )
-
-
-def test_the_page_of_a_bench() -> None:
-    facts = {
-        "what": "pretrain",
-        "date": "2026-03-04",
-        "processor": "a <chip>",
-        "gpu": None,
-        "command": "bertkit bench a&b",
-    }
-    charts = [LineChart("lines", [("a", [(1, 1), (2, 3)])]), BarChart("bars", [("x", 1, 1, 1)])]
-    found = Findings("MB", [], [Table("Sizes", ("n",), [("one",)])], charts)
-    page = Page(bench_page(facts, found, "rounds: 5\n"))
-    text = "".join(page.text)
-    assert page.tags.count("svg") == page.tags.count("figure") == 2
-    assert page.tags.count("h1") == 1
-    assert page.tags.count("h2") == 3
-    for expected in ("a <chip>", "2026-03-04", "bertkit bench a&b", "rounds: 5", "Sizes", "bars"):
-        assert expected in text
-    assert "gpu" not in text

@@ -1,0 +1,99 @@
+"""Patterns of attention: time and memory of a training step of one sequence, by its number of tokens.
+
+    python recipes/how_fast/attention.py --model tiny --vocab-size 1000 --lengths 128 512 2048 8192
+
+Each option and length has a process of its own. Memory is its peak beyond what model and optimizer held before.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import MODEL, PRECISION, STEPS, Options, new_model, parsed, prepared_text
+from rounds import System, held, one_round, report, started
+from scaling import Points, exponent
+from training import FullSequences, Training, bertkit
+
+from bertkit.config import build
+from bertkit.model.config import PRETRAINING_HEADS
+from bertkit.settings.compose import compose
+from bertkit.settings.pretrain import PretrainSettings
+from bertkit.view.page import Table
+
+LENGTHS: Options = {
+    "--lengths": {"type": int, "nargs": "+", "default": [64, 128, 256, 512, 1024, 2048], "help": "tokens"},
+    "--options": {
+        "nargs": "+",
+        "default": [
+            "attention.pattern=full",
+            "attention.pattern=window attention.window=64",
+            "attention.pattern=bigbird attention.block_size=32 attention.random_blocks=1",
+            "attention.pattern=linformer attention.compressed_size=128",
+        ],
+        "help": "settings of attention and norm, such as pretrain has them; those of one option with spaces between them",
+    },
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure."""
+    args = parsed(__doc__, arguments, MODEL, PRECISION, STEPS, LENGTHS)
+    seconds: dict[str, Points] = {option: [] for option in args.options}
+    megabytes: dict[str, Points] = {option: [] for option in args.options}
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = prepared_text(args.data_dir, Path(folder))
+        for number, option in enumerate(args.options):
+            given = build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=x", *option.split()]))
+            model_dir = Path(folder) / f"model-{number}"
+            # the mean of all tokens, since [CLS] may see only itself
+            settings: dict[str, Any] = {"attention": given.attention, "norm": given.norm, "pooling": "mean"}
+            new_model(args, dataset.tokenizer, model_dir, PRETRAINING_HEADS, max(args.lengths), **settings)
+            for length in args.lengths:
+                batches = FullSequences(dataset.directory, length, 1)
+                training = Training(batches, model_dir, "BertForPreTraining", args.device, args.steps_per_round)
+                load = functools.partial(bertkit, training, args.precision)
+                with started(System(option, load), args.num_threads) as ask:
+                    before = ask(held)
+                    rounds = [ask(one_round, number) for number in range(args.rounds + 1)][1:]
+                taken = statistics.median(each.seconds for each in rounds) / args.steps_per_round
+                seconds[option].append((length, taken))
+                megabytes[option].append((length, rounds[-1].megabytes - before))
+                print(f"{option}, {length} tokens: {1000 * taken:.0f} ms", flush=True)
+    results = [
+        {
+            "option": option,
+            "seconds_exponent": exponent(seconds[option]),
+            "megabytes_exponent": exponent(megabytes[option]),
+            "points": [
+                {"length": length, "seconds": taken, "megabytes": most}
+                for (length, taken), (_, most) in zip(seconds[option], megabytes[option], strict=True)
+            ],
+        }
+        for option in args.options
+    ]
+    of_step = f"of a step of one sequence, {args.precision}"
+    tables = [table(f"Milliseconds {of_step}", seconds, 1000), table(f"Megabytes {of_step}", megabytes, 1)]
+    report(args, "seconds", results, tables)
+
+
+def table(title: str, lines: Mapping[str, Points], factor: float) -> Table:
+    """Lay out a figure of each option at each length, with its exponent."""
+    rows = [
+        (
+            f"{row[0][0]:,}",
+            *(f"{factor * value:,.3g}" if factor * value < 100 else f"{factor * value:,.0f}" for _, value in row),
+        )
+        for row in zip(*lines.values(), strict=True)
+    ]
+    powers = [exponent(line) for line in lines.values()]
+    last = ("exponent", *("" if power is None else f"{power:.2f}" for power in powers))
+    return Table(title, ("tokens", *(option.replace("attention.", "") for option in lines)), [*rows, last])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What the comparisons share: their arguments, texts, and new models."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from bertkit.config import conf_dir
+from bertkit.data.config import CorpusConfig
+from bertkit.data.corpus import Corpus
+from bertkit.data.prepared import PreparedDataset, open_prepared
+from bertkit.data.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.directory import write_model
+from bertkit.model.bert import init_weights
+from bertkit.model.config import POOLED_HEADS, BertConfig
+from bertkit.model.heads import BertWithHeads
+from bertkit.train.processes import choose_device
+
+BERTKIT = [sys.executable, "-P", "-m", "bertkit"]
+SHAPES = sorted(path.stem for path in (conf_dir() / "model").glob("*.yaml"))
+Options = dict[str, dict[str, Any]]
+
+
+def new_file(text: str) -> Path:
+    """Read the name of a file to write; nothing that is there is replaced."""
+    if Path(text).exists() or not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: it is there already, or its folder is missing; give another name")
+    return Path(text)
+
+
+ROUNDS: Options = {
+    "--rounds": {"type": int, "default": 5, "help": "those that count, after one that warms up"},
+    "--num-threads": {"type": int, "default": 1, "help": "of each system"},
+    "--output": {"type": new_file, "help": "a JSON file for the figures"},
+}
+DATA: Options = {
+    "--data-dir": {"type": Path, "help": "a prepared dataset; else Python's documentation is prepared"},
+    "--max-seq-length": {"type": int, "default": 128, "help": "tokens"},
+    "--batch-sequences": {"type": int, "default": 16, "help": "of a step or, where texts are given, of a call"},
+}
+MODEL: Options = {
+    "--model": {"default": "mini", "choices": SHAPES, "help": "the shape of a new model"},
+    "--vocab-size": {"type": int, "default": 30522, "help": "of the new model, whatever the text has"},
+    "--device": {"default": "auto", "choices": ["auto", "cpu", "cuda"]},
+    **DATA,
+    **ROUNDS,
+}
+PRECISION: Options = {"--precision": {"default": "fp32", "choices": ["fp32", "bf16"]}}
+STEPS: Options = {"--steps-per-round": {"type": int, "default": 3}}
+PLAIN: Options = {"--plain": {"action": "store_true", "help": "also bertkit with kernels=plain"}}
+TEXTS: Options = {"--num-texts": {"type": int, "default": 256}}
+
+
+def parsed(description: str | None, arguments: Sequence[str] | None, *options: Options) -> argparse.Namespace:
+    """Read the command line, or these arguments; `device` becomes cpu or cuda."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for group in options:
+        for name, settings in group.items():
+            parser.add_argument(name, **settings)
+    args = parser.parse_args(arguments)
+    if "device" in args:
+        args.device = choose_device(args.device).type
+    return args
+
+
+def prepared_text(data_dir: Path | None, folder: Path) -> PreparedDataset:
+    """Open the user's prepared dataset, or prepare Python's documentation."""
+    if data_dir is None:
+        data_dir = folder / "data"
+        command = [*BERTKIT, "prepare", "corpus=python_docs", "tokenizer.vocab_size=8192", f"output_dir={data_dir}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return open_prepared(data_dir)
+
+
+def init_as_bert(model: BertWithHeads) -> None:
+    """Draw the weights of a new model."""
+    init_weights(model, model.config.initializer_range, torch.Generator().manual_seed(0))
+
+
+def new_model(
+    args: argparse.Namespace,
+    tokenizer: Tokenizer,
+    target: Path,
+    heads: tuple[str, ...],
+    longest: int = 0,
+    init: Callable[[BertWithHeads], None] = init_as_bert,
+    **settings: Any,
+) -> None:
+    """Write a new model with positions for `longest` tokens; its tokenizer gets as many words as the model, by unused ones."""
+    shape = yaml.safe_load((conf_dir() / "model" / f"{args.model}.yaml").read_text(encoding="utf-8"))
+    shape["max_position_embeddings"] = max(shape["max_position_embeddings"], args.max_seq_length, longest)
+    size = max(args.vocab_size, tokenizer.vocab_size)
+    config = BertConfig(**shape, **settings, vocab_size=size, pad_token_id=tokenizer.facts.pad)
+    model = BertWithHeads(config, heads, with_pooler=not set(POOLED_HEADS).isdisjoint(heads))
+    init(model)
+    words = [*tokenizer.vocab, *(f"[unused{number}]" for number in range(tokenizer.vocab_size, size))]
+    vocab = {word: number for number, word in enumerate(words)}
+    target.mkdir()
+    write_model(model, Tokenizer(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules), target)
+
+
+def sentences(dataset: PreparedDataset, count: int) -> list[str]:
+    """Take sentences from the whole of the prepared text."""
+    split = dataset.splits["train"]
+    places = np.linspace(0, len(split.sentences) - 2, min(count, len(split.sentences) - 1)).astype(int)
+    borders = [(int(split.sentences[place]), int(split.sentences[place + 1])) for place in places]
+    return [dataset.tokenizer.decode(split.tokens(start, end - start).tolist()) for start, end in borders]
+
+
+def running_text(dataset: PreparedDataset, num_tokens: int) -> NDArray[np.int64]:
+    """Take so many tokens of the prepared text, from its start again where it is shorter."""
+    split = dataset.splits["train"]
+    return np.resize(split.tokens(0, min(split.num_tokens, num_tokens)).astype(np.int64), num_tokens)
+
+
+def texts_of_lengths(dataset: PreparedDataset, lengths: NDArray[np.int64]) -> list[str]:
+    """Cut texts of so many tokens each, [CLS] and [SEP] included, wherever they end."""
+    ids = running_text(dataset, int((lengths - 2).sum()))
+    return [dataset.tokenizer.decode(each.tolist()) for each in np.split(ids, (lengths - 2).cumsum()[:-1])]
+
+
+def texts_of_mixed_lengths(dataset: PreparedDataset, count: int, longest: int) -> list[str]:
+    """Cut texts of 4 to `longest` tokens, as many of each order of length, in a mixed order."""
+    shares = np.random.default_rng(0).permutation(count) / max(1, count - 1)
+    return texts_of_lengths(dataset, np.rint(4 * (longest / 4) ** shares).astype(np.int64))
+
+
+def some_lines(path: Path, count: int) -> list[str]:
+    """Take lines from the whole of a file."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [lines[place] for place in np.linspace(0, len(lines) - 1, min(count, len(lines))).astype(int)]
+
+
+def write_text(text: Path | None, megabytes: int, folder: Path) -> Path:
+    """Write the user's text, or Python's documentation, a sentence a line, again and again up to the wanted size."""
+    name = None if text is None else str(text)
+    documents = chain.from_iterable(
+        repeat(
+            Corpus(
+                CorpusConfig("files" if name else "python_docs", name, "auto", "text", "auto", "utf-8", None, "train")
+            )
+        )
+    )
+    path = folder / f"text-{megabytes}.txt"
+    with path.open("wb") as file:
+        while file.tell() < megabytes * 1_000_000:
+            file.write("\n".join([*next(documents), "", ""]).encode())
+    return path

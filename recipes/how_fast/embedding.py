@@ -1,0 +1,93 @@
+"""Vectors of texts of 4 to `--max-seq-length` tokens beside sentence-transformers: tokens per second.
+
+    python recipes/how_fast/embedding.py --model-dir all-MiniLM-L6-v2 --num-texts 128
+
+Texts come in calls of `--batch-sequences`, as a service gets them, and in one call, where both can sort them by length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import MODEL, PRECISION, TEXTS, Options, new_model, parsed, prepared_text, texts_of_mixed_lengths
+from numpy.typing import NDArray
+from rounds import Ready, System, compare
+from training import transformers
+
+from bertkit.interop.load import load_tokenizer, resolve_model_dir
+from bertkit.run.embedding import load_embedder
+
+TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # of an element of a vector of length 1
+ENCODER: Options = {"--model-dir": {"help": "an encoder that takes the mean of all tokens; else a new one"}}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare."""
+    args = parsed(__doc__, arguments, MODEL, PRECISION, TEXTS, ENCODER)
+    with tempfile.TemporaryDirectory() as folder:
+        dataset, model_dir = prepared_text(args.data_dir, Path(folder)), Path(folder) / "model"
+        if args.model_dir is None:
+            new_model(args, dataset.tokenizer, model_dir, ())
+        else:
+            model_dir = resolve_model_dir(args.model_dir)
+        texts = texts_of_mixed_lengths(dataset, args.num_texts, args.max_seq_length)
+        calls = {f"{args.batch_sequences} texts a call": args.batch_sequences, "one call": len(texts)}
+        theirs = itertools.product(dict.fromkeys(("fp32", args.precision)), calls)
+        ours = itertools.product([args.precision], calls)
+        ways = [("sentence-transformers", hugging_face, *way) for way in theirs] + [
+            ("bertkit", bertkit, *way) for way in ours
+        ]
+        compare(args, "tokens/s", [
+            System(
+                f"{name} {precision}, {call}",
+                functools.partial(load, args, model_dir, texts, precision, calls[call]),
+                TOLERANCE[precision],
+            )
+            for name, load, precision, call in ways
+        ])  # fmt: skip
+
+
+def ready(
+    args: argparse.Namespace,
+    model_dir: Path,
+    texts: list[str],
+    size: int,
+    embed: Callable[[list[str]], NDArray[np.float32]],
+) -> Ready:
+    """Embed `size` texts per call by a function that gives their vectors."""
+    ids = load_tokenizer(model_dir)(texts)["input_ids"]
+    num_tokens = sum(min(len(each), args.max_seq_length) for each in ids)
+
+    def answer() -> NDArray[np.float32]:
+        return np.concatenate([embed(texts[start : start + size]) for start in range(0, len(texts), size)])
+
+    return Ready(answer, lambda number: len(answer()) and num_tokens)
+
+
+def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str, size: int) -> Ready:
+    """Embed as the command does."""
+    settings = {"max_seq_length": args.max_seq_length, "device": args.device, "precision": args.precision}
+    embedder = load_embedder(model_dir, "mean", True, **settings)
+    return ready(args, model_dir, texts, size, lambda texts: embedder.embed(texts)[0])
+
+
+def hugging_face(args: argparse.Namespace, model_dir: Path, texts: list[str], precision: str, size: int) -> Ready:
+    """Embed by `encode`, in batches of 32, its default."""
+    import sentence_transformers
+
+    transformers()
+    settings = {"dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
+    model = sentence_transformers.SentenceTransformer(str(model_dir), device=args.device, model_kwargs=settings)
+    model.max_seq_length = args.max_seq_length
+    return ready(args, model_dir, texts, size, lambda texts: model.encode(texts, normalize_embeddings=True))
+
+
+if __name__ == "__main__":
+    main()

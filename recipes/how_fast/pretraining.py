@@ -1,0 +1,30 @@
+"""Pretraining steps beside BertForPreTraining of transformers: tokens per second, and peak memory.
+
+python recipes/how_fast/pretraining.py --model base --precision bf16 --batch-sequences 8
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import MODEL, PLAIN, PRECISION, STEPS, new_model, parsed, prepared_text
+from rounds import compare
+from training import Pairs, systems
+
+from bertkit.model.config import PRETRAINING_HEADS
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare."""
+    args = parsed(__doc__, arguments, MODEL, PRECISION, STEPS, PLAIN)
+    with tempfile.TemporaryDirectory() as folder:
+        dataset, model_dir = prepared_text(args.data_dir, Path(folder)), Path(folder) / "model"
+        new_model(args, dataset.tokenizer, model_dir, PRETRAINING_HEADS)
+        pairs = Pairs(dataset.directory, args.max_seq_length, args.batch_sequences)
+        compare(args, "tokens/s", systems(args, pairs, model_dir, "BertForPreTraining"))
+
+
+if __name__ == "__main__":
+    main()

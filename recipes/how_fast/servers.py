@@ -1,0 +1,89 @@
+"""Servers of a classifier as people write them with FastAPI and transformers: `servers.py KIND MODEL_DIR PORT NUM_PROCESSES`.
+
+They answer as `bertkit serve` does: POST /predict {"inputs": [text]} -> {"predictions": [{"label", "probabilities"}]}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import fastapi
+import torch
+import transformers
+import uvicorn
+
+MOST_TOGETHER = 64  # texts of a padded batch
+MAX_TOKENS = 128  # of a text, as bertkit takes for a classifier that names no length
+
+
+def pipeline_server(model_dir: str, is_in_turn: bool) -> fastapi.FastAPI:
+    """Serve a pipeline: in FastAPI's forty threads, as its guide has functions that block, or one request after another."""
+    classify = transformers.pipeline("text-classification", model=model_dir, top_k=None, device="cpu")
+    app = fastapi.FastAPI()
+
+    def predict(body: dict[str, list[str]]) -> dict[str, Any]:
+        found = classify(body["inputs"], truncation=True, max_length=MAX_TOKENS)
+        return {"predictions": [answer({each["label"]: each["score"] for each in scores}) for scores in found]}
+
+    async def predict_in_turn(body: dict[str, list[str]]) -> dict[str, Any]:
+        return predict(body)
+
+    app.add_api_route("/predict", predict_in_turn if is_in_turn else predict, methods=["POST"])
+    return app
+
+
+def padded_server(model_dir: str) -> fastapi.FastAPI:
+    """Serve by a thread that puts the waiting texts into one batch, padded to the longest of them."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(model_dir).eval()
+    app, waiting = fastapi.FastAPI(), asyncio.Queue[tuple[str, asyncio.Future[Any]]]()
+    working: list[asyncio.Task[None]] = []
+
+    @torch.inference_mode()
+    def answers(texts: list[str]) -> list[Any]:
+        batch = tokenizer(texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+        rows = model(**batch).logits.softmax(-1).tolist()
+        return [answer({model.config.id2label[number]: share for number, share in enumerate(row)}) for row in rows]
+
+    async def work() -> None:
+        while True:
+            taken = [await waiting.get()]
+            while not waiting.empty() and len(taken) < MOST_TOGETHER:
+                taken.append(waiting.get_nowait())
+            rows = await asyncio.to_thread(answers, [text for text, _ in taken])
+            for (_, future), row in zip(taken, rows, strict=True):
+                future.set_result(row)
+
+    async def predict(body: dict[str, list[str]]) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        if not working:
+            working.append(loop.create_task(work()))
+        futures = [loop.create_future() for _ in body["inputs"]]
+        for text, future in zip(body["inputs"], futures, strict=True):
+            waiting.put_nowait((text, future))
+        return {"predictions": await asyncio.gather(*futures)}
+
+    app.add_api_route("/predict", predict, methods=["POST"])
+    return app
+
+
+def answer(probabilities: dict[str, float]) -> dict[str, Any]:
+    """Write an answer."""
+    return {"label": max(probabilities, key=lambda label: probabilities[label]), "probabilities": probabilities}
+
+
+def app() -> fastapi.FastAPI:
+    """Make the server that the environment names, in one of its processes."""
+    kind, model_dir = os.environ["HOW_FAST_SERVER"].split("\n")
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    return padded_server(model_dir) if kind == "padded" else pipeline_server(model_dir, kind == "in_turn")
+
+
+if __name__ == "__main__":
+    os.environ["HOW_FAST_SERVER"] = "\n".join(sys.argv[1:3])
+    port, num_processes = map(int, sys.argv[3:])
+    uvicorn.run("servers:app", factory=True, host="127.0.0.1", port=port, workers=num_processes, log_level="warning")

@@ -1,0 +1,184 @@
+"""`bertkit serve` beside servers of the same classifier with FastAPI and transformers: requests per second, and their latency.
+
+    python recipes/how_fast/serving.py --model-dir runs/sst2/model --text sentences.txt --num-threads 2 --round-seconds 20
+
+Many clients ask, each again as soon as it has its answer. All servers have as many threads. The other servers are `servers.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import BERTKIT, MODEL, TEXTS, Options, new_model, parsed, prepared_text, some_lines, texts_of_mixed_lengths
+from rounds import check_same, report
+
+from bertkit.view.page import Table
+
+SECONDS_TO_START = 120.0
+NUM_CHECKED = 64  # texts whose answers are compared
+TOLERANCE = 1e-4  # of a probability in float32, by other kernels and beside other texts
+SERVERS = {  # kind, and whether it has a process for each thread
+    "FastAPI and a transformers pipeline": ("pipeline", False),
+    "the same, one request after another, in processes": ("in_turn", True),
+    "FastAPI and transformers, padded batches": ("padded", False),
+    "the same, in processes": ("padded", True),
+    "bertkit serve": ("bertkit", False),
+    "bertkit serve, in workers": ("bertkit", True),
+}
+FIRST, _, PADDED = tuple(SERVERS)[:3]  # the others are compared with the first and the third
+CLIENTS: Options = {
+    "--model-dir": {"help": "a classifier; else a new one"},
+    "--text": {"type": Path, "help": "a file with a text per line"},
+    "--num-clients": {"type": int, "default": 64},
+    "--round-seconds": {"type": float, "default": 10.0},
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Load all servers in turn; the first round warms up."""
+    args = parsed(__doc__, arguments, MODEL, TEXTS, CLIENTS)
+    latencies: dict[str, list[float]] = {name: [] for name in SERVERS}
+    rates: dict[str, list[float]] = {name: [] for name in SERVERS}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        model_dir, texts = given(args, Path(folder))
+        ports = {name: stack.enter_context(running(name, model_dir, args.num_threads)) for name in SERVERS}
+        answers = [asyncio.run(ask(port, texts[:NUM_CHECKED])) for port in ports.values()]
+        check_same(SERVERS, answers, [TOLERANCE] * len(answers))
+        for number in range(args.rounds + 1):
+            for name in SERVERS if number % 2 else reversed(SERVERS):
+                seconds, found = asyncio.run(drive(ports[name], texts, args.num_clients, args.round_seconds))
+                print(f"round {number}, {name}: {len(found) / seconds:.1f} requests/s", flush=True)
+                if number:
+                    latencies[name] += found
+                    rates[name].append(len(found) / seconds)
+    results: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "rate": statistics.median(rates[name]),
+            "p50_seconds": quantile(latencies[name], 0.5),
+            "p99_seconds": quantile(latencies[name], 0.99),
+            "ratio": ratio(rates[name], rates[FIRST]),
+            "ratio_to_padded": ratio(rates[name], rates[PADDED]),
+            "num_requests": len(latencies[name]),
+        }
+        for name in SERVERS
+    ]
+    rows = [
+        (name, f"{rate:.1f}", f"{1000 * half:.0f} ms", f"{1000 * most:.0f} ms", f"{first:.2f}", f"{padded:.2f}")
+        for name, rate, half, most, first, padded, _ in (each.values() for each in results)
+    ]
+    head = ("", "requests/s", "p50", "p99", "ratio", "to padded batches")
+    report(args, "requests/s", results, [Table("", head, rows)])
+
+
+def given(args: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
+    """Give the model and the texts; make what the user does not give."""
+    if args.model_dir is not None and args.text is not None:
+        return args.model_dir, some_lines(args.text, args.num_texts)
+    dataset = prepared_text(args.data_dir, folder)
+    if args.model_dir is None:
+        new_model(args, dataset.tokenizer, folder / "model", ("sequence",), labels=("follows", "random"))
+    texts = texts_of_mixed_lengths(dataset, args.num_texts, args.max_seq_length)
+    return args.model_dir or str(folder / "model"), texts if args.text is None else some_lines(
+        args.text, args.num_texts
+    )
+
+
+def quantile(latencies: Sequence[float], share: float) -> float:
+    """Give the latency that a share of the requests stays within."""
+    return sorted(latencies)[min(int(share * len(latencies)), len(latencies) - 1)]
+
+
+def ratio(rates: Sequence[float], others: Sequence[float]) -> float:
+    """Compare the rates of two servers in the same rounds."""
+    return statistics.median(ours / theirs for ours, theirs in zip(rates, others, strict=True))
+
+
+@contextlib.contextmanager
+def running(name: str, model_dir: str, num_threads: int) -> Iterator[int]:
+    """Run a server; give its port once it answers."""
+    kind, has_processes = SERVERS[name]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes, threads = (num_threads, 1) if has_processes else (1, num_threads)
+    command = [sys.executable, str(Path(__file__).with_name("servers.py")), kind, model_dir, f"{port}", f"{processes}"]
+    if kind == "bertkit":
+        command = [*BERTKIT, "serve", f"model_dir={model_dir}", f"port={port}", "device=cpu", f"workers={processes}"]
+    limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
+    environment = os.environ | limits | {"TOKENIZERS_PARALLELISM": "true"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + SECONDS_TO_START
+            while True:
+                with contextlib.suppress(OSError, EOFError, ValueError):
+                    asyncio.run(ask(port, ["a text"]))
+                    break
+                if process.poll() is not None or time.monotonic() > until:
+                    raise SystemExit(f"error: {name} did not start; pip install fastapi 'bertkit[serve]'")
+                time.sleep(0.2)
+            yield port
+        finally:
+            process.terminate()
+
+
+def request_of(text: str) -> bytes:
+    """Write a request for one text."""
+    body = json.dumps({"inputs": [text]}).encode()
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+async def answer_of(reader: asyncio.StreamReader) -> bytes:
+    """Read the body of an answer."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    body = await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0]))
+    if head[9:12] != b"200":
+        raise ValueError(f"{head!r} {body[:200]!r}")
+    return body
+
+
+async def ask(port: int, texts: Sequence[str]) -> list[list[float]]:
+    """Ask for each text in turn; give its probabilities in the order of the labels' names."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    found = []
+    for text in texts:
+        writer.write(request_of(text))
+        probabilities = json.loads(await answer_of(reader))["predictions"][0]["probabilities"]
+        found.append([share for _, share in sorted(probabilities.items())])
+    writer.close()
+    return found
+
+
+async def drive(port: int, texts: Sequence[str], num_clients: int, seconds: float) -> tuple[float, list[float]]:
+    """Let clients ask over connections that stay open; give the seconds that it took, and the latency of each request."""
+    requests = [request_of(text) for text in texts]
+    latencies, started_at = [], time.perf_counter()
+
+    async def client(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while (asked_at := time.perf_counter()) < started_at + seconds:
+            writer.write(requests[number % len(requests)])
+            await answer_of(reader)
+            latencies.append(time.perf_counter() - asked_at)
+            number += 1
+        writer.close()
+
+    await asyncio.gather(*(client(number * len(requests) // num_clients) for number in range(num_clients)))
+    return time.perf_counter() - started_at, latencies
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Training steps of both libraries, from the same weights on the same batches."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from common import running_text
+from numpy.typing import NDArray
+from rounds import Ready, System
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.data.config import MaskingConfig, SegmentsConfig
+from bertkit.data.prepared import open_prepared
+from bertkit.data.sampling import Sampler
+from bertkit.interop.load import load_packed
+from bertkit.kernels import fast
+from bertkit.run.compiled import compile_layers, missing_for
+from bertkit.run.objective import pretraining_losses, task_losses
+from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
+from bertkit.tasks.task import Feature
+from bertkit.train import loop, processes
+from bertkit.train.config import OptimizerConfig
+from bertkit.train.loop import Course, Learner
+from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.shares import TOKENS_AT_ONCE
+
+WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
+TOLERANCE = (1e-4, 2e-2)  # of the first loss, relative: in float32 and in the system's precision
+Inputs = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Batches of neighbouring parts of the prepared text: masked, or whole and labelled by whether B follows A."""
+
+    data_dir: Path
+    max_seq_length: int
+    batch_sequences: int
+    is_masked: bool = True
+
+    @functools.cached_property
+    def sampler(self) -> Sampler:
+        """Draw pairs: long ones, a tenth of them shortened, or, to fine-tune on, pairs of all lengths."""
+        dataset = open_prepared(self.data_dir)
+        segments = SegmentsConfig("pairs", self.max_seq_length, 0.1 if self.is_masked else 1.0, "nsp")
+        masking = MaskingConfig(0.15, False, 0.8, 0.1)
+        return Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
+
+    def of_step(self, step: int, num_steps: int = 1) -> PretrainBatch | TaskBatch:
+        """Give the batch of a step, or of several together: packed, the shortest sequence first."""
+        size = self.batch_sequences * num_steps
+        batch = self.sampler.take(np.arange(size) + step * size)
+        if self.is_masked:
+            return batch
+        labels = batch.next_sentence_labels
+        return TaskBatch("sequence", unmasked(batch), batch.token_type_ids, batch.sequence_lengths, labels)
+
+    def micro_batches(self, step: int) -> list[tuple[int, PretrainBatch | TaskBatch]]:
+        """Give the batch of a step as its numbered micro-batches: one."""
+        return [(0, self.of_step(step))]
+
+
+def unmasked(batch: PretrainBatch) -> NDArray[np.int64]:
+    """Give the tokens of a batch as they were before masking."""
+    ids = batch.input_ids.copy()
+    ids[batch.masked_positions] = batch.masked_labels
+    return ids
+
+
+@dataclass(frozen=True)
+class FullSequences(Pairs):
+    """Batches in which all sequences have exactly `max_seq_length` tokens, three in twenty of them masked."""
+
+    def of_step(self, step: int, num_steps: int = 1) -> PretrainBatch:
+        """Cut running text."""
+        size, length = self.batch_sequences * num_steps, self.max_seq_length
+        dataset = open_prepared(self.data_dir)
+        ids = running_text(dataset, size * length)
+        masked = np.flatnonzero(np.arange(size * length) % 20 < 3)
+        labels = ids[masked].copy()
+        ids[masked] = dataset.tokenizer.facts.mask
+        types = np.tile(np.arange(length) >= length // 2, size).astype(np.int64)
+        return PretrainBatch(ids, types, np.full(size, length), masked, labels, (np.arange(size) + step) % 2)
+
+
+@dataclass(frozen=True)
+class Translations:
+    """Batches of sources and targets, as `finetune` makes them."""
+
+    features: tuple[Feature, ...]
+    batch_sequences: int
+    device: str
+
+    @functools.cached_property
+    def order(self) -> TrainingOrder:
+        """Say which pairs belong to a step."""
+        cut = Cut(TOKENS_AT_ONCE[self.device], None, 2)
+        return TrainingOrder(FeatureBatches(self.features, "generation"), self.batch_sequences, 0, cut)
+
+    def of_step(self, step: int, num_steps: int = 1) -> TaskBatch:
+        """Give the batch of a step, or of several together: packed, the shortest source first."""
+        items = np.concatenate([self.order.items(step + number) for number in range(num_steps)])
+        return self.order.batches.take(self.order.batches.shortest_first(items))
+
+    def micro_batches(self, step: int) -> list[tuple[int, TaskBatch]]:
+        """Give the batch of a step as its numbered micro-batches."""
+        return self.order.micro_batches(step, 0, 1)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What both libraries train."""
+
+    batches: Pairs | Translations
+    model_dir: Path
+    their_class: str  # of transformers
+    device: str
+    steps_per_round: int
+
+    def steps(self, number: int) -> range:
+        """Number the steps of a round."""
+        return range(number * self.steps_per_round, (number + 1) * self.steps_per_round)
+
+
+def systems(args: argparse.Namespace, batches: Pairs | Translations, model_dir: Path, their_class: str) -> list[System]:
+    """List what is compared: Hugging Face at its default first, then its faster ways, then bertkit."""
+    training, precision = Training(batches, model_dir, their_class, args.device, args.steps_per_round), args.precision
+    default = "padded to max_seq_length" if isinstance(batches, Pairs) else "padded to the longest"
+    theirs = [(each, way) for each in dict.fromkeys(("fp32", precision)) for way in (default, "grouped by length")]
+    theirs += [(precision, "compiled")] if args.device == "cuda" else []
+    found = {
+        f"Hugging Face {each}, {way}": functools.partial(hugging_face, training, each, way) for each, way in theirs
+    }
+    found[f"bertkit {precision}"] = functools.partial(bertkit, training, precision)
+    if args.plain:
+        found[f"bertkit {precision}, kernels=plain"] = functools.partial(bertkit, training, precision, is_plain=True)
+    return [System(name, load, TOLERANCE) for name, load in found.items()]
+
+
+def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready:
+    """Train by the loop of `pretrain` and `finetune`."""
+    is_pretraining = training.their_class == "BertForPreTraining"
+    losses: Callable[..., Any] = pretraining_losses if is_pretraining else task_losses
+    accelerator = processes.make_accelerator(training.device, 1)
+    loaded, _ = load_packed(training.model_dir)
+    loaded.use(fast.choose("plain" if is_plain else "auto"))
+    if training.device == "cuda" and not is_plain and missing_for("cuda") is None:
+        compile_layers(loaded.bert.encoder)
+    model = accelerator.prepare(loaded.train())
+    config = OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
+    optimizer = AdamW(parameter_groups(loaded, config.weight_decay), config)
+
+    def first_losses() -> list[float]:
+        model.eval()
+        found = [losses(model, training.batches.of_step(0), each) for each in ("fp32", precision)]
+        model.train()
+        return [float(np.log(sum(float(term.sum / term.count) for term in terms.values()))) for terms in found]
+
+    def work(number: int) -> float:
+        batches = [training.batches.micro_batches(step) for step in training.steps(number)]
+        learner = Learner(accelerator, model, optimizer, functools.partial(losses, precision=precision))
+        course = Course(lambda step: batches[step], lambda step: 1e-4, 0, len(batches), max_grad_norm=1.0, seed=0)
+        return sum(report.num_tokens for report in loop.train(learner, course, is_read=lambda step: False))
+
+    return Ready(first_losses, work)
+
+
+def hugging_face(training: Training, precision: str, way: str) -> Ready:
+    """Train a class of transformers in a plain loop: fused AdamW, clipping, autocast in bf16."""
+    batches, device = training.batches, training.device
+    width = batches.max_seq_length if isinstance(batches, Pairs) else None
+    loaded = getattr(transformers(), training.their_class)
+    model = loaded.from_pretrained(training.model_dir, attn_implementation="sdpa").to(device)
+    if training.their_class == "EncoderDecoderModel":
+        model.decoder.config.use_cache = False  # training has no use for it
+        warnings.filterwarnings("ignore", "Version v4.12.0", FutureWarning)  # about models trained before it
+    called = torch.compile(model) if way == "compiled" else model
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, fused=True)
+
+    @functools.cache
+    def window() -> list[Inputs]:
+        batch, size = batches.of_step(0, WINDOW), batches.batch_sequences
+        return [padded(batch, None, device, slice(n, n + size)) for n in range(0, len(batch.sequence_lengths), size)]
+
+    def loss(model: Any, inputs: Inputs, precision: str) -> Any:
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+            return model(**inputs).loss
+
+    @torch.no_grad()
+    def first_losses() -> list[float]:
+        model.eval()
+        inputs = padded(batches.of_step(0), width, device)
+        found = [float(loss(model, inputs, each).log()) for each in ("fp32", precision)]
+        model.train()
+        return found
+
+    def work(number: int) -> float:
+        steps = training.steps(number)
+        if way == "grouped by length":  # batches of all lengths in every round
+            inputs = [window()[(number + place * WINDOW // len(steps)) % WINDOW] for place in range(len(steps))]
+        else:
+            inputs = [padded(batches.of_step(step), width, device) for step in steps]
+        for each in inputs:
+            loss(called, each, precision).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return sum(int(mask.sum()) for each in inputs for name, mask in each.items() if name.endswith("attention_mask"))
+
+    return Ready(first_losses, work)
+
+
+def transformers() -> Any:
+    """Import transformers, which takes seconds, where it is needed, and keep it quiet."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def padded(
+    batch: PretrainBatch | TaskBatch, width: int | None, device: str = "cpu", chosen: slice = slice(None)
+) -> Inputs:
+    """Lay out sequences of a packed batch as transformers takes them, padded to `width`, or to the longest."""
+
+    def rows(values: NDArray[Any] | None, lengths: NDArray[np.int64], padding: int = 0) -> Tensor:
+        tokens = list(torch.split(torch.from_numpy(np.asarray(values)), lengths.tolist()))[chosen]
+        found = pad_sequence(tokens, batch_first=True, padding_value=padding)
+        return F.pad(found, (0, max(0, (width or 0) - found.shape[1])), value=padding)
+
+    ids, lengths = batch.input_ids, batch.sequence_lengths
+    inputs = {"input_ids": rows(ids, lengths), "attention_mask": rows(np.ones_like(ids), lengths)}
+    if isinstance(batch, TaskBatch) and batch.target_ids is not None and batch.target_lengths is not None:
+        inputs["decoder_input_ids"] = rows(batch.target_ids, batch.target_lengths)
+        inputs["decoder_attention_mask"] = rows(np.ones_like(batch.target_ids), batch.target_lengths)
+        inputs["labels"] = rows(batch.labels, batch.target_lengths, IGNORED)
+        return {name: values.to(device) for name, values in inputs.items()}
+    inputs["token_type_ids"] = rows(batch.token_type_ids, lengths)
+    if isinstance(batch, TaskBatch):
+        inputs["labels"] = torch.from_numpy(np.asarray(batch.labels)[chosen])
+    else:
+        labels = np.full(len(ids), IGNORED)
+        labels[batch.masked_positions] = batch.masked_labels
+        inputs["labels"] = rows(labels, lengths, IGNORED)
+        inputs["next_sentence_label"] = torch.from_numpy(np.asarray(batch.next_sentence_labels)[chosen])
+    return {name: values.to(device) for name, values in inputs.items()}
