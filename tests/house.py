@@ -1,6 +1,6 @@
 """How easy the code is to walk through, in numbers: `python tests/house.py [ROOT]`, the last two by a real training step.
 
-files and lines     of the package
+files and lines     of the package; lines of Python under tests/ and recipes/
 entries             of the folder `bertkit/`
 floors, circles     of the graph of rooms: a room is a folder of the package, or a file beside them
 longest, most       files and functions by lines, functions by parameters (self and cls not counted)
@@ -188,10 +188,14 @@ def numbers(root: Path) -> dict[str, object]:
         name = max(values, key=lambda each: values[each])
         return f"{values[name]} ({name})"
 
+    def lines_under(folder: str) -> int:
+        return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (root / folder).rglob("*.py"))
+
     return {
         "entries of bertkit/": len(entries),
         "files": len(known),
         "lines": sum(lengths.values()),
+        "lines of tests, recipes": f"{lines_under('tests')}, {lines_under('recipes')}",
         "rooms": len(graph),
         "arrows between rooms": sum(map(len, graph.values())),
         "floors": floors(graph),
@@ -209,7 +213,7 @@ if __name__ == "__main__":
     table |= {"calls to the softmax": len(way["stack"])}
     table |= {"files on the way": len(way["way"]), "files of a step": len(way["files"])}
     for what, value in table.items():
-        print(f"{what:<22} {value}")
+        print(f"{what:<24} {value}")
     print("\n  ".join(["calls:", *way["stack"]]))
     print("\n  ".join(["files on the way:", *way["way"]]))
     print("\n  ".join(["files of a step:", *way["files"]]))

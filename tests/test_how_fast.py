@@ -98,16 +98,18 @@ def test_systems_in_processes_of_their_own(prepared_dir: Path, python: Path) -> 
 import argparse, functools, sys
 sys.path.insert(0, {str(FOLDER)!r})
 import preparing, rounds
+from pathlib import Path
 from training import Pairs
 args = argparse.Namespace(rounds=1, num_threads=1)
-for size in (3, 10**6):
-    pairs = Pairs({str(prepared_dir)!r}, 31, size)
-    (found,) = rounds.measure(args, [rounds.System(f"of {{size}}", functools.partial(preparing.our_batches, pairs))]).values()
+for name in ("data", "none"):
+    pairs = Pairs(Path({str(prepared_dir.parent)!r}) / name, 31, 3)
+    (found,) = rounds.measure(args, [rounds.System(name, functools.partial(preparing.our_batches, pairs))]).values()
     print(found[0].amount > 1000, found[0].megabytes > 50, rounds.held(None) > 50)
 """
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "True True True"), done.stderr
-    assert "error: of 1000000 failed; its own error stands above" in done.stderr
+    assert "none: no such directory" in done.stderr
+    assert "error: none failed; its own error stands above" in done.stderr
 
 
 def test_different_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

