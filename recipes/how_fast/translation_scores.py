@@ -4,7 +4,7 @@
 
 The three are a folder with train.tsv and dev.tsv, of the columns en and de, a small BERT, and a folder for the results. For each
 seed both sides start from one directory: the BERT twice, with new attention between them. Their order of pairs and their
-dropout differ. Both search greedily; sacrebleu scores both. The plain loop pads each batch to its longest source and target.
+dropout differ. `bertkit evaluate` scores both, greedily. The plain loop pads each batch to its longest source and target.
 `loss` is that of a token of the references, in nats: the less the better. `seconds` are those of the processor.
 """
 
@@ -16,7 +16,7 @@ import itertools
 import json
 import math
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from common import BERTKIT
 from seeds import run_missing, table
 from training import transformers
 
+import bertkit
 from bertkit.data.tokenizer import load_tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_directory, resolve_model_dir
@@ -32,6 +33,13 @@ from bertkit.model.config import DecoderConfig
 
 BATCH, RATE, WARMUP_SHARE, SMOOTHING, LONGEST, LONGEST_TARGET = 64, 1e-3, 0.1, 0.1, 128, 64
 DECAY = 0.01
+TASK: dict[str, Any] = {
+    "task.columns.source": "en",
+    "task.columns.target": "de",
+    "task.max_seq_length": LONGEST,
+    "task.generation.max_target_length": LONGEST_TARGET,
+    "task.generation.num_beams": 1,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             make_start(args.bert, seed, start)
         given = (start, args.data, seed, args.epochs)
         ours = functools.partial(run_bertkit, *given, args.output / f"run.{seed}")
-        theirs = functools.partial(run_transformers, *given)
+        theirs = functools.partial(run_transformers, *given, args.output / f"transformers.{seed}")
         run_missing(args.output, "translation", seed, {"bertkit": ours, "transformers": theirs})
     print(table(args.output, [("translation", key) for key in ("bleu", "chrf", "loss", "seconds")]).markdown())
 
@@ -68,21 +76,16 @@ def run_bertkit(start: Path, data: Path, seed: int, num_epochs: float, output: P
     """Train by the command, and give the scores of its eval.json."""
     command = [
         *BERTKIT, "finetune", "task=translation", "decoder=bert", f"model_dir={start}", f"data_dir={data}",
-        "task.columns.source=en", "task.columns.target=de", f"output_dir={output}", f"seed={seed}",
+        *(f"{name}={value}" for name, value in TASK.items()), f"output_dir={output}", f"seed={seed}",
         f"num_epochs={num_epochs:g}", f"batch.sequences={BATCH}", f"optimizer.peak_learning_rate={RATE}",
-        f"schedule.warmup_share={WARMUP_SHARE}", f"task.max_seq_length={LONGEST}",
-        f"task.generation.max_target_length={LONGEST_TARGET}", f"task.generation.label_smoothing={SMOOTHING}",
-        "task.generation.num_beams=1", "evaluation.every_steps=1000000", "checkpoint.every_steps=1000000", "device=cpu",
+        f"schedule.warmup_share={WARMUP_SHARE}", f"task.generation.label_smoothing={SMOOTHING}", "evaluation.every_steps=1000000", "checkpoint.every_steps=1000000", "device=cpu",
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    found = json.loads((output / "eval.json").read_text(encoding="utf-8"))
-    return {"bleu": found["bleu"], "chrf": found["chrf"], "loss": math.log(found["perplexity"])}
+    return scored(json.loads((output / "eval.json").read_text(encoding="utf-8")))
 
 
-def run_transformers(start: Path, data: Path, seed: int, num_epochs: float) -> dict[str, float]:
-    """Train in a plain loop, and score what `generate` writes."""
-    from sacrebleu.metrics import BLEU, CHRF
-
+def run_transformers(start: Path, data: Path, seed: int, num_epochs: float, output: Path) -> dict[str, float]:
+    """Train in a plain loop; the model is scored as bertkit's is."""
     library = transformers()
     library.set_seed(seed)
     model = library.EncoderDecoderModel.from_pretrained(start).train()
@@ -108,11 +111,16 @@ def run_transformers(start: Path, data: Path, seed: int, num_epochs: float) -> d
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    rows = rows_of(data / "dev.tsv")
-    texts, dev_loss = write_and_measure(model.eval(), tokenizer, rows)
-    references = [[target for _, target in rows]]
-    bleu, chrf = (scorer.corpus_score(texts, references).score for scorer in (BLEU(), CHRF()))
-    return {"bleu": bleu, "chrf": chrf, "loss": dev_loss}
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    return scored(
+        bertkit.evaluate(model_dir=str(output), task="translation", data_dir=str(data), device="cpu", **TASK).scores
+    )
+
+
+def scored(scores: Mapping[str, float]) -> dict[str, float]:
+    """Take the scores that are compared."""
+    return {"bleu": scores["bleu"], "chrf": scores["chrf"], "loss": math.log(scores["perplexity"])}
 
 
 def rows_of(path: Path) -> list[tuple[str, str]]:
@@ -135,28 +143,6 @@ def padded(tokenizer: Any, rows: list[tuple[str, str]]) -> dict[str, torch.Tenso
         "decoder_attention_mask": targets["attention_mask"][:, :-1],
         "labels": labels.masked_fill(targets["attention_mask"][:, 1:] == 0, -100),
     }
-
-
-@torch.no_grad()
-def write_and_measure(model: Any, tokenizer: Any, rows: list[tuple[str, str]]) -> tuple[list[str], float]:
-    """Write the text of every source greedily; measure the loss of a token of the references."""
-    texts: list[str] = []
-    total = count = 0.0
-    ends = {"decoder_start_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-    search = {
-        "max_length": LONGEST_TARGET + 1,
-        "do_sample": False,
-        "num_beams": 1,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    for first in range(0, len(rows), BATCH):
-        inputs = padded(tokenizer, rows[first : first + BATCH])
-        labels = inputs.pop("labels").flatten()
-        total += float(torch.nn.functional.cross_entropy(model(**inputs).logits.flatten(0, 1), labels, reduction="sum"))
-        count += int((labels != -100).sum())
-        written = model.generate(inputs["input_ids"], attention_mask=inputs["attention_mask"], **search, **ends)
-        texts += tokenizer.batch_decode(written, skip_special_tokens=True)
-    return texts, total / count
 
 
 if __name__ == "__main__":
