@@ -4,23 +4,19 @@ A directory is written under a partial name, every file in it flushed to the dis
 is deleted by renaming it away first. What stands under a final name is whole, the old state or the new one; only
 between the two renames that replace a directory does nothing stand there.
 
-Where somebody holds `out.partial`, `out.partial-2` is taken; one is gone on with, or deleted, only if its lock or the run
-that it lies in says that it is bertkit's. No link is followed to delete or to overwrite.
+A directory `out.partial` that bertkit did not make is refused. No link is followed to delete or to overwrite.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
-import itertools
 import json
 import os
 import re
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,8 +32,7 @@ TRASH = ".trash"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 UNFINISHED = ".unfinished"
 BLOCK_BYTES = 1 << 20  # read at once
-LOCK = ".lock"
-HOLDER = re.compile(r"process \d+ on .+, started at [\d-]+ [\d:]+")  # in a lock: its directory is bertkit's
+LOCK = ".bertkit.lock"
 
 
 def sha256_file(path: Path) -> str:
@@ -102,11 +97,12 @@ def write_durably(path: Path, content: str | bytes) -> None:
 def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
     """Give a file to write bit by bit, text in UTF-8 unless `is_binary`; it stands under its name at the end.
 
-    After an error, what there is stays under the partial name (`file.name`), but for an error of the disk: a full one gets
-    its room back. A link of that name is replaced, not what it points to.
+    What there is under its partial name (`file.name`) is replaced. After an error the beginning stays there, but for an
+    error of the disk: a full one gets its room back. A link of either name is replaced, not what it points to.
     """
-    file, is_kept = _new_file(path, is_binary), False
-    partial = Path(file.name)
+    partial, is_kept = partial_of(path), False
+    partial.unlink(missing_ok=True)
+    file: Any = partial.open("xb") if is_binary else partial.open("x", encoding="utf-8", newline="\n")
     try:
         with file:
             try:
@@ -116,6 +112,9 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
             except BaseException as error:
                 is_kept = not is_of_disk(error) and file.tell() > 0
                 raise
+            if not os.path.samestat(os.fstat(file.fileno()), partial.lstat()):
+                is_kept = True
+                raise InputError(f"{path}: another command writes the same file; choose another output")
         partial.replace(path)
     except BaseException as error:
         if isinstance(error, OSError) and is_of_disk(error):
@@ -126,22 +125,14 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
     flush(path.parent)
 
 
+def partial_of(path: Path) -> Path:
+    """Name what is not whole yet."""
+    return path.with_name(path.name + PARTIAL)
+
+
 def is_of_disk(error: BaseException) -> bool:
     """Whether a disk is full, read-only or failing."""
     return isinstance(error, OSError) and error.errno in DISK_ERRORS
-
-
-def _new_file(path: Path, is_binary: bool) -> Any:
-    """Open a new file beside `path`, of the first partial name that nobody holds."""
-    for partial in _names(path, PARTIAL):
-        with contextlib.suppress(FileExistsError):  # a link is there too, wherever it points
-            return partial.open("xb") if is_binary else partial.open("x", encoding="utf-8", newline="\n")
-    raise AssertionError("names never end")
-
-
-def _names(path: Path, ending: str) -> Iterator[Path]:
-    """Give names for something of `path`, one after another."""
-    return (path.with_name(f"{path.name}{ending}{f'-{n}' if n > 1 else ''}") for n in itertools.count(1))
 
 
 def flush(path: Path) -> None:
@@ -179,15 +170,14 @@ def remove(path: Path) -> None:
 
 
 def _rename_away(path: Path) -> Path:
-    names = _names(path.with_name(f".{path.name}"), TRASH)
-    return path.rename(next(name for name in names if not os.path.lexists(name)))
+    return path.rename(path.with_name(f".{path.name}{TRASH}"))  # an error where something of that name is there
 
 
 def remove_leftovers(directory: Path, names: str) -> None:
     """Delete what a crash left behind, partial or trashed, of the entries with bertkit's own `names`, a regular expression."""
     if not _is_dir(directory):
         return
-    leftover = re.compile(rf"((?:{names}){re.escape(PARTIAL)}|\.(?:{names}){re.escape(TRASH)})(-\d+)?")
+    leftover = re.compile(rf"(?:{names}){re.escape(PARTIAL)}|\.(?:{names}){re.escape(TRASH)}")
     for path in directory.iterdir():
         if leftover.fullmatch(path.name):
             remove(path)
@@ -227,7 +217,7 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
         unfinished = partial / UNFINISHED
         key = unfinished / "made_from"
         try:
-            continued = made_from is not None and _is_dir(unfinished) and _text_of(key) == made_from
+            continued = _is_dir(unfinished) and key.is_file() and key.read_bytes() == (made_from or "").encode()
             for leftover in partial.iterdir():
                 if leftover.name != LOCK and not (continued and leftover == unfinished):
                     remove(leftover)
@@ -245,27 +235,22 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
 
 
 def _partial_dir(final: Path) -> Path:
-    """Make a directory of the first partial name that nobody else holds, or find the one that bertkit left there."""
-    for partial in _names(final, PARTIAL):
-        if _is_dir(partial) and HOLDER.fullmatch(_text_of(partial / LOCK)):
-            return partial
-        with contextlib.suppress(FileExistsError):
-            partial.mkdir()
-            return partial
-    raise AssertionError("names never end")
+    """Make the partial directory, or find the one that bertkit left there.
+
+    Raises:
+        InputError: there is something else of its name.
+    """
+    partial = partial_of(final)
+    if not os.path.lexists(partial):
+        partial.mkdir(exist_ok=True)
+    there = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
+    if there and not there & {LOCK, UNFINISHED}:
+        raise InputError(f"{partial} is there already, and not bertkit's; remove it, or choose another output_dir")
+    return partial
 
 
 def _is_dir(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
-
-
-def _text_of(path: Path) -> str:
-    """Read a small file of bertkit's; empty where it is none."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
-            return file.read(BLOCK_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
-    except (OSError, ValueError):
-        return ""
 
 
 @contextlib.contextmanager
@@ -276,27 +261,24 @@ def locked(directory: Path) -> Iterator[None]:
         LockedError: a live process holds it; the message names the host, the process and since when.
         InputError: there is something else of the lock's name.
     """
+    from filelock import FileLock, Timeout
+
     path = directory / LOCK
-    foreign = InputError(f"{path} is not bertkit's; remove it, or choose another output_dir")
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise foreign
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    with open(descriptor, "r+", encoding="utf-8", errors="replace") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = file.read(BLOCK_BYTES).strip() or "another process"
-            way_out = "wait for it, stop it, or choose another output_dir"
-            raise LockedError(f"{directory} is in use by {holder}; {way_out}") from None
-        before = file.read(BLOCK_BYTES).strip("\0")  # which a power cut leaves
-        if before and not HOLDER.fullmatch(before):
-            raise foreign
-        file.seek(0)
-        file.truncate(0)
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise InputError(f"{path} is not bertkit's; remove it, or choose another output_dir")
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+        way_out = "wait for it, stop it, or choose another output_dir"
+        raise LockedError(f"{directory} is in use by {holder}; {way_out}") from None
+    try:
         started_at = time.strftime("%Y-%m-%d %H:%M:%S")
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, started at {started_at}")
-        file.flush()
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}, started at {started_at}", encoding="utf-8")
         yield
+    finally:
+        lock.release()
 
 
 def require_space(directory: Path, num_bytes: int) -> None:

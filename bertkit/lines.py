@@ -1,12 +1,6 @@
 """Text files and JSON, read one way for everybody: gzip is unpacked, a byte order mark dropped, and what is no text refused.
 
-Nothing is read without end. The limits are far above what people write, and each can be set by a variable of the
-environment, which every process that reads has:
-
-    BERTKIT_LINE_MB        a line, a record, a cell
-    BERTKIT_WHOLE_MB       a file that is read as a whole: JSON, a vocabulary
-    BERTKIT_SENTENCE_WORDS words of a sentence or document in columns
-    BERTKIT_UNPACKED       how many times its size a compressed file may unpack to
+Nothing is read without end. The limits are far above what people write.
 """
 
 from __future__ import annotations
@@ -17,7 +11,6 @@ import gzip
 import io
 import itertools
 import json
-import os
 import re
 import sys
 import zlib
@@ -28,7 +21,11 @@ from typing import Any, cast
 from bertkit.errors import InputError
 
 TEXT_BYTES = 1 << 18  # read, decoded and cut into lines at once
-LIMITS = {"BERTKIT_LINE_MB": 64, "BERTKIT_WHOLE_MB": 256, "BERTKIT_SENTENCE_WORDS": 1_000_000, "BERTKIT_UNPACKED": 200}
+LINE_MB = 64  # of a line, a record, a cell
+WHOLE_MB = 256  # of a file that is read as a whole: JSON, a vocabulary
+MOST_UNPACKED = 200  # how many times its size a compressed file may unpack to
+TOO_LONG = f"longer than {LINE_MB} MB; cut it into shorter ones"
+TOO_LARGE = f"larger than {WHOLE_MB} MB, the most that is read as a whole"
 LINES_AT_ONCE = 1 << 14
 MAX_DEPTH = 100  # of lists and groups in one another; ours have five, and Python's own stack ends at a thousand
 TOO_DEEP = f"lists or groups more than {MAX_DEPTH} deep in one another"
@@ -49,26 +46,6 @@ def without_surrogates(text: str) -> str:
     return _LONE_SURROGATE.sub("\ufffd", text)
 
 
-def limit_of(name: str) -> int:
-    """Give a limit, of this process's environment or ours.
-
-    Raises:
-        InputError: the variable holds no number.
-    """
-    given = os.environ.get(name, str(LIMITS[name]))
-    if not given.isascii() or not given.isdigit() or not 0 < int(given) < 1 << 40:
-        raise InputError(f"{name}={given}: expected a whole number from 1, such as {LIMITS[name]}")
-    return int(given)
-
-
-def beyond(name: str, what: str) -> str:
-    """Say that something is larger than a limit, and how to raise it."""
-    unit = " MB" if name.endswith("_MB") else ""
-    return (
-        f"{what} than {limit_of(name):,}{unit}; if it is meant to be, set {name}= in the environment to a larger number"
-    )
-
-
 def read_whole(path: Path) -> str:
     """Read a UTF-8 text file as a whole.
 
@@ -77,23 +54,22 @@ def read_whole(path: Path) -> str:
         UnicodeDecodeError: it is no text.
     """
     check_whole(path)
-    limit = limit_of("BERTKIT_WHOLE_MB") * 1_000_000
     with path.open("rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:  # of a pipe
-        raise InputError(f"{path}: {beyond('BERTKIT_WHOLE_MB', 'larger')}")
+        data = file.read(WHOLE_MB * 1_000_000 + 1)
+    if len(data) > WHOLE_MB * 1_000_000:  # of a pipe
+        raise InputError(f"{path}: {TOO_LARGE}")
     return data.decode("utf-8")
 
 
 def joined(name: Path, lines: Iterator[tuple[int, str]]) -> str:
     """Put numbered lines together again, as many as a file may have that is read as a whole."""
-    limit, length = limit_of("BERTKIT_WHOLE_MB") * 1_000_000, 0
+    length = 0
     parts: list[str] = []  # of many lines each, for a short one takes several times its length
     while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
         parts.append("\n".join(some))
         length += len(parts[-1]) + 1
-        if length > limit:
-            raise InputError(f"{name}: {beyond('BERTKIT_WHOLE_MB', 'JSON larger')}, or write it as lines (.jsonl)")
+        if length > WHOLE_MB * 1_000_000:
+            raise InputError(f"{name}: JSON {TOO_LARGE}; write it as lines (.jsonl)")
     return "\n".join(parts)
 
 
@@ -103,8 +79,8 @@ def check_whole(path: Path) -> None:
     Raises:
         InputError: it is.
     """
-    if path.stat().st_size > limit_of("BERTKIT_WHOLE_MB") * 1_000_000:
-        raise InputError(f"{path}: {beyond('BERTKIT_WHOLE_MB', 'larger')}")
+    if path.stat().st_size > WHOLE_MB * 1_000_000:
+        raise InputError(f"{path}: {TOO_LARGE}")
 
 
 def read_json(path: Path) -> Any:
@@ -207,15 +183,15 @@ class _Gzip(gzip.GzipFile):
     """Unpacks no more than a limit allows."""
 
     def __init__(self, file: io.BufferedReader, name: Path) -> None:
-        self.packed, self.limit, self.num_bytes, self.where = _Packed(file), limit_of("BERTKIT_UNPACKED"), 0, name
+        self.packed, self.num_bytes, self.where = _Packed(file), 0, name
         super().__init__(fileobj=self.packed, mode="rb")
 
     def readinto(self, buffer: Any) -> int:
         data = self.read1(len(buffer))  # `read` would lose what comes before a fault
         buffer[: len(data)] = data
         self.num_bytes += len(data)
-        if self.num_bytes > FREELY_UNPACKED_BYTES + self.limit * self.packed.num_bytes:
-            raise InputError(f"{self.where}: {beyond('BERTKIT_UNPACKED', 'unpacks to more times its size')}")
+        if self.num_bytes > FREELY_UNPACKED_BYTES + MOST_UNPACKED * self.packed.num_bytes:
+            raise InputError(f"{self.where}: unpacks to more than {MOST_UNPACKED} times its size; unpack it before")
         return len(data)
 
 
@@ -264,7 +240,7 @@ def line_blocks(
         file.seek(start)
     number, left = 1, None if end is None else end - start
     unfinished: list[bytes] = []
-    length, limit = 0, limit_of("BERTKIT_LINE_MB") * 1_000_000
+    length = 0
     while True:
         block = file.read1(TEXT_BYTES if left is None else min(TEXT_BYTES, left))
         left = None if left is None else left - len(block)
@@ -272,8 +248,8 @@ def line_blocks(
         unfinished.append(block[: border or None])
         length = len(block) - border if border else length + len(block)
         if block and not border and b"\0" not in block:
-            if length > limit:
-                raise InputError(f"{where(number)}: {beyond('BERTKIT_LINE_MB', 'a line longer')}")
+            if length > LINE_MB * 1_000_000:
+                raise InputError(f"{where(number)}: a line {TOO_LONG}")
             continue
         if data := b"".join(unfinished):
             lines, fault = _decoded(data, encoding, way_out)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,34 +79,47 @@ def test_building_dir_starts_empty_after_a_crash(tmp_path: Path) -> None:
     assert content(tmp_path) == {"final/a": "1"}
 
 
-def test_nothing_that_is_not_bertkits_is_taken_for_a_leftover(tmp_path: Path) -> None:
-    """Names that bertkit would take are held by a user: a folder, a link to one, a file and a link."""
-    mine, linked = tmp_path / "final.partial", tmp_path / "elsewhere"
-    for folder in (mine, linked, tmp_path / ".final.trash"):
-        folder.mkdir()
-        (folder / "notes").write_text("mine")
-    (tmp_path / "final.partial-2").symlink_to(linked)
-    (tmp_path / "a.json.partial").write_text("mine")
-    (tmp_path / "b.json.partial").symlink_to(linked / "notes")
+def folder(path: Path) -> None:
+    path.mkdir()
+    (path / "notes").write_text("mine")
+
+
+@pytest.mark.parametrize(
+    "make", [folder, lambda path: path.symlink_to("elsewhere"), lambda path: path.write_text("mine")]
+)
+def test_what_is_not_bertkits_is_not_taken_for_a_leftover(make: Callable[[Path], None], tmp_path: Path) -> None:
+    folder(tmp_path / "elsewhere")
+    make(tmp_path / "final.partial")
     before = content(tmp_path)
-    with files.building_dir(tmp_path / "final") as partial:
-        assert partial.name == "final.partial-3"
-    with files.building_dir(tmp_path / "final") as partial:  # replaces it
-        (partial / "a").write_text("1")
-    for name in ("a.json", "b.json"):
-        files.write_durably(tmp_path / name, "new")
-    assert content(tmp_path) == before | {"final/a": "1", "a.json": "new", "b.json": "new"}
-    assert (tmp_path / "final.partial-2").is_symlink()
-    assert (tmp_path / "b.json.partial").is_symlink()
+    with pytest.raises(InputError, match=r"final.partial is there already"), files.building_dir(tmp_path / "final"):
+        pass
+    assert content(tmp_path) == before
+    (tmp_path / "a.partial").symlink_to(tmp_path / "elsewhere" / "notes")
+    files.write_durably(tmp_path / "a", "new")  # whatever has its partial name is replaced, not what a link points to
+    assert content(tmp_path) == before | {"a": "new"}
+
+
+def test_two_who_write_the_same_file(tmp_path: Path) -> None:
+    """The first one does not publish what the second one has begun."""
+
+    def write() -> None:
+        with files.writing(tmp_path / "a") as first:
+            first.write("first")
+            (tmp_path / "second").touch()
+            (tmp_path / "second").replace(tmp_path / "a.partial")
+
+    with pytest.raises(InputError, match="another command writes the same file"):
+        write()
+    assert content(tmp_path) == {"a.partial": ""}
 
 
 def test_a_lock_that_is_not_bertkits_stays(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    for make in (lambda path: path.symlink_to(tmp_path / "notes"), lambda path: path.write_text("mine"), Path.mkdir):
-        make(tmp_path / ".lock")
+    for make in (lambda path: path.symlink_to(tmp_path / "notes"), Path.mkdir):
+        make(tmp_path / files.LOCK)
         with pytest.raises(InputError, match="is not bertkit's"), files.locked(tmp_path):
             pass
-        files.remove(tmp_path / ".lock")
+        files.remove(tmp_path / files.LOCK)
     assert (tmp_path / "notes").read_text() == "mine"
 
 
@@ -140,7 +154,7 @@ def test_one_process_at_a_time_until_it_is_killed(tmp_path: Path) -> None:
         holder.wait()
         holder.stdout.close()
     with files.locked(tmp_path):
-        assert f"process {os.getpid()} " in (tmp_path / ".lock").read_text()
+        assert f"process {os.getpid()} " in (tmp_path / files.LOCK).read_text()
     with files.locked(tmp_path):
         pass
 
@@ -148,11 +162,11 @@ def test_one_process_at_a_time_until_it_is_killed(tmp_path: Path) -> None:
 def test_building_dir_refuses_while_another_process_builds(tmp_path: Path) -> None:
     partial = tmp_path / "final.partial"
     partial.mkdir()
-    (partial / "theirs").write_text("1")
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(partial)], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
+        (partial / "theirs").write_text("1")
         with pytest.raises(LockedError), files.building_dir(tmp_path / "final"):
             pass
         assert (partial / "theirs").read_text() == "1"
@@ -220,9 +234,12 @@ def test_remove_leftovers_takes_only_leftovers(tmp_path: Path) -> None:
 
 def test_remove_dir(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / ".a.trash").mkdir()  # whose it is, nobody knows
+    folder(tmp_path / ".a.trash")  # whose it is, nobody knows
+    with pytest.raises(OSError, match="not empty"):
+        files.remove_dir(tmp_path / "a")
+    files.remove(tmp_path / ".a.trash")
     files.remove_dir(tmp_path / "a")
-    assert [path.name for path in tmp_path.iterdir()] == [".a.trash"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_require_space(tmp_path: Path) -> None:

@@ -215,9 +215,6 @@ class _Writer:
             file.close()
 
 
-BEGINNING = b'{"is_random_next"'  # of every dump: the keys of each line are sorted
-
-
 def json_rows(instances: Instances, vocab: list[str]) -> Iterator[str]:
     """Give each instance as a line, its tokens in words."""
     for first in range(0, len(instances), INSTANCES_AT_ONCE):

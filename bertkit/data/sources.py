@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bertkit.data.config import CorpusConfig
 from bertkit.errors import InputError
-from bertkit.lines import beyond, limit_of
+from bertkit.lines import LINE_MB, TOO_LONG
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
@@ -139,7 +139,7 @@ def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
 
 def _next_document(path: Path, kind: str, at: int) -> int:
     """Find the first byte, from `at` on, after which a document begins; the end of the file where there is none."""
-    limit = limit_of("BERTKIT_LINE_MB") * 1_000_000
+    limit = LINE_MB * 1_000_000
     with path.open("rb") as file:
         file.seek(at - 1)
         at -= 1
@@ -147,7 +147,7 @@ def _next_document(path: Path, kind: str, at: int) -> int:
         for line in iter(lambda: file.readline(limit + 1), b""):
             at += len(line)
             if len(line) > limit:
-                raise InputError(f"{path}: byte {at - len(line):,}: {beyond('BERTKIT_LINE_MB', 'a line longer')}")
+                raise InputError(f"{path}: byte {at - len(line):,}: a line {TOO_LONG}")
             if not is_first and _DOCUMENT_ENDS[kind](line):
                 break
             is_first = False

@@ -30,7 +30,7 @@ import yaml
 from bertkit import __version__
 from bertkit.config import checked, to_mapping
 from bertkit.errors import InputError
-from bertkit.files import flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
+from bertkit.files import LOCK, flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, newest_checkpoint, world_from_environment
 from bertkit.lines import read_json
 from bertkit.run import rules as resume_rules
@@ -159,7 +159,7 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     if not directory.is_dir():
         raise InputError(f"output_dir={directory} is a file; choose a directory")
     if not (directory / "manifest.json").is_file():
-        started = {".lock", "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # stopped while it began
+        started = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # stopped while it began
         others = sorted({path.name for path in directory.iterdir()} - started)
         if others:
             raise InputError(
@@ -229,7 +229,7 @@ def held(
             yield changes
         except InputError:
             if is_new and newest_checkpoint(str(directory)) is None:
-                for name in (".lock", *FILES_OF_A_RUN, *FOLDERS_OF_A_RUN):
+                for name in (LOCK, *FILES_OF_A_RUN, *FOLDERS_OF_A_RUN):
                     if os.path.lexists(directory / name):
                         remove(directory / name)
             raise

@@ -1,27 +1,23 @@
 """The files that a user names to be written: `output=` of many commands, and `dump=`.
 
-Standard output, pipes and devices are written to as they are. A file stands under its name when it is whole. One that is
-there already is somebody's, unless bertkit wrote it, which an attribute of the file says where the file system has some:
-it is replaced with `overwrite=true` alone, and never through a link.
+One rule: what is there is not replaced without `overwrite=true`, nor are files of a run, nor anything through a link.
+Standard output, pipes and devices are written to as they are. A file stands under its name when it is whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.data.instances import BEGINNING, json_rows, open_instances
+from bertkit.data.instances import json_rows, open_instances
 from bertkit.data.prepared import PreparedDataset
 from bertkit.errors import InputError
-from bertkit.files import folder_for, is_of_disk, writing
+from bertkit.files import folder_for, is_of_disk, partial_of, writing
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
-
-OURS = "user.bertkit"  # the attribute of what bertkit wrote: its size and time, so that an edited file is its editor's
 
 
 def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
@@ -36,23 +32,16 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
     folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not folder.is_dir():
         raise InputError(f"{setting}={name}: {folder} is a file; expected a folder to write to")
-    if is_stream(path) or not path.exists():
+    if is_stream(path):
         return
-    if path.is_symlink():
+    if path.exists() and path.is_symlink():
         raise InputError(f"{setting}={name} is a link to {os.readlink(path)}, which is there; give the file itself")
-    if path.stat().st_size and not overwrite and not _is_ours(path):
-        raise InputError(f"{setting}={name} is there already; choose another file, or set overwrite=true to replace it")
-
-
-def _is_ours(path: Path) -> bool:
-    with contextlib.suppress(OSError, AttributeError):
-        return os.getxattr(path, OURS) == _state(path)
-    return False
-
-
-def _state(path: Path) -> bytes:
-    found = path.stat()
-    return f"{found.st_size} {found.st_mtime_ns}".encode()
+    way_out = "is there already; choose another file, or set overwrite=true to replace it"
+    if path.exists() and path.stat().st_size and not overwrite:
+        raise InputError(f"{setting}={name} {way_out}")
+    partial = partial_of(path.resolve())  # a link to nothing yet stays one
+    if os.path.lexists(partial) and (partial.is_symlink() or not partial.is_file() or not overwrite):
+        raise InputError(f"{setting}={name} is written as {partial}, which {way_out}")
 
 
 def is_stream(path: Path) -> bool:
@@ -81,11 +70,9 @@ def opened_output(name: str | Path, *, is_binary: bool = False) -> Iterator[Any]
     """
     path = Path(name)
     if not is_stream(path):
-        path = path.resolve()  # a link to nothing yet stays one
+        path = path.resolve()
         with folder_for(path.parent), writing(path, is_binary=is_binary) as file:
             yield file
-        with contextlib.suppress(OSError, AttributeError):
-            os.setxattr(path, OURS, _state(path))
         return
     number = _open_number(path)
     sys.stdout.flush()
@@ -105,7 +92,7 @@ def write_output(name: str | Path, text: str) -> None:
         file.write(text)
 
 
-def partial_of(file: Any) -> str | None:
+def beginning_of(file: Any) -> str | None:
     """Where the beginning of an output stays after an error; None of a stream, which has had it."""
     return file.name if isinstance(file.name, str) else None
 
@@ -161,30 +148,12 @@ def check_dump(dump: str, output_dir: Path, overwrite: bool) -> None:
         )
     if path.resolve() in output_dir.resolve().parents:
         raise InputError(f"dump={dump} is a folder above output_dir={output_dir}; expected a file to write")
-    check_output(path, overwrite or _holds_instances(path), "dump")
+    check_output(path, overwrite, "dump")
 
 
-def _holds_instances(path: Path) -> bool:
-    """Whether a file begins as one of instances: perhaps it is this one's, which `write_dump` finds out."""
-    if not path.is_file() or is_stream(path):
-        return False
-    with path.open("rb") as file:
-        return file.read(len(BEGINNING)) == BEGINNING
-
-
-def write_dump(dataset: PreparedDataset, path: Path, overwrite: bool) -> int:
-    """Write the instances of a dataset, unless they are there; give their number.
-
-    Raises:
-        InputError: there are other instances.
-    """
+def write_dump(dataset: PreparedDataset, path: Path) -> int:
+    """Write the instances of a dataset as JSON lines; give their number."""
     instances = open_instances(dataset)
-    rows = json_rows(instances, dataset.tokenizer.vocab)
-    if not overwrite and _holds_instances(path):
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            if all(line == row for line, row in itertools.zip_longest(file, rows)):
-                return len(instances)
-        check_output(path, overwrite, "dump")
     with opened_output(path) as file:
-        file.writelines(rows)
+        file.writelines(json_rows(instances, dataset.tokenizer.vocab))
     return len(instances)

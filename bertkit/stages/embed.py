@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bertkit.errors import InputError, in_json, say
 from bertkit.lines import opened_input
 from bertkit.run.embedding import load_embedder
-from bertkit.run.outputs import check_free, opened_output, partial_of
+from bertkit.run.outputs import beginning_of, check_free, opened_output
 from bertkit.run.task_model import task_of_texts
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.files.readers import open_inputs
@@ -86,7 +86,7 @@ def _output(name: str, dimension: int) -> Iterator[tuple[Write, str | None]]:
     path = Path(name)
     with opened_output(path, is_binary=path.suffix != ".jsonl") as file:
         if path.suffix == ".jsonl":
-            yield lambda texts, vectors: _write_lines(file, texts, vectors), partial_of(file)
+            yield lambda texts, vectors: _write_lines(file, texts, vectors), beginning_of(file)
             return
         if not file.seekable():
             raise InputError(f"output={name} is no file, and {path.suffix} goes into files alone; take .jsonl")
@@ -100,7 +100,7 @@ def _output(name: str, dimension: int) -> Iterator[tuple[Write, str | None]]:
             num_texts += len(texts)
 
         try:
-            yield counted, partial_of(file)
+            yield counted, beginning_of(file)
         finally:  # also of what there is when something fails
             finish()
             file.seek(0, os.SEEK_END if num_texts else os.SEEK_SET)  # at 0, nothing is kept of a failure

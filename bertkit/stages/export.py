@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit.config import at, checked, to_mapping
 from bertkit.errors import InputError, say
-from bertkit.files import building_dir, sha256_file, to_json
+from bertkit.files import LOCK, building_dir, sha256_file, to_json
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config import is_decoder, require_bert
@@ -192,5 +192,5 @@ def _holds(final: Path, identity: dict[str, Any]) -> bool:
 
 
 def _file_hashes(directory: Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != LOCK)
     return {path.relative_to(directory).as_posix(): sha256_file(path) for path in files}

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from bertkit.errors import InputError, say
 from bertkit.lines import opened_input
 from bertkit.run.answers import answer_here
-from bertkit.run.outputs import check_free, is_stream, opened_output, partial_of
+from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
 from bertkit.run.predictor import open_predictor
 from bertkit.run.task_model import Predictor
 from bertkit.settings.predict import PredictSettings
@@ -111,7 +111,7 @@ class _Output:
             places = []
         check_free(settings, places)
         file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))
-        self.partial = partial_of(file)
+        self.partial = beginning_of(file)
         self.put = stack.enter_context(row_writer(file, path.suffix, predictor.task.label_separator))
         self.beside = [
             (each, stack.enter_context(opened_output(place)))

@@ -63,7 +63,7 @@ def run(settings: PrepareSettings) -> None:
         say(*describe(prepared.open_prepared(output_dir)).split("\n"), "")
         say(f"prepared dataset in {output_dir}")
     if settings.dump is not None:
-        count = write_dump(prepared.open_prepared(output_dir), Path(settings.dump), settings.overwrite)
+        count = write_dump(prepared.open_prepared(output_dir), Path(settings.dump))
         say(f"{count:,} instances as JSON lines in {settings.dump}")
 
 

@@ -24,9 +24,12 @@ def run(settings: VerifySettings) -> dict[str, Any]:
     directory = resolve_model_dir(settings.model_dir)
     known = [directory / "parity.json"]
     if settings.output is not None:
-        check_output(settings.output, overwrite=True)  # a certificate is compared with, and then written anew
-        if not settings.overwrite and not is_stream(Path(settings.output)):
-            known.append(Path(settings.output))
+        path = Path(settings.output)
+        is_kept = path.is_file() and not is_stream(path) and not settings.overwrite
+        if is_kept:
+            known.append(path)
+        else:
+            check_output(path, settings.overwrite)
     certified = [certificate.read_certificate(path) for path in known if path.is_file()]
     result = certify(directory, settings.seed, settings.sequences)
     changed = sorted({name for before in certified for name in certificate.changes(before, result)})
@@ -40,7 +43,7 @@ def run(settings: VerifySettings) -> dict[str, Any]:
         say(*to_json(result).splitlines())
         say(*summary.split("\n"), file=sys.stderr)
     else:
-        if not changed:
+        if not is_kept and not changed:
             write_output(settings.output, to_json(result))
         say(*summary.split("\n"))
     return result

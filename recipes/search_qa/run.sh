@@ -18,7 +18,7 @@ $bertkit finetune task="$task" model_dir="$MODEL_DIR" data_dir="$DATA_DIR" outpu
 echo "== index: the passages of the dev set"
 $bertkit index corpus.path="$dev" passages.stemming=english output="$run/library.db"
 echo "== search: how often the right passage is first, by each order; both.* is fitted on the other half of the questions"
-$bertkit search index="$run/library.db" model_dir="$run/reader" input="$dev" fit=true max_questions="${QUESTIONS:-400}" output="$run/found.jsonl"
+$bertkit search index="$run/library.db" model_dir="$run/reader" input="$dev" fit=true max_questions="${QUESTIONS:-400}" output="$run/found.jsonl" overwrite=true
 echo "== search: one question, its answers between arrows"
 $bertkit search index="$run/library.db" model_dir="$run/reader" question="${QUESTION:-When did the Normans come to France?}" top_k=3
 echo "a page of it: .venv/bin/pip install '.[serve]' && .venv/bin/bertkit serve model_dir=$run/reader index=$run/library.db"

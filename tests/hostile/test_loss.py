@@ -37,9 +37,9 @@ def lines_written(path: Path, done: subprocess.CompletedProcess[str]) -> None:
 
 
 HELD: Mapping[str, Mapping[str, Content]] = {  # what a user has of the names that bertkit would take
-    "a folder": {"out.partial": folder, ".out.trash": folder},
-    "a link to a folder": {"mine": folder, "out.partial": link_to("mine"), ".out.trash": link_to("mine")},
-    "a file": {"out.partial": "mine", ".out.trash": "mine"},
+    "a folder": {"out.partial": folder},
+    "a link to a folder": {"mine": folder, "out.partial": link_to("mine")},
+    "a file": {"out.partial": "mine"},
 }
 REFUSED = [
     Case("predict over notes", [*PREDICT, "output=notes.md"], THERE, files={"notes.md": "mine"}),
@@ -63,20 +63,17 @@ REFUSED = [
     Case("dump over notes", [*PREPARE, "segments=google", "dump=notes.json"], THERE,
          files={"notes.json": "mine", "text.txt": TEXT}),
     Case("a lock that is a link", ["pretrain", "data_dir={shared}/data", "output_dir=out", "steps=2", "device=cpu",
-                                   "schedule.warmup_steps=1", "model=tiny"], r"\.lock is not bertkit's",
-         files={"notes": "mine", "out/.lock": link_to("../notes")}),
-    Case("a lock that is somebody's", ["pretrain", "data_dir={shared}/data", "output_dir=out", "steps=2", "device=cpu",
-                                       "schedule.warmup_steps=1", "model=tiny"], r"\.lock is not bertkit's",
-         files={"out/.lock": "mine"}),
+                                   "schedule.warmup_steps=1", "model=tiny"], r"\.bertkit\.lock is not bertkit's",
+         files={"notes": "mine", "out/.bertkit.lock": link_to("../notes")}),
+    *(Case(f"prepare beside {name}", PREPARE, r"out\.partial is there already", files={**files, "text.txt": TEXT})
+      for name, files in HELD.items()),
+    *(Case(f"export beside {name}", EXPORT, r"out\.partial is there already", files=files, seconds=60.0)
+      for name, files in HELD.items()),
+    Case("predict beside a partial file", [*PREDICT, "output=o.jsonl"], THERE, files={"o.jsonl.partial": "mine"}),
+    Case("predict beside a partial link", [*PREDICT, "output=o.jsonl", "overwrite=true"], THERE,
+         files={"notes": "mine", "o.jsonl.partial": link_to("notes")}),
 ]  # fmt: skip
 DONE = [
-    *(Case(f"prepare beside {name}", PREPARE, code=0, files={**files, "text.txt": TEXT}, kept=["out"])
-      for name, files in HELD.items()),
-    *(Case(f"export beside {name}", EXPORT, code=0, files=files, kept=["out"], seconds=60.0) for name, files in HELD.items()),
-    Case("predict beside a partial file", [*PREDICT, "output=o.jsonl"], code=0, kept=["o.jsonl"],
-         files={"o.jsonl.partial": "mine"}),
-    Case("predict beside a partial link", [*PREDICT, "output=o.jsonl"], code=0, kept=["o.jsonl"],
-         files={"notes": "mine", "o.jsonl.partial": link_to("notes")}),
     # by links to devices: what would replace them, with the rights to, must not cost the machine its own
     Case("predict to standard output", [*PREDICT, "output=o.jsonl"], code=0, more=lines_written,
          files={"o.jsonl": link_to("/dev/stdout")}),

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from forks import KILL
 
-from bertkit.files import sha256_file
+from bertkit.files import LOCK, sha256_file
 from bertkit.train.checkpoint import all_checkpoints, read_moments
 from bertkit.train.log import read_metrics
 
@@ -116,7 +116,7 @@ def refuses(process: subprocess.Popen[str], run_dir: Path, line: str) -> None:
     """The command ends with exit code 2 and leaves every file as it was."""
 
     def contents() -> dict[str, str]:
-        return {str(path): sha256_file(path) for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"}
+        return {str(path): sha256_file(path) for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK}
 
     before = contents()
     said, _ = process.communicate(timeout=600)

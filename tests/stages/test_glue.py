@@ -21,6 +21,7 @@ from bertkit import export_model
 from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.errors import InputError
+from bertkit.files import LOCK
 from bertkit.stages.glue import ARCHIVE, LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.submission import check_archive
 from bertkit.view.suite import suite_table
@@ -105,7 +106,7 @@ def test_debug_reaches_the_processes_of_its_runs(
 
 def state_of(directory: Path) -> dict[str, tuple[int, int]]:
     """Every file below a directory, with its time and inode: what is written again has another."""
-    files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
+    files = (path for path in directory.rglob("*") if path.is_file() and path.name != LOCK)
     return {str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
 
 

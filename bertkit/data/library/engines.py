@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from bertkit.data.library.library import Hit, Library
 from bertkit.data.library.passages import words_of
 from bertkit.errors import InputError
-from bertkit.lines import beyond, limit_of, parse_json, without_surrogates
+from bertkit.lines import TOO_LARGE, WHOLE_MB, parse_json, without_surrogates
 
 SECONDS_TO_ANSWER = 30.0
 
@@ -121,19 +121,18 @@ def _post(address: urllib.parse.SplitResult, path: str, body: bytes, kind: str) 
         headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
     host = address.netloc.rpartition("@")[2]
     url = urllib.parse.urlunsplit((address.scheme, host, address.path.rstrip("/") + path, address.query, ""))
-    limit = limit_of("BERTKIT_WHOLE_MB") * 1_000_000
     try:
         request = urllib.request.Request(url, body, headers)
         with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as answer:
-            content = answer.read(limit + 1)
+            content = answer.read(WHOLE_MB * 1_000_000 + 1)
     except urllib.error.HTTPError as error:
         said = error.read(300).decode("utf-8", "replace")
         raise InputError(f"{url}: refused with {error.code} {error.reason}: {said}; is that the index?") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise InputError(f"{url}: no answer ({reason}); is the engine there?") from None
-    if len(content) > limit:
-        raise InputError(f"{url}: {beyond('BERTKIT_WHOLE_MB', 'an answer larger')}")
+    if len(content) > WHOLE_MB * 1_000_000:
+        raise InputError(f"{url}: an answer {TOO_LARGE}; ask for fewer passages")
     try:
         return parse_json(content.decode("utf-8"))
     except ValueError as error:

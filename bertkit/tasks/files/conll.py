@@ -27,13 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertkit.errors import InputError
-from bertkit.lines import beyond, is_blank, limit_of
+from bertkit.lines import is_blank
 from bertkit.tasks.config import Column, TaskConfig
 
 Chunk = tuple[str, int, int]  # type, first word, one past the last
 _MARKED = re.compile("[BIESLU]-")
 FORM, UPOS = 1, 3  # columns of CoNLL-U
 _UNIT_ID = re.compile(r"#\s*(sent_id|newdoc id)\s*=\s*(.*\S)")
+MOST_WORDS = 1_000_000  # of a sentence, or of a document where they are asked for
 BLANKS = re.compile("[ \t]+")  # and nothing else: a no-break space belongs to its word
 _NO_WORD = re.compile(r"\d+[-.]\d+$")
 
@@ -159,7 +160,7 @@ def read_conll(
     tags = _number(task.columns.tags, UPOS if is_conllu else -1)
     comment = task.comment or ("#" if is_conllu or words != 0 else None)
     current = Sentence()
-    num_documents, longest = 0, limit_of("BERTKIT_SENTENCE_WORDS")
+    num_documents = 0
     num_cells = 10 if is_conllu else 0
     tabs = is_conllu
     for number, line in lines:
@@ -190,8 +191,8 @@ def read_conll(
         if is_conllu and _NO_WORD.match(cells[0]):
             continue
         _append(current, cells, words, tags, f"{name}:{number}")
-        if len(current.words) > longest:
-            raise InputError(f"{name}:{number}: {beyond('BERTKIT_SENTENCE_WORDS', 'a sentence of more words')}")
+        if len(current.words) > MOST_WORDS:
+            raise InputError(f"{name}:{number}: more than {MOST_WORDS:,} words without a blank line; put one in")
         current.lines.append(number)
     if current.words:
         yield current.lines[0], current

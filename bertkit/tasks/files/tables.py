@@ -23,7 +23,7 @@ from typing import Any
 
 from bertkit.config import nearest
 from bertkit.errors import InputError
-from bertkit.lines import TOO_DEEP, beyond, is_blank, is_deep, joined, limit_of, parse_json, without_surrogates
+from bertkit.lines import LINE_MB, TOO_DEEP, TOO_LONG, is_blank, is_deep, joined, parse_json, without_surrogates
 from bertkit.tasks.config import Column, TaskConfig
 from bertkit.tasks.files.conll import read_conll, read_words
 
@@ -137,7 +137,7 @@ def open_table(task: TaskConfig, name: Path, format: str, lines: Lines, gaps: Ga
 
 
 def _csv_rows(name: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
-    limit = limit_of("BERTKIT_LINE_MB") * 1_000_000
+    limit = LINE_MB * 1_000_000
     csv.field_size_limit(limit)  # a cell may hold a whole document
     number, length = 1, 0
 
@@ -146,7 +146,7 @@ def _csv_rows(name: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
         for _, line in lines:
             length += len(line)
             if length > limit:
-                raise InputError(f"{name}:{number}: {beyond('BERTKIT_LINE_MB', 'a record longer')}; or close its quote")
+                raise InputError(f"{name}:{number}: a record {TOO_LONG}, or close its quote")
             yield f"{line}\n"
 
     reader = csv.reader(of_record(), strict=True)
