@@ -33,7 +33,6 @@ from bertkit.data.tokenizer import Tokenizer, train_wordpiece
 from bertkit.model.bert import init_weights
 from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.run import memory
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -56,26 +55,6 @@ def compose_once(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 hydra.compose = compose_once
-measure_anew, measured = memory._measure, {}
-
-
-def measure_once(step: memory.TrainingStep, *sizes: Any, **named: Any) -> memory._Measured:
-    """A step without values takes a third of a second, and nearly every run that is tested plans the same one."""
-    model = step.model
-    facts = [getattr(step, field.name) for field in dataclasses.fields(step) if field.name != "model"]
-    shape = [
-        model.config,
-        model.fast,
-        model.bert.pooler is None,
-        *((n, p.requires_grad) for n, p in model.named_parameters()),
-    ]
-    key = (*facts, *shape, *sizes, *named.items())
-    if key not in measured:
-        measured[key] = measure_anew(step, *sizes, **named)
-    return measured[key]
-
-
-memory._measure = measure_once
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.memory import processes_here
 from bertkit.run.directory import RESULT, held, record_changes
-from bertkit.run.memory import PartOfRun, TrainingStep, memory_lines
+from bertkit.run.memory import MicroBatch, memory_lines, standing_bytes
 from bertkit.run.rules import Change, Rules
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
@@ -67,7 +67,7 @@ def say_what_happens(
     state: TrainingState,
     steps: int,
     lines: Sequence[str],
-    planned: Sequence[PartOfRun],
+    planned: Sequence[MicroBatch],
 ) -> None:
     """Say what is going to happen: what is trained and how, the stage's own lines, memory, and where a run goes on."""
     accelerator, config = state.accelerator, state.bare_model.config
@@ -76,7 +76,8 @@ def say_what_happens(
     size = sum(parameter.numel() for parameter in state.bare_model.parameters())
     how = f"{settings.precision} on {accelerator.device.type}, {accelerator.num_processes} process(es)"
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(state.bare_model.heads), how))
-    for line in (*lines, *memory_lines(planned, processes_here(accelerator.device.type))):
+    device = accelerator.device.type
+    for line in (*lines, *memory_lines(planned, device, processes_here(device))):
         say(line)
     if state.first_step:
         say(f"resumed from step {state.first_step} of {steps}")
@@ -85,37 +86,26 @@ def say_what_happens(
 def plan(
     settings: PretrainSettings | FinetuneSettings,
     state: TrainingState,
+    forward: Callable[[int], int],
     num_tokens: int,
     max_seq_length: int,
     *,
-    evaluated_tokens: int,
-    accumulates: bool,
     by_sequences: bool,
-) -> PartOfRun:
-    """Say what steps of one kind are, to know what memory they need.
+) -> MicroBatch:
+    """Describe the largest micro-batch of steps of one kind, to know what memory they need.
 
-    `num_tokens` are those of the largest micro-batch, `evaluated_tokens` those of the largest batch that is evaluated,
-    0 for none. A step that `accumulates` adds the gradients of several micro-batches. `by_sequences` says that
-    `batch.micro_sequences` decides on the size of a micro-batch, and not `batch.micro_tokens`.
+    `forward` passes so many of its sequences through the model, and gives their number of tokens. `by_sequences` says
+    that `batch.micro_sequences` decides on the size of a micro-batch, and not `batch.micro_tokens`.
     """
-    step = TrainingStep(
-        model=state.bare_model,
-        max_seq_length=max_seq_length,
-        precision=settings.precision,
-        device=state.accelerator.device.type,
-        optimizer=settings.optimizer.name,
-        accumulates=accumulates,
-        num_processes=state.accelerator.num_processes,
-        is_strict=state.choices.is_strict,
-    )
+    num_processes, is_strict = state.accelerator.num_processes, state.choices.is_strict
     by_tokens, num_sequences = ("batch.micro_tokens", num_tokens), -(-num_tokens // max_seq_length)
-    return PartOfRun(
-        step=step,
+    return MicroBatch(
+        model=state.bare_model,
+        forward=forward,
+        standing=standing_bytes(state.bare_model, num_processes, is_strict, settings.checkpoint.background),
         num_tokens=num_tokens,
-        evaluated_tokens=evaluated_tokens,
         setting=("batch.micro_sequences", num_sequences) if by_sequences else by_tokens,
         tokens_of_setting=max_seq_length if by_sequences else 1,
-        saves_copies=settings.checkpoint.background,
     )
 
 

@@ -146,20 +146,24 @@ def _seconds_of_steps(
     return found
 
 
-def _trial(model: BertWithHeads, num_sequences: int, length: int, settings: PretrainSettings) -> float:
-    """Pass once through the model and back, over random tokens."""
+def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> PretrainBatch:
+    """Make a batch of random tokens, all sequences of one length."""
     size, rng = num_sequences * length, np.random.default_rng(0)
     ids = rng.integers(model.config.vocab_size, size=size)
     masked = np.sort(rng.choice(size, math.ceil(MASKED_SHARE * size), replace=False))
-    predicts_next = settings.segments.predicts_next
-    batch = PretrainBatch(
+    return PretrainBatch(
         input_ids=ids,
         token_type_ids=np.zeros_like(ids),
         sequence_lengths=np.full(num_sequences, length),
         masked_positions=masked,
         masked_labels=ids[masked],
-        next_sentence_labels=np.zeros(num_sequences, np.int64) if predicts_next else None,
+        next_sentence_labels=np.zeros(num_sequences, np.int64),
     )
+
+
+def _trial(model: BertWithHeads, num_sequences: int, length: int, settings: PretrainSettings) -> float:
+    """Pass once through the model and back, over random tokens."""
+    batch = random_batch(model, num_sequences, length)
     with torch.random.fork_rng(devices=[]):
         started_at = time.perf_counter()
         terms = pretraining_losses(model.train(), batch, settings.precision)

@@ -14,6 +14,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit.config import at, to_mapping
 from bertkit.errors import say
 from bertkit.interop.exports.card import finetuning_facts
@@ -22,7 +24,7 @@ from bertkit.launch.world import world_from_environment
 from bertkit.run.answers import answer, mean_loss, perplexity
 from bertkit.run.both_ends import opened, plan, publish, report_of, reported, say_what_happens
 from bertkit.run.directory import identity_there, is_finished
-from bertkit.run.memory import PartOfRun
+from bertkit.run.memory import MicroBatch
 from bertkit.run.objective import task_losses
 from bertkit.run.rules import FINETUNE, identity_of
 from bertkit.run.start import Start, build_task_model, check_task_fits
@@ -155,6 +157,9 @@ class _Finetuning:
         self, settings: FinetuneSettings, state: TrainingState, data: TaskData, order: TrainingOrder, steps: int
     ) -> None:
         self.settings, self.state, self.data, self.order, self.steps = settings, state, data, order, steps
+        search = settings.task.generation
+        smoothing = 0.0 if search is None else search.label_smoothing
+        self.losses = functools.partial(task_losses, precision=settings.precision, label_smoothing=smoothing)
         shape, device = shape_of(settings.task), state.accelerator.device.type
         self.predictor = Predictor(
             state.model, shape, state.tokenizer, settings.task, data.labels, settings.precision, TOKENS_AT_ONCE[device]
@@ -173,11 +178,9 @@ class _Finetuning:
 
     def lessons(self) -> Lessons:
         """Give what is learned, and when the run ends."""
-        search = self.settings.task.generation
-        smoothing = 0.0 if search is None else search.label_smoothing
         return Lessons(
             self.order,
-            functools.partial(task_losses, precision=self.settings.precision, label_smoothing=smoothing),
+            self.losses,
             self.steps,
             self.settings.warmup_of(self.steps),
             self.order.steps_per_epoch,
@@ -201,16 +204,21 @@ class _Finetuning:
             f"examples a step; learning rate {rate}",
         ]
 
-    def planned(self) -> PartOfRun:
-        """Describe a step, for the plan of memory."""
-        num_tokens, num_parts = self.order.largest_part(LOOKED_AT)
+    def planned(self) -> MicroBatch:
+        """Describe a micro-batch, to know what memory it needs: of tokens in examples as long as the longest one."""
+        batches = self.order.batches
+
+        def forward(num_examples: int) -> int:
+            longest = np.repeat(np.argmax(batches.lengths), num_examples)
+            self.losses(self.state.bare_model, batches.take(longest))
+            return int(batches.lengths[longest].sum())
+
         return plan(
             self.settings,
             self.state,
-            num_tokens,
-            max(len(feature.input_ids) for feature in self.data.dev_features),
-            evaluated_tokens=self.predictor.micro_tokens,
-            accumulates=num_parts > self.state.accelerator.num_processes,
+            forward,
+            self.order.largest_part(LOOKED_AT),
+            int(batches.lengths.max()),
             by_sequences=self.settings.batch.micro_sequences != "auto",
         )
 

@@ -29,9 +29,9 @@ from bertkit.run.both_ends import opened, plan, publish, reported, say_what_happ
 from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases, micro_sequences_of, segments_of
 from bertkit.run.measure import as_stored, measure_split
-from bertkit.run.memory import PartOfRun
+from bertkit.run.memory import MicroBatch
 from bertkit.run.objective import pretraining_losses
-from bertkit.run.pace import settle
+from bertkit.run.pace import random_batch, settle
 from bertkit.run.platform import compiles
 from bertkit.run.rules import PRETRAIN, identity_of
 from bertkit.run.start import Start, build_model, known_start, starting_moments
@@ -87,8 +87,7 @@ def run(settings: PretrainSettings) -> None:
         pretraining = _Pretraining(settings, dataset, state, phases)
         lines = [*pretraining.lines(), *pace.lines(settings, phases, state.first_step)]
         say_what_happens(settings, state, steps, lines, pretraining.planned())
-        losses = functools.partial(pretraining_losses, precision=settings.precision)
-        lessons = Lessons(phases, losses, steps, settings.schedule.warmup_of(steps))
+        lessons = Lessons(phases, pretraining.losses, steps, settings.schedule.warmup_of(steps))
         silent = not accelerator.is_main_process
         with (
             reported(state, pretraining.baselines(phases.at(state.first_step)), CHARTS),
@@ -162,6 +161,7 @@ class _Pretraining:
         self, settings: PretrainSettings, dataset: PreparedDataset, state: TrainingState, phases: LengthPhases
     ) -> None:
         self.settings, self.dataset, self.state, self.phases = settings, dataset, state, phases
+        self.losses = functools.partial(pretraining_losses, precision=settings.precision)
 
     def lines(self) -> list[str]:
         """Say how often the text is seen, and what is not done."""
@@ -178,19 +178,22 @@ class _Pretraining:
             found.append("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")
         return found
 
-    def planned(self) -> list[PartOfRun]:
-        """Describe a step of each phase, for the plan of memory."""
-        most = min(EVALUATION_SEQUENCES, self.settings.evaluation.max_sequences)
-        num_processes = self.state.accelerator.num_processes
+    def planned(self) -> list[MicroBatch]:
+        """Describe a micro-batch of each phase, to know what memory it needs."""
+        model, by_sequences = self.state.bare_model, self.settings.batch.micro_tokens == "auto"
+
+        def forward(length: int, num_sequences: int) -> int:
+            self.losses(model, random_batch(model, num_sequences, length))
+            return num_sequences * length
+
         return [
             plan(
                 self.settings,
                 self.state,
+                functools.partial(forward, phase.max_seq_length),
                 phase.micro_batches[0][1] * phase.max_seq_length,
                 phase.max_seq_length,
-                evaluated_tokens=most * phase.max_seq_length if phase.held_out else 0,
-                accumulates=len(phase.micro_batches) > num_processes,
-                by_sequences=self.settings.batch.micro_tokens == "auto",
+                by_sequences=by_sequences,
             )
             for phase in self.phases.all
         ]

@@ -204,15 +204,14 @@ class TrainingOrder:
         numbers: list[int] = self.items(step).tolist()
         return numbers
 
-    def largest_part(self, num_steps: int) -> tuple[int, int]:
-        """Give the most tokens of a micro-batch, and the most micro-batches of a step, among the first steps."""
-        most_tokens = most_parts = 0
+    def largest_part(self, num_steps: int) -> int:
+        """Give the most tokens of a micro-batch among the first steps."""
+        most_tokens = 0
         for step in range(min(num_steps, self.steps_per_epoch)):
             lengths = self.batches.lengths[self.batches.shortest_first(self.items(step))]
             parts = self.cut.parts(lengths)
             most_tokens = max(most_tokens, *(int(lengths[part.start : part.stop].sum()) for part in parts))
-            most_parts = max(most_parts, len(parts))
-        return most_tokens, most_parts
+        return most_tokens
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, TaskBatch]]:
         """Give a process its neighbouring share of a step's micro-batches, numbered among all of them."""

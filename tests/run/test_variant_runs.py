@@ -1,10 +1,9 @@
-"""Runs with other attentions, norms and poolings: killed and resumed, in two processes, saved, fine-tuned, used, planned."""
+"""Runs with other attentions, norms and poolings: killed and resumed, in two processes, saved, fine-tuned, used."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import json
 import os
 import signal
@@ -12,25 +11,21 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import TINY_FINETUNE, small_config
-from test_memory import LENGTH, SEQUENCES, WITHOUT_SLACK, config_of, kept_by_autograd
 
 import bertkit
 from bertkit.cli import run
 from bertkit.files import sha256_file
 from bertkit.interop.load import load_packed
-from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import init_weights
 from bertkit.model.config import AttentionConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.depth import freeze_below, reinitialise_top
-from bertkit.run.memory import TrainingStep, plan_step
 from bertkit.train import loop
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
@@ -212,37 +207,6 @@ def test_fine_tuned_and_used(name: str, finished: Callable[[str], Finished], tmp
     vectors = embed(texts)
     assert vectors.shape == (3, 32)
     np.testing.assert_allclose(vectors[1], embed([texts[1]])[0], rtol=0, atol=1e-6)
-
-
-# planned
-
-PLANNED: dict[str, dict[str, Any]] = {
-    "window": {"attention": AttentionConfig(pattern="window", window=16)},
-    "relative": {"attention": AttentionConfig(positions="relative")},
-    "additive": {"attention": AttentionConfig(score="additive")},
-    "linformer": {"attention": AttentionConfig(pattern="linformer", compressed_size=31)},
-    "bigbird": {"attention": AttentionConfig(pattern="bigbird", block_size=8)},
-    "rotary": {"attention": AttentionConfig(positions="rotary")},
-    "pre": {"norm": NormConfig(placement="pre", kind="rms"), "pooling": "feed_forward"},
-}
-
-
-BY_DEFAULT = [("fp32", name) for name in ("window", "linformer", "bigbird")]
-
-
-@pytest.mark.parametrize(
-    ("precision", "name"),
-    [
-        pytest.param(*pair, marks=[] if pair in BY_DEFAULT else pytest.mark.slow)
-        for pair in itertools.product(("fp32", "bf16"), PLANNED)
-    ],
-)
-def test_planned_is_what_autograd_keeps(precision: str, name: str) -> None:
-    model = BertWithHeads(config_of(0.1, **PLANNED[name])).train()
-    model.use(FastWays.of(WITHOUT_SLACK))
-    step = TrainingStep(model=model, max_seq_length=LENGTH, precision=precision)
-    kept = kept_by_autograd(model, precision)
-    assert plan_step(step, SEQUENCES * LENGTH).activations == pytest.approx(kept, rel=0.02)
 
 
 def test_what_layers_share_is_of_none_of_them() -> None:

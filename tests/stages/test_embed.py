@@ -182,9 +182,14 @@ def test_memory_does_not_grow_with_the_input(model_dir: Path, tmp_path: Path, py
     peaks = []
     for count in (5_000, 50_000):
         (tmp_path / "in.txt").write_text("kan lon mir kar\n" * count)
-        arguments = ["embed", f"model_dir={model_dir}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'o.npy'}"]
+        arguments = [
+            "embed",
+            f"model_dir={model_dir}",
+            f"input={tmp_path / 'in.txt'}",
+            f"output={tmp_path / f'{count}.npy'}",
+        ]
         done = subprocess.run([python, "-c", code, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout.split()[-1]) / 1024)
-    assert np.load(tmp_path / "o.npy", mmap_mode="r").shape == (50_000, HIDDEN)
+    assert np.load(tmp_path / "50000.npy", mmap_mode="r").shape == (50_000, HIDDEN)
     assert peaks[1] - peaks[0] < 20, peaks  # megabytes

@@ -555,9 +555,9 @@ def test_memory_does_not_grow_with_the_input(make: Make, tmp_path: Path) -> None
         command = [sys.executable, "-c", "import sys, resource; from bertkit.cli import run; code = run(sys.argv[1:]); "
                    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)", "predict",
                    f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}", "device=cpu",
-                   f"output={tmp_path / 'out.jsonl'}"]  # fmt: skip
+                   f"output={tmp_path / f'{count}.jsonl'}"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        assert len(read(tmp_path / "out.jsonl")) == count
+        assert len(read(tmp_path / f"{count}.jsonl")) == count
         peaks.append(int(done.stdout) / 1024)
     assert peaks[1] < peaks[0] + 16, peaks  # MB; the input is 19 MB, its ids and features many times that
