@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bertkit.data.instances import json_rows, open_instances
 from bertkit.data.prepared import PreparedDataset
@@ -97,36 +97,27 @@ def beginning_of(file: Any) -> str | None:
     return file.name if isinstance(file.name, str) else None
 
 
-class Written(Protocol):
-    """The settings of a command that writes a file of what it reads."""
-
-    @property
-    def input(self) -> str | None: ...  # noqa: D102
-    @property
-    def output(self) -> str: ...  # noqa: D102
-    @property
-    def overwrite(self) -> bool: ...  # noqa: D102
-
-
-def check_free(settings: Written, beside: Sequence[Path] = ()) -> None:
+def check_free(output: str, given: str | None, overwrite: bool, beside: Sequence[Path] = ()) -> None:
     """Refuse to overwrite the input, what a run wrote of itself, or what is there already.
 
     Args:
-        settings: of the command.
-        beside: other files that are written with its output.
+        output: what `output=` names.
+        given: what `input=` names.
+        overwrite: whether what is there is replaced.
+        beside: other files that are written with the output.
 
     Raises:
         InputError: naming the first such file.
     """
-    path = Path(settings.output)
+    path = Path(output)
     in_run = run_of(path.parent) == path.parent.resolve()
     for target in (path, *beside):
         setting = "output" if target == path else f"output={path}: beside it"
-        if _is_input(target, settings.input):
+        if _is_input(target, given):
             raise InputError(f"output={path}: {target} would be written, which is the input; choose another file")
         if in_run and target.name in FILES_OF_A_RUN:
             raise InputError(f"output={path}: {target} is written too, and belongs to the run; choose another folder")
-        check_output(target, settings.overwrite, setting)
+        check_output(target, overwrite, setting)
 
 
 def _is_input(target: Path, given: str | None) -> bool:

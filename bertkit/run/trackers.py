@@ -20,7 +20,6 @@ from bertkit.errors import say
 
 FOLDER = "trackers"  # in the directory of the run, for those that write files
 PROJECT = "bertkit"  # for those that have projects or experiments
-MOST_ROWS = 10_000  # that wait; a tracker that is further behind misses the next ones
 LAST_SECONDS = 30.0  # for what is left at the end of a run
 
 
@@ -41,7 +40,7 @@ class Trackers:
     def log(self, row: Mapping[str, Any]) -> None:
         """Hand on a row of metrics.jsonl; returns at once."""
         for tracker in self._all:
-            tracker.take(row)
+            tracker.rows.put(row)
 
     def close(self) -> None:
         """Let them write what is left, for LAST_SECONDS at most."""
@@ -54,23 +53,14 @@ class _Tracker(threading.Thread):
     def __init__(self, name: str, directory: Path, settings: Mapping[str, Any]) -> None:
         super().__init__(name=f"tracker {name}", daemon=True)
         self.tracker, self.directory, self.settings = name, directory, settings
-        self.rows: queue.Queue[Mapping[str, Any] | None] = queue.Queue(MOST_ROWS)
-        self.num_missed = 0
+        self.rows: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self.start()
 
-    def take(self, row: Mapping[str, Any] | None) -> None:
-        try:
-            self.rows.put_nowait(row)
-        except queue.Full:
-            self.num_missed += 1
-
     def end(self, seconds: float) -> None:
-        self.take(None)
+        self.rows.put(None)
         self.join(seconds)
         if self.is_alive():
             self._warn(f"did not end within {LAST_SECONDS:g} s; its last rows may be missing")
-        elif self.num_missed:
-            self._warn(f"was too slow for {self.num_missed:,} rows")
 
     def run(self) -> None:
         try:

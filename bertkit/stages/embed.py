@@ -39,7 +39,7 @@ def run(settings: EmbedSettings) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        check_free(settings)
+        check_free(settings.output, settings.input, settings.overwrite)
     embed = load_embedder(
         settings.model_dir, settings.pooling, settings.normalize, max_seq_length=settings.max_seq_length,
         device=settings.device, precision=settings.precision, batch_tokens=settings.batch_tokens,

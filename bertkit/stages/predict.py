@@ -41,7 +41,7 @@ def run(settings: PredictSettings) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        check_free(settings)
+        check_free(settings.output, settings.input, settings.overwrite)
     predictor = open_predictor(settings)
     with contextlib.ExitStack() as stack:
         inputs, bytes_read, num_bytes = _inputs(settings, predictor, stack)
@@ -109,7 +109,7 @@ class _Output:
         ]
         if is_stream(path):  # which has nothing beside it
             places = []
-        check_free(settings, places)
+        check_free(settings.output, settings.input, settings.overwrite, places)
         file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))
         self.partial = beginning_of(file)
         self.put = stack.enter_context(row_writer(file, path.suffix, predictor.task.label_separator))

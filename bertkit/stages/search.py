@@ -35,7 +35,7 @@ def run(settings: SearchSettings) -> None:
     """
     to_file = settings.output != "-"
     if to_file:
-        check_free(settings)
+        check_free(settings.output, settings.input, settings.overwrite)
     glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
     searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)  # before torch has work
     if settings.model_dir is not None:

@@ -31,7 +31,7 @@ def run(settings: ViewSettings) -> None:
         InputError: the model, the input or what is asked of them does not fit.
         NumericsError: what the model computes is not finite.
     """
-    check_free(settings)
+    check_free(settings.output, settings.input, settings.overwrite)
     writer = png_writer() if settings.ending == ".png" else None
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)

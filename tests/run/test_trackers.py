@@ -55,7 +55,6 @@ def test_no_step_waits_for_a_slow_one(
 ) -> None:
     package(tmp_path, "swanlab", "import time\ndef init(**_): time.sleep(1)", monkeypatch)
     monkeypatch.setattr(trackers, "LAST_SECONDS", 0.2)
-    monkeypatch.setattr(trackers, "MOST_ROWS", 5)
     slow = Trackers(["swanlab"], tmp_path / "run", {"seed": 0, "batch": {"sequences": 4}})
     began = time.monotonic()
     for step in range(1000):
