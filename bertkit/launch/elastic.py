@@ -71,12 +71,20 @@ class Workers(SubprocessContext):
             raise SystemExit(128 + number)  # kills them on its way
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = LAST_WORDS_SECONDS) -> None:
-        """End all of them: they have `timeout` seconds to end by themselves, then they are killed."""
-        until = time.monotonic() + timeout
+        """End all of them: they have `timeout` seconds to end by themselves, unless one explains it all; then they are killed."""
+        explained = any(_explains(process.poll() or 0) for process in self.processes)
+        until = time.monotonic() + (0 if explained else timeout)
         while any(process.poll() is None for process in self.processes) and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         self.killed += [rank for rank, process in enumerate(self.processes) if process.poll() is None]
         super().close(signal.SIGKILL, KILL_SECONDS)
+
+
+def _explains(code: int) -> bool:
+    """Whether the exit code of one process explains what becomes of the others; they may get the same signal to stop."""
+    if code < 0:  # NCCL leaves a lost peer by SIGABRT
+        return -code not in (signal.SIGABRT, *world.STOP_SIGNALS)
+    return code not in (0, *hosts.KINDS, world.INTERRUPTED_CODE, world.READER_LEFT_CODE)
 
 
 def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> None:
@@ -145,10 +153,10 @@ class _Verdict:
             if code in codes:
                 return hosts.error_of(code, "")
         for failure in found:
-            if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT:  # which is how NCCL leaves a lost peer
+            if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT:
                 return PeerError(f"{self._who(failure)} was killed by {failure.signal_name()}; {self._state()}")
         for failure in found:
-            if failure.exitcode > 0 and failure.exitcode not in hosts.KINDS:
+            if _explains(failure.exitcode):
                 return PeerError(f"{self._who(failure)} failed: {_said(failure)}; {self._state()}")
         for failure in found:
             is_known = failure.exitcode in hosts.KINDS and isinstance(failure.message, dict)
