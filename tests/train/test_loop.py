@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import itertools
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,31 @@ def test_resuming_is_bit_for_bit_with_dropout() -> None:
     other = small_model(dropout=0.2).train()
     list(steps_of(other, Recording(other), 4, steps=6, seed=4))
     assert largest_difference(whole.state_dict(), other.state_dict()) > 0
+
+
+def test_random_draws_are_a_function_of_seed_step_and_shard() -> None:
+    def draws(seed: int, shards: Sequence[int], first_step: int, noise: int) -> dict[tuple[int, int, int], float]:
+        model = small_model()
+        drawn: list[float] = []
+
+        def losses(model: BertWithHeads, batch: PretrainBatch) -> dict[str, LossTerm]:
+            drawn.append(float(torch.rand(1)))
+            return pretraining_losses(model, batch)
+
+        def batches(step: int) -> list[tuple[int, PretrainBatch]]:
+            return [numbered(step, 2)[shard] for shard in shards]
+
+        torch.manual_seed(noise)
+        list(
+            steps_of(model, Recording(model), first_step=first_step, steps=4, losses=losses, batches=batches, seed=seed)
+        )
+        keys = [(seed, step, shard) for step in range(first_step, 4) for shard in shards]
+        return dict(zip(keys, drawn, strict=True))
+
+    every = draws(3, (0, 1, 2, 3), 0, noise=0) | draws(4, (0, 1, 2, 3), 0, noise=0)
+    assert len(every) == len(set(every.values())) == 32
+    for part_of in (draws(3, (2, 3), 0, noise=1), draws(3, (0, 1), 2, noise=2), draws(4, (3,), 3, noise=3)):
+        assert part_of.items() <= every.items()
 
 
 def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
