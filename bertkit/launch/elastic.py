@@ -1,5 +1,8 @@
 """The processes of a host: torch's elastic multiprocessing starts and ends them, and keeps a file of errors for each.
 
+The processes of all hosts meet in a TCPStore, which host 0's launcher holds. It listens on one address alone: 127.0.0.1 for
+one host, else `launch.address`. There is no password: whoever reaches the port could take part.
+
 Here it is decided that a run ends with exit code 6. A process that hangs is not looked for: those that wait for it give up
 after `launch.hang_timeout_seconds`, the timeout of their process group.
 """
@@ -7,11 +10,13 @@ after `launch.hang_timeout_seconds`, the timeout of their process group.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -20,16 +25,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from bertkit.errors import PeerError, StoppedError
-from bertkit.launch import hosts, world
+from bertkit import errors
+from bertkit.errors import BertkitError, InputError, PeerError, StoppedError
+from bertkit.launch import world
 from bertkit.launch.config import LaunchConfig
 
 LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: they may know more of the cause
 KILL_SECONDS = 5  # until a killed process is gone; one that a driver holds may stay
 POLL_SECONDS = 0.05
+SIOCGIFADDR = 0x8915  # linux/sockios.h
+KINDS = {
+    kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
+}
 
 
 class Workers(SubprocessContext):
@@ -84,13 +95,12 @@ def _explains(code: int) -> bool:
     """Whether the exit code of one process explains what becomes of the others; they may get the same signal to stop."""
     if code < 0:  # NCCL leaves a lost peer by SIGABRT
         return -code not in (signal.SIGABRT, *world.STOP_SIGNALS)
-    return code not in (0, *hosts.KINDS, world.INTERRUPTED_CODE, world.READER_LEFT_CODE)
+    return code not in (0, *KINDS, world.INTERRUPTED_CODE, world.READER_LEFT_CODE)
 
 
 def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> None:
     """Start this host's processes, watch them to their end, and leave nothing behind; the errors are those of `start`."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # one line says what happened: ours
-    shared = {"command": job["command"], **job["settings"], "launch": {"num_processes": launch.num_processes}}
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder, contextlib.ExitStack() as stack:
         Path(folder, "job.json").write_text(json.dumps(job), encoding="utf-8")
         command = world.own_command("--worker", f"{folder}/job.json")
@@ -98,28 +108,70 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
         workers = Workers(command, environments, folder)
         for number in world.STOP_SIGNALS:
             stack.callback(signal.signal, number, signal.signal(number, workers.on_signal))
-        others = stack.enter_context(hosts.joined(launch, shared, lambda: workers.stop_signal is not None))
-        for rank, variables in _variables(launch, others.address).items():
+        store, address = _meeting_place(launch)  # open until the workers have ended
+        for rank, variables in _variables(launch, address).items():
             environments[rank].update(variables)
         stack.callback(workers.close, timeout=0)
         workers.start()
         if workers.stop_signal is not None:  # it came before there was anyone to pass it on to
             raise KeyboardInterrupt
         result = None
-        while result is None and others.failure is None:
+        while result is None:
             result = workers.wait(1.0, POLL_SECONDS)
-        if result is None:  # another host failed
-            workers.close()
-            result = workers.wait(0)
-        if result is None or result.is_failed():
-            raise _Verdict(launch, workers, others, output_dir).error({} if result is None else result.failures)
+        if result.is_failed():
+            raise _Verdict(launch, workers, output_dir).error(result.failures)
+        del store
+
+
+def _meeting_place(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, int]]:
+    """Open the store on host 0; give it with the address where every process finds it.
+
+    Raises:
+        InputError: the address is malformed, or host 0 cannot listen there.
+    """
+    host, _, number = (launch.address or "127.0.0.1:0").rpartition(":")
+    if not host or not number.isdigit() or int(number) > 65535 or (launch.address and int(number) == 0):
+        raise InputError(f"launch.address={launch.address}: expected HOST:PORT of host 0, such as 10.0.0.1:29500")
+    if launch.host_rank > 0:
+        return None, (host, int(number))
+    try:
+        listener = socket.create_server((host, int(number)), backlog=128)
+    except OSError as error:
+        raise InputError(
+            f"launch.address={launch.address}: {error.strerror or error}; host 0 listens there: give an address of its own and a "
+            "free port"
+        ) from None
+    address = host, int(listener.getsockname()[1])
+    return TCPStore(*address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), address
+
+
+def interface_to(host: str, port: int) -> str:
+    """Give the network interface on the way to a host; no packet is sent.
+
+    Raises:
+        InputError: the name is unknown, or there is no way.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+        except OSError as error:
+            raise InputError(
+                f"launch.address={host}:{port}: {error.strerror or error}; give host 0's address"
+            ) from None
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == own:
+                    return name
+    raise InputError(f"no network interface with the address {own} found; set GLOO_SOCKET_IFNAME in the environment")
 
 
 def _variables(launch: LaunchConfig, address: tuple[str, int]) -> dict[int, dict[str, str]]:
     """Give torchrun's variables for each process of this host."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     chosen = os.environ.get("GLOO_SOCKET_IFNAME") if launch.num_hosts > 1 else None
-    interface = chosen or hosts.interface_to(*address)
+    interface = chosen or interface_to(*address)
     common = {
         "WORLD_SIZE": str(launch.num_processes * launch.num_hosts), "LOCAL_WORLD_SIZE": str(launch.num_processes),
         "MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -136,8 +188,8 @@ def _variables(launch: LaunchConfig, address: tuple[str, int]) -> dict[int, dict
 class _Verdict:
     """Which of several failures explains the others."""
 
-    def __init__(self, launch: LaunchConfig, workers: Workers, others: hosts.Hosts, output_dir: str | None) -> None:
-        self.launch, self.workers, self.others, self.output_dir = launch, workers, others, output_dir
+    def __init__(self, launch: LaunchConfig, workers: Workers, output_dir: str | None) -> None:
+        self.launch, self.workers, self.output_dir = launch, workers, output_dir
 
     def error(self, failures: dict[int, ProcessFailure]) -> BaseException:
         """Give the error that this host ends with.
@@ -149,9 +201,9 @@ class _Verdict:
         codes = {failure.exitcode for failure in found}
         if self.workers.stop_signal is not None and -self.workers.stop_signal in codes:
             return self._stopped_early()
-        for code in (world.INTERRUPTED_CODE, world.READER_LEFT_CODE):
+        for code, kind in ((world.INTERRUPTED_CODE, KeyboardInterrupt), (world.READER_LEFT_CODE, BrokenPipeError)):
             if code in codes:
-                return hosts.error_of(code, "")
+                return kind()
         for failure in found:
             if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT:
                 return PeerError(f"{self._who(failure)} was killed by {failure.signal_name()}; {self._state()}")
@@ -159,21 +211,15 @@ class _Verdict:
             if _explains(failure.exitcode):
                 return PeerError(f"{self._who(failure)} failed: {_said(failure)}; {self._state()}")
         for failure in found:
-            is_known = failure.exitcode in hosts.KINDS and isinstance(failure.message, dict)
+            is_known = failure.exitcode in KINDS and isinstance(failure.message, dict)
             if is_known and failure.exitcode != PeerError.exit_code:
-                return hosts.error_of(failure.exitcode, _said(failure))
+                return KINDS[failure.exitcode](*_said(failure).split("\n"))
         return self._lost(found)
 
     def _lost(self, found: list[ProcessFailure]) -> BaseException:
-        """Judge where every process that ended lost another one."""
-        until = time.monotonic() + (LAST_WORDS_SECONDS if self.launch.num_hosts > 1 else 0)
-        while self.others.failure is None and time.monotonic() < until:
-            time.sleep(POLL_SECONDS)
+        """Name those that had to be killed and had said nothing: the others waited for them."""
         silent = [rank for rank in self.workers.killed if not os.path.exists(self.workers.error_files[rank])]
         said = [f"{self._name(rank)} did not answer" for rank in silent]
-        if self.others.failure is not None:
-            code, message = self.others.failure
-            return hosts.error_of(code, "; ".join([message, *said]) if world.LOST in message else message)
         said += [f"{self._who(failure)}: {_said(failure)}" for failure in found[:1]]
         return PeerError("; ".join([*said, self._state()]))
 

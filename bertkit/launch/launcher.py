@@ -46,7 +46,7 @@ def start(command: str, settings: Any) -> None:
     """
     global is_launcher
     is_launcher = True
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings about addresses without a name
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # we say in one line what torch says with its stack
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # else torch makes a folder on import
     from bertkit.launch import elastic
 

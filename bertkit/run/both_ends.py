@@ -7,13 +7,14 @@ final metrics are written.
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import to_mapping
-from bertkit.errors import say
+from bertkit.config import differences, to_mapping
+from bertkit.errors import InputError, say
 from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.directory import write_model
@@ -26,7 +27,7 @@ from bertkit.run.task_data import TaskData
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.checkpoint import rotate
-from bertkit.train.processes import Accelerator, leaving_together, on_main_process
+from bertkit.train.processes import Accelerator, Ranks, leaving_together, on_main_process
 from bertkit.view import console
 from bertkit.view.progress import duration
 from bertkit.view.report import CHARTS, TASK_CHARTS, Curves, write_report
@@ -52,6 +53,7 @@ def opened(
         def open_run() -> list[Change]:
             return stack.enter_context(held(directory, mapping, identity, facts, rules, settings.resume.allow))
 
+        _check_same(accelerator, mapping | identity)
         changes = on_main_process(accelerator, open_run)
 
         def record(step: int) -> None:
@@ -60,6 +62,25 @@ def opened(
                 say(*(f"warning: {line}" for line in lines))
 
         yield record
+
+
+def _check_same(accelerator: Accelerator, own: Mapping[str, Any]) -> None:
+    """Refuse processes with other settings or data than the first one's, such as those of another host.
+
+    Raises:
+        InputError: naming the first difference, in every process.
+    """
+    first = on_main_process(accelerator, lambda: own)
+
+    def compare() -> None:
+        for key, there, here in differences(first, own):
+            if not key.startswith("launch.") and not key.endswith("_dir"):  # hosts have their own
+                where = f"process {accelerator.process_index} on {socket.gethostname()}"
+                raise InputError(
+                    f"{where} differs from process 0: {key}={here!r}, {there!r} there; give all hosts the same settings"
+                )
+
+    Ranks(accelerator.process_index, accelerator.num_processes).each(compare)
 
 
 def say_what_happens(

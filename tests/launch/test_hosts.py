@@ -5,13 +5,11 @@ The runs, which need root: pytest -m slow -s tests/launch/test_hosts.py
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,72 +17,52 @@ from pathlib import Path
 import pytest
 from launched import ENDLESS, HANG_SECONDS, await_end, await_steps, start, workers_of
 
-from bertkit.errors import InputError, PeerError
+from bertkit.errors import InputError
 from bertkit.files import sha256_file
-from bertkit.launch import hosts
-from bertkit.launch.config import LaunchConfig
+from bertkit.launch import elastic
 
 pytestmark = pytest.mark.usefixtures("no_launcher")
 
 
-def meet(rank: int, num_hosts: int, port: int, seconds: float = 5, **shared: object) -> str:
-    """How the launcher of a host meets the others: "met", or the error."""
-    try:
-        with hosts.joined(LaunchConfig(1, num_hosts, rank, f"127.0.0.1:{port}", seconds), shared, lambda: False):
-            return "met"
-    except (InputError, PeerError) as error:
-        return f"{type(error).__name__}: {error}"
+def test_the_interface_to_an_address() -> None:
+    assert elastic.interface_to("127.0.0.1", 9) in ("lo", "lo0")
+    with pytest.raises(InputError, match="give host 0's address"):
+        elastic.interface_to("no-such-host.invalid", 9)
 
 
-def free_port() -> int:
+def on_loopback(data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[int, str]]:
+    """How the commands of hosts end, each with a setting of its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def all_meet(*of_hosts: tuple[int, dict[str, object]], num_hosts: int) -> list[str]:
-    port, results = free_port(), [""] * len(of_hosts)
-
-    def one(place: int, rank: int, shared: dict[str, object]) -> None:
-        results[place] = meet(rank, num_hosts, port, **shared)  # type: ignore[arg-type]
-
-    threads = [threading.Thread(target=one, args=(n, rank, shared)) for n, (rank, shared) in enumerate(of_hosts)]
-    for thread in threads:
-        thread.start()
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    for thread in threads:
-        thread.join(20)
-    return results
-
-
-def test_hosts_meet_in_any_order() -> None:
-    assert all_meet((2, {"seed": 1}), (0, {"seed": 1}), (1, {"seed": 1}), num_hosts=3) == ["met"] * 3
-
-
-def test_hosts_that_do_not_belong_together() -> None:
-    for result in all_meet((0, {"seed": 1}), (1, {"seed": 2}), num_hosts=2):
-        assert result in (
-            "InputError: host 1 has other settings than host 0 (seed: 2 there, 1 here)",
-            "InputError: host 0 has other settings than host 1 (seed: 1 there, 2 here)",
+        address = f"launch.address=127.0.0.1:{probe.getsockname()[1]}"
+    hosts = [
+        start(
+            data,
+            output,
+            "launch.num_hosts=2",
+            f"launch.host_rank={rank}",
+            address,
+            own,
+            "launch.hang_timeout_seconds=20",
         )
-    twice = all_meet((0, {}), (1, {}), (1, {}), num_hosts=3)
-    assert set(twice) == {"InputError: two hosts have launch.host_rank=1; give each its own, from 0 to 2"}
+        for rank, own in ranks.items()
+    ]
+    errors = [host.communicate(timeout=90)[1] for host in hosts]
+    return [(host.returncode, error) for host, error in zip(hosts, errors, strict=True)]
 
 
-def test_a_host_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "LEAVE_SECONDS", 0.2)
-    port = free_port()
-    assert meet(0, 2, port, 0.3) == "PeerError: host 0: no word from host 1 within 0.3 s (launch.hang_timeout_seconds)"
-    assert meet(1, 2, port, 0.3).startswith(
-        f"PeerError: host 1: host 0 at 127.0.0.1:{port} could not be reached (Connection refused) within 0.3 s"
-    )
+def test_hosts_with_other_settings(prepared_dir: Path, tmp_path: Path) -> None:
+    for code, errors in on_loopback(prepared_dir, tmp_path / "run", {0: "seed=1", 1: "seed=2"}):
+        assert (code, errors.count("\n")) == (2, 1), errors
+        assert "differs from process 0: seed=2, 1 there" in errors
+    assert not (tmp_path / "run").exists()
 
 
-def test_the_interface_to_an_address() -> None:
-    assert hosts.interface_to("127.0.0.1", 9) in ("lo", "lo0")
-    with pytest.raises(InputError, match="give host 0's address"):
-        hosts.interface_to("no-such-host.invalid", 9)
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_host_that_does_not_come(rank: int, prepared_dir: Path, tmp_path: Path) -> None:
+    ((code, errors),) = on_loopback(prepared_dir, tmp_path / "run", {rank: "seed=1"})
+    assert (code, errors.count("\n")) == (6, 1), errors
 
 
 # ---- two hosts: network namespaces with a link between them
