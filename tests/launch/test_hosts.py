@@ -44,6 +44,8 @@ def on_loopback(data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[i
             address,
             own,
             "launch.hang_timeout_seconds=20",
+            "steps=5",
+            "schedule.warmup_steps=0",
         )
         for rank, own in ranks.items()
     ]
