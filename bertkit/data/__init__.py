@@ -32,6 +32,5 @@ Doors:
     library.passages   documents to passages, and the words that they are found by
     library.library    passages on the disk, found by BM25
     library.file       the file that they are in
-    library.engines    a question to passages, here or on the network
     keyed_random       draws that are functions of their keys
 """

@@ -1,6 +1,6 @@
 """A question -> passages in the order of a search engine, of a reader, or of both, with their answers.
 
-    search   BM25, as the engine gives it
+    search   BM25, as the library gives it
     bert     the reader's score s: the logits of start and end of its best answer, less those of no answer
     both     p(i) ~ softmax(search * BM25)[i] * sigmoid(bert * s[i] + bias), over the candidates i, of which p sums to 1
 
@@ -25,8 +25,7 @@ import yaml
 from numpy.typing import NDArray
 
 from bertkit.config import conf_dir
-from bertkit.data.library.engines import Engine, open_engine
-from bertkit.data.library.library import Hit
+from bertkit.data.library.library import Hit, Library
 from bertkit.data.library.passages import words_of
 from bertkit.errors import InputError
 from bertkit.lines import is_blank, read_lines
@@ -58,7 +57,7 @@ class Searcher:
 
     def __init__(
         self,
-        index: str | os.PathLike[str] | Engine,
+        index: str | os.PathLike[str],
         predictor: Predictor | None,
         both: BothConfig | None = None,
         num_candidates: int | None = None,
@@ -67,21 +66,21 @@ class Searcher:
         """Open an index.
 
         Args:
-            index: a library, the address of an engine, or an engine.
+            index: a library.
             predictor: the reader, a model of spans; None for search alone.
             both: how `both` weighs the scores; None for what conf/search.yaml has.
             num_candidates: passages that the reader reads; None likewise.
             glossary: a word, as `words_of` has it -> words that widen a question with it.
 
         Raises:
-            InputError: there is no such index, or the model does not read.
+            InputError: there is no such library, or the model does not read.
         """
         if predictor is not None and predictor.shape.head != "span":
             raise InputError(
                 f"model_dir: a model of {predictor.shape.kind} answers no questions; give one that was fine-tuned on "
                 "squad1, squad2 or spans"
             )
-        self.engine = open_engine(str(index)) if isinstance(index, (str, os.PathLike)) else index
+        self.library = Library(Path(index).expanduser())
         default: dict[str, Any] = yaml.safe_load((conf_dir() / "search.yaml").read_text(encoding="utf-8"))
         self.predictor, self.both = predictor, both or BothConfig(**default["both"])
         self.num_candidates: int = num_candidates or default["candidates"]
@@ -114,11 +113,11 @@ class Searcher:
         return {"answers": answers, "order": order, "seconds": time.monotonic() - started_at}
 
     def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
-        """Find passages for a question and read them, all of them in packed batches; in the order of the engine."""
+        """Find passages for a question and read them, all of them in packed batches; in the order of the library."""
         more = [other for word in words_of(question) for other in self.glossary.get(word, ())]
         if self.predictor is None:
-            return [Candidate(hit) for hit in self.engine.find(question, num_candidates, more)]
-        hits = self.engine.find(question, num_candidates, more, fill=True)
+            return [Candidate(hit) for hit in self.library.find(question, num_candidates, more)]
+        hits = self.library.find(question, num_candidates, more, fill=True)
         if not hits:
             return []
         predictor = self.predictor
@@ -157,7 +156,7 @@ def row(candidate: Candidate, score: float) -> dict[str, Any]:
 
 
 def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> list[tuple[Candidate, float]]:
-    """Sort candidates by their score in an order, the best first; those of the same score as the engine has them."""
+    """Sort candidates by their score in an order, the best first; those of the same score as the library has them."""
     if order == "search":  # of a small library the reader reads all; here what has no word of the question is not found
         candidates = [each for each in candidates if each.hit.score > 0]
     if not candidates:

@@ -40,7 +40,7 @@ def run(settings: SearchSettings) -> None:
     searcher = Searcher(settings.index, None, settings.both, settings.candidates, glossary)  # before torch has work
     if settings.model_dir is not None:
         predictor = open_predictor(_reader(settings, settings.model_dir))
-        searcher = Searcher(searcher.engine, predictor, settings.both, settings.candidates, glossary)
+        searcher = Searcher(settings.index, predictor, settings.both, settings.candidates, glossary)
     if settings.question is not None:
         found = searcher.search(settings.question, settings.orders[0], settings.top_k)
         if to_file:

@@ -13,17 +13,14 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
 from conftest import make_text, write_text
 
 from bertkit.cli import run
 from bertkit.data.config import PassagesConfig
-from bertkit.data.library.engines import open_engine
 from bertkit.data.library.library import Library, opened_for_writing
 from bertkit.data.library.passages import (
     MOST_QUERY_WORDS,
@@ -33,7 +30,6 @@ from bertkit.data.library.passages import (
     document_of_text,
     words_of,
 )
-from bertkit.errors import InputError
 
 PLAIN = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 
@@ -366,73 +362,3 @@ def test_readers_see_what_was_committed_while_it_grows(tmp_path: Path) -> None:
         writer.add("more", None, documents())
     assert counts == [1, 1]
     assert len(library.find("kan", 9)) == 3
-
-
-ANSWERS = {
-    "/opensearch/_search": {"took": 3, "timed_out": False, "hits": {"total": {"value": 1, "relation": "eq"}, "max_score": 2.5, "hits": [
-        {"_index": "books", "_id": "7", "_score": 2.5, "_source": {"text": "kan lon", "title": "T", "source": "a.txt", "place": "line 3"}}]}},
-    "/solr/books/select": {"responseHeader": {"status": 0, "QTime": 2}, "response": {"numFound": 1, "start": 0, "docs": [
-        {"id": "7", "text": ["kan lon"], "title": ["T"], "source": ["a.txt"], "place": ["line 3"], "score": 2.5}]}},
-    "/strange/_search": {"hits": []},
-}  # fmt: skip
-
-
-@pytest.fixture
-def engine() -> Iterator[tuple[str, list[tuple[str, dict[str, str], str]]]]:
-    """A server that answers as OpenSearch and Solr document it, and what it was asked."""
-    asked: list[tuple[str, dict[str, str], str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            asked.append((self.path, dict(self.headers), body))
-            found = ANSWERS.get(self.path)
-            content = json.dumps(found or {"error": "index_not_found_exception"}).encode()
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
-
-
-def test_engines_on_the_network(
-    engine: tuple[str, list[tuple[str, dict[str, str], str]]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One interface: signs are no syntax, what is found is the same."""
-    host, asked = engine
-    for address in (f"opensearch+http://me:a%20b@{host}/opensearch", f"solr+http://{host}/solr/books"):
-        (hit,) = open_engine(address).find('title:kan AND "lon*" (', 3, ["more"])
-        assert (hit.id, hit.passage, hit.title, hit.source, hit.place, hit.score) == (
-            "7",
-            "kan lon",
-            "T",
-            "a.txt",
-            "line 3",
-            2.5,
-        )
-    body = json.loads(asked[0][2])
-    assert (body["size"], body["query"]["multi_match"]["query"]) == (3, "title kan and lon more")
-    assert asked[0][1]["Authorization"] == "Basic bWU6YSBi"
-    form = parse_qs(asked[1][2])
-    assert (form["q"], form["rows"], form["defType"]) == (["title kan and lon more"], ["3"], ["dismax"])
-    assert "Authorization" not in asked[1][1]
-    for path, line in (("strange", "the answer is no result of a search"), ("none", "refused with 404")):
-        assert run(["search", f"index=opensearch+http://{host}/{path}", "question=kan"]) == 2
-        assert line in capsys.readouterr().err
-    for address, line in (
-        (f"opensearch+http://me:secret@{host}", "expected a library, opensearch+http://HOST:9200/INDEX"),
-        ("opensearch+http://me:secret@127.0.0.1:1/x", "no answer"),
-        (f"lucene+http://{host}/x", "expected a library"),
-    ):
-        with pytest.raises(InputError) as refused:
-            open_engine(address).find("kan", 1)
-        assert line in str(refused.value)
-        assert "secret" not in str(refused.value)
