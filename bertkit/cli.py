@@ -72,6 +72,8 @@ def main() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed at the end
+    if launcher.is_launcher or (launcher.is_worker and code):
+        os._exit(code)  # to take torch apart takes a second, for which the others of a run that failed would wait
     sys.exit(code)
 
 

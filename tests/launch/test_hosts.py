@@ -124,11 +124,11 @@ def test_two_hosts_train_to_the_weights_of_one(two_hosts: tuple[str, str], prepa
 
 # what happens on one of the hosts; the exit code of each host; the most seconds; what each says
 HOST_FAULTS = {
-    "link cut": (6, HANG_SECONDS + 15.0, "another process of the run died or hangs"),
-    "host lost": (6, 15.0, "error: "),  # whichever is noticed first, the process or the launcher
-    "SIGKILL": (6, 15.0, "(process {pid}) was killed by SIGKILL"),
-    "SIGSTOP": (6, HANG_SECONDS + 15.0, "another process of the run died or hangs"),
-    "SIGTERM": (75, 15.0, ""),
+    "link cut": (6, HANG_SECONDS + 10.0, "another process of the run died or hangs"),
+    "host lost": (6, 10.0, "error: "),  # whichever is noticed first, the process or the launcher
+    "SIGKILL": (6, 10.0, "(process {pid}) was killed by SIGKILL"),
+    "SIGSTOP": (6, HANG_SECONDS + 10.0, "another process of the run died or hangs"),
+    "SIGTERM": (75, 10.0, ""),
 }
 
 
