@@ -357,15 +357,17 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
         "import json, bertkit, bertkit.config as config; from bertkit.settings.compose import compose\n"
+        "from bertkit.view.page import render\n"
         "composed = compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
         "print(json.dumps([bertkit.__file__, str(config.conf_dir()), composed['model']['hidden_size'],"
-        " len(list(config.conf_dir().rglob('*.yaml')))]))"
+        " len(list(config.conf_dir().rglob('*.yaml'))), len(render('compare.html', name='', headline='', lines=(), tables=(), charts=()))]))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    package, conf, size, count = json.loads(done.stdout)
+    package, conf, size, count, page = json.loads(done.stdout)
     assert package.startswith(str(tmp_path / "site"))
     assert conf.startswith(str(tmp_path / "site"))
     assert (size, count) == (1024, len(list((root / "conf").rglob("*.yaml"))))
+    assert page > 1000
     entry = (tmp_path / "site" / "bin" / "bertkit").read_text()
     assert "bertkit.cli" in entry
 

@@ -49,6 +49,8 @@ THIRD_PARTY = {
     "evaluate": ("tasks",),
     "sklearn": ("tasks",),
     "scipy": ("tasks", "run"),
+    "jinja2": ("view",),
+    "markupsafe": ("view",),
     "seqeval": ("tasks",),
     "sacrebleu": ("tasks",),
     "rouge_score": ("tasks",),
@@ -68,7 +70,18 @@ LIGHT = (
     "bertkit.launch.world",
 )
 CONFIGS = ("bertkit.data.config", "bertkit.model.config", "bertkit.tasks.config", "bertkit.train.config")
-HEAVY = ("torch", "transformers", "datasets", "tokenizers", "hydra", "omegaconf", "accelerate", "numpy", "yaml")
+HEAVY = (
+    "torch",
+    "transformers",
+    "datasets",
+    "tokenizers",
+    "hydra",
+    "omegaconf",
+    "accelerate",
+    "numpy",
+    "yaml",
+    "jinja2",
+)
 
 
 def doors(where: str) -> set[str]:

@@ -9,32 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bertkit.errors import shown
 from bertkit.view.head import INK, MARGIN, SOFT, label, matrix, short, svg
-from bertkit.view.look import Alignment, Look
-from bertkit.view.packing import drawn, packed_shares
-from bertkit.view.page import part_of_page
+from bertkit.view.look import Look
 
 CELL = 18  # of a token
 BLACK = (28, 33, 40)  # INK
 LETTER, WIDEST_LINE = 7, 330  # of names, on average; what is written below
-
-
-def alignment_view(look: Look, alignment: Alignment) -> str:
-    """Give the part of the page that shows it, with its script and its numbers; nothing where there are no weights."""
-    if alignment.weights is None:
-        return ""
-    text, levels = packed_shares(alignment.weights.copy())
-    num_layers, num_heads = alignment.weights.shape[:2]
-    about = {
-        "source": [shown(token) for token in look.tokens],
-        "target": [shown(token) for token in alignment.tokens],
-        "layers": num_layers,
-        "heads": num_heads,
-        "levels": levels,
-    }
-    shown_by = drawn("alignment", ("aligned", about), ("a-weights", text))
-    return f"<style>{part_of_page('alignment.css')}</style>{part_of_page('alignment.html')}{shown_by}"
 
 
 def alignment_picture(look: Look, layer: int | None = None, head: int | None = None) -> str:

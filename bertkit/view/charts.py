@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
 NUM_COLORS = 6  # of a page: --c0 and so on
 MAX_HOVERED = 120  # points of a line that a pointer can rest on; a longer one has them evenly spaced
@@ -28,12 +30,12 @@ class LineChart:
     x_name: str = ""  # what the axes are, where the title does not say it
     y_name: str = ""
 
-    def svg(self) -> str:
+    def svg(self) -> Markup:
         """Draw it, from 0 on; nothing when there is no point."""
         colored = [(*line, color(number), _dashes(number)) for number, line in enumerate(self.lines)]
         lines = [each for each in colored if each[1]]
         if not lines:
-            return ""
+            return Markup()
         (x, x_ticks), (y, y_ticks) = self._axes([point for _, points, *_ in lines for point in points])
         parts = axes(x, x_ticks, y, y_ticks, (self.x_name, self.y_name))
         legend = []
@@ -86,7 +88,7 @@ def figure(
     parts: Sequence[str],
     legend: Sequence[tuple[str, str]],
     is_fixed: bool = False,
-) -> str:
+) -> Markup:
     """Put a drawing together; a fixed one keeps its size, and a narrow page scrolls it."""
     title = html.escape(title)
     size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
@@ -96,7 +98,7 @@ def figure(
     named = "".join(f'<span style="color:{shade}">{html.escape(name)}</span>' for name, shade in legend)
     drawing = f'<div class="scroll">{drawing}</div>' if is_fixed else drawing
     whole = ' class="whole"' if is_fixed else ""
-    return f'<figure{whole}><figcaption>{title}</figcaption>{drawing}<div class="legend">{named}</div></figure>'
+    return Markup(f'<figure{whole}><figcaption>{title}</figcaption>{drawing}<div class="legend">{named}</div></figure>')
 
 
 def axes(x: Scale, x_ticks: Sequence[float], y: Scale, y_ticks: Sequence[float], names: tuple[str, str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import statistics
 from collections import defaultdict
@@ -10,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertkit.view.charts import LineChart
-from bertkit.view.page import Table, page
+from bertkit.view.page import Table, named, number, render
 from bertkit.view.report import CHARTS, TASK_CHARTS
-from bertkit.view.review import named, number
 
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
@@ -50,10 +48,8 @@ def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[
             overlaid = [(name, _mean_curve(seeds, key)) for name, seeds in runs]
             title = curves.title if len(curves.series) == 1 else f"{curves.title}, {label}"
             charts.append(LineChart(title, overlaid, x_name="step", y_name=curves.unit).svg())
-    told = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    written = "".join(table.html() for table in tables if table.rows)
-    body = f'{told}{written}<h2>Curves</h2><div class="charts">{"".join(charts)}</div>'
-    return page("compare", f"{len(runs)} runs: {names}", body)
+    headline = f"{len(runs)} runs: {names}"
+    return render("compare.html", name="compare", headline=headline, lines=lines, tables=tables, charts=charts)
 
 
 def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:

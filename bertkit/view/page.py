@@ -1,19 +1,31 @@
-"""A page by itself, which needs no network and no other file, and what it is made of."""
+"""Pages that need no network and no other file, made of the templates in `pages/`, and tables for a page or a terminal.
+
+jinja2 fills the templates in and escapes all text that it is given. It is loaded with the first page.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping, Sequence
+import functools
+import importlib.resources
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import shown
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-def part_of_page(file: str) -> str:
-    """Give a style, a script or a piece of HTML that lies beside this file."""
-    return Path(__file__).with_name(file).read_text(encoding="utf-8")
+NAMES = {
+    "f1": "F1",
+    "f1_macro": "macro F1",
+    "f1_micro": "micro F1",
+    "overall_f1": "F1 of entities",
+    "exact": "exact match",
+    "pearson": "Pearson correlation",
+    "spearmanr": "Spearman correlation",
+    "matthews_correlation": "Matthews correlation",
+}
 
 
 @dataclass(frozen=True)
@@ -30,45 +42,38 @@ class Table:
         head, rule, *rows = ("| " + " | ".join(line) + " |" for line in lines)
         return "\n".join([head.replace("|  |", "| |"), rule.replace(" ", ""), *rows])
 
-    def html(self, is_of_texts: bool = False) -> str:
-        """Write it for a page; with `is_of_texts` a narrow page shows a row's cells one below the other."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        rows = [
-            "".join(
-                f'<td data-name="{html.escape(name)}">{html.escape(cell)}</td>'
-                if is_of_texts
-                else f"<td>{html.escape(cell)}</td>"
-                for name, cell in zip(self.columns, row, strict=True)
-            )
-            for row in self.rows
-        ]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        title = f"<h2>{html.escape(self.title)}</h2>" if self.title else ""
-        if is_of_texts:
-            return f'{title}<table class="cards"><tr>{head}</tr>{body}</table>'
-        table = f"<table><tr>{head}</tr>{body}</table>"
-        return title + (f'<div class="wide">{table}</div>' if len(self.columns) > 2 else table)
+
+def render(template: str, **values: Any) -> str:
+    """Fill in a template of `pages/`."""
+    return _templates().get_template(template).render(values)
 
 
-def facts_table(facts: Mapping[str, Any]) -> str:
-    """Write names and values, one a row."""
-    cells = [
-        f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(f'{value:.6g}' if isinstance(value, float) else str(value))}</td></tr>"
-        for key, value in facts.items()
-    ]
-    return f'<table class="facts">{"".join(cells)}</table>'
+@functools.cache
+def source(file: str) -> str:
+    """Give a file of `pages/` as it is: a template, a style or a script."""
+    return importlib.resources.files(__package__).joinpath("pages", file).read_text(encoding="utf-8")
 
 
-def page(name: str, headline: str, body: str, settings: str = "") -> str:
-    """Put a page together: its name, a sentence, a body of HTML, and the settings as they are, if there are any."""
-    shown = f"<details><summary>all of them</summary><pre>{html.escape(settings)}</pre></details>"
-    below = f"<h2>Settings</h2>{shown}" if settings else ""
-    name = html.escape(name)
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name}</title><style>{part_of_page("page.css")}</style>
-<h1>{name}</h1><p>{html.escape(headline)}</p>
-{body}
-{below}
-</html>
-"""
+@functools.cache
+def _templates() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    found = Environment(
+        autoescape=True, loader=FunctionLoader(source), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.globals["source"] = lambda file: Markup(source(file))  # our own files alone are put in unescaped
+    found.filters |= {"named": named, "number": number, "shown": shown}
+    return found
+
+
+def number(value: float) -> str:
+    """Write a score: a whole number as it is, others with four digits."""
+    if isinstance(value, int) or value == 0:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.4f}"
+
+
+def named(metric: str) -> str:
+    """Write the name of a metric for people."""
+    return NAMES.get(metric, metric.replace("_", " "))

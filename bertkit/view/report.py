@@ -11,8 +11,8 @@ from bertkit.files import write_durably
 from bertkit.lines import read_json
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import LineChart
-from bertkit.view.page import facts_table, page
-from bertkit.view.review import headline, number, review_sections
+from bertkit.view.page import number, render
+from bertkit.view.review import headline, most_confused, pictures
 
 
 class Curves(NamedTuple):
@@ -62,10 +62,8 @@ def write_report(
         review: of a fine-tuned model's predictions, as `view.review` takes it; None while it is trained.
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
-    figures = [_chart(rows, curves, baselines).svg() for curves in charts]
     last = rows[-1] if rows else {}
     manifest = read_json(run_dir / "manifest.json")
-    settings = (run_dir / "config.yaml").read_text(encoding="utf-8")
     facts = {
         "text": manifest["corpus"]["description"],
         "bertkit": manifest["bertkit"],
@@ -73,13 +71,19 @@ def write_report(
         "processes": manifest["world_size"],
         "command": "bertkit " + " ".join(manifest["command_line"]),
     }
-    curves = f'<div class="charts">{"".join(figures)}</div>'
-    body = f"{curves}\n<h2>Last metrics</h2>{facts_table(last)}"
-    if review is not None:
-        body = f"{review_sections(review)}\n<h2>Curves</h2>{curves}"
-    body += f"\n<h2>Run</h2>{facts_table(facts)}"
-    text = page(run_dir.resolve().name, headline(review) if review else _headline(last, baselines), body, settings)
-    write_durably(run_dir / "report.html", text)
+    page = render(
+        "report.html",
+        name=run_dir.resolve().name,
+        headline=headline(review) if review else _headline(last, baselines),
+        charts=[_chart(rows, curves, baselines).svg() for curves in charts],
+        last=last,
+        facts=facts,
+        settings=(run_dir / "config.yaml").read_text(encoding="utf-8"),
+        review=review,
+        pictures=pictures(review or {}),
+        confused=most_confused(review["confusion"]) if review and "confusion" in review else (),
+    )
+    write_durably(run_dir / "report.html", page)
 
 
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:

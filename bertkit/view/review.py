@@ -1,14 +1,16 @@
 """What a report shows of a fine-tuned model's predictions: scores beside guessing, confusions, calibration, mistakes.
 
-It draws the plain values that `tasks.review` gives, with `scores`, `guessing`, `best_metric`, `num_examples`, `warnings` and `facts` beside them; what
-is not there is left out.
+Its pictures and sentences are here, its tables in `pages/review.html`. A review is the plain values that `tasks.review` gives, with `scores`,
+`guessing`, `best_metric`, `num_examples`, `warnings` and `facts` beside them.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from markupsafe import Markup
 
 from bertkit.view.charts import (
     BOTTOM,
@@ -27,45 +29,20 @@ from bertkit.view.charts import (
     text,
     ticks,
 )
-from bertkit.view.page import Table, facts_table
+from bertkit.view.page import named, number
 
 CELL = 34  # side of a cell of a confusion matrix
 MAX_NAME = 14  # characters of a label that a picture has room for
 MAX_POINTS = 1500  # of a scatter
 NUM_CONFUSIONS = 10
-NAMES = {
-    "f1": "F1",
-    "f1_macro": "macro F1",
-    "f1_micro": "micro F1",
-    "overall_f1": "F1 of entities",
-    "exact": "exact match",
-    "pearson": "Pearson correlation",
-    "spearmanr": "Spearman correlation",
-    "matthews_correlation": "Matthews correlation",
-}
 SHARES = (0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
-def review_sections(review: Mapping[str, Any]) -> str:
-    """Write all of it, the score first."""
-    pictures = [
-        confusion_matrix(review["confusion"]) if "confusion" in review else "",
-        reliability(review["calibration"]) if "calibration" in review else "",
-        scatter(review["scatter"]) if "scatter" in review else "",
-    ]
-    warnings = "".join(f'<p class="warning">{html.escape(text)}</p>' for text in review.get("warnings", ()))
-    parts = [_tiles(review), warnings, f'<div class="charts">{"".join(pictures)}</div>', _scores(review)]
-    if review.get("by_label"):
-        parts.append(_by_label(review["by_label"]))
-    if "confusion" in review:
-        parts.append(_confused(review["confusion"]))
-    parts += [Table(each["title"], each["columns"], each["rows"]).html() for each in review.get("groups", ())]
-    if review.get("mistakes", {}).get("rows"):
-        each = review["mistakes"]
-        parts.append(Table(each["title"], each["columns"], each["rows"]).html(is_of_texts=True))
-    if review.get("facts"):
-        parts.append(f"<h2>Training</h2>{facts_table(review['facts'])}")
-    return "\n".join(part for part in parts if part)
+def pictures(review: Mapping[str, Any]) -> list[Markup]:
+    """Draw what there is to draw."""
+    draw: dict[str, Callable[[Any], Markup]]
+    draw = {"confusion": confusion_matrix, "calibration": reliability, "scatter": scatter}
+    return [draw[what](review[what]) for what in draw if what in review]
 
 
 def headline(review: Mapping[str, Any]) -> str:
@@ -77,68 +54,19 @@ def headline(review: Mapping[str, Any]) -> str:
     return said[0].upper() + said[1:] + "."
 
 
-def number(value: float) -> str:
-    """Write a score: a whole number as it is, others with four digits."""
-    if isinstance(value, int) or value == 0:
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.4f}"
-
-
-def named(metric: str) -> str:
-    """Write the name of a metric for people."""
-    return NAMES.get(metric, metric.replace("_", " "))
-
-
-def _tiles(review: Mapping[str, Any]) -> str:
-    name = review["best_metric"]
-    tiles = [(number(review["scores"][name]), named(name))]
-    if name in review["guessing"]:
-        tiles.append((number(review["guessing"][name]), f"{named(name)} of guessing"))
-    if "calibration" in review:
-        tiles.append((f"{review['calibration']['error']:.3f}", "expected calibration error"))
-    if "mean_absolute_error" in review:
-        tiles.append((f"{review['mean_absolute_error']:.3g}", "mean absolute error"))
-    tiles.append((f"{review['num_examples']:,}", "dev examples"))
-    return f'<div class="tiles">{"".join(f"<div><b>{value}</b><span>{html.escape(what)}</span></div>" for value, what in tiles)}</div>'
-
-
-def _scores(review: Mapping[str, Any]) -> str:
-    guessing = review["guessing"]
-    rows = [
-        (named(name), number(value), number(guessing[name]) if name in guessing else "-")
-        for name, value in review["scores"].items()
-        if not name.endswith(("total", "thresh", "threshold"))  # of SQuAD; they are no scores
-    ]
-    said = "Guessing is to say of every example what is commonest in the training examples; of a question, that it has no answer."
-    return Table("Scores", ("metric", "this model", "guessing"), rows).html() + (f"<p>{said}</p>" if guessing else "")
-
-
-def _by_label(scores: Mapping[str, Mapping[str, float]]) -> str:
-    rows = [
-        (label, *(f"{own[name]:.3f}" for name in ("precision", "recall", "f1")), f"{own['support']:,}")
-        for label, own in scores.items()
-    ]
-    return Table("By label", ("label", "precision", "recall", "F1", "true ones"), rows).html()
-
-
-def _confused(confusion: Mapping[str, Any]) -> str:
-    """The labels that are most often taken for one another."""
+def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Give the labels that are most often taken for one another, and how often; of two labels the picture says it."""
     labels, counts = confusion["labels"], confusion["counts"]
     found = [
-        (counts[row][column], true, said)
+        (true, said, counts[row][column])
         for row, true in enumerate(labels)
         for column, said in enumerate(labels)
         if row != column and counts[row][column]
     ]
-    if len(labels) < 3 or not found:
-        return ""
-    rows = [
-        (true, said, f"{count:,}") for count, true, said in sorted(found, key=lambda each: -each[0])[:NUM_CONFUSIONS]
-    ]
-    return Table("Most confused", ("true", "taken for", "times"), rows).html()
+    return sorted(found, key=lambda each: -each[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
 
 
-def confusion_matrix(confusion: Mapping[str, Any]) -> str:
+def confusion_matrix(confusion: Mapping[str, Any]) -> Markup:
     """Draw counts: a row a true label, a column a predicted one, the darker the larger its share of the row."""
     labels, counts = confusion["labels"], confusion["counts"]
     shorts = [label if len(label) <= MAX_NAME else label[: MAX_NAME - 1] + "…" for label in labels]
@@ -180,7 +108,7 @@ def _short(count: int) -> str:
     return f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"
 
 
-def reliability(calibration: Mapping[str, Any]) -> str:
+def reliability(calibration: Mapping[str, Any]) -> Markup:
     """Draw accuracy over confidence; on the diagonal both are the same."""
     x, y = scaled(0, 1, LEFT, WIDTH - RIGHT), scaled(0, 1, HEIGHT - BOTTOM, TOP)
     parts = axes(x, SHARES, y, SHARES, ("confidence", "share that is right"))
@@ -204,7 +132,7 @@ def reliability(calibration: Mapping[str, Any]) -> str:
     return figure(title, WIDTH, HEIGHT, parts, legend)
 
 
-def scatter(points: Sequence[tuple[float, float, str]]) -> str:
+def scatter(points: Sequence[tuple[float, float, str]]) -> Markup:
     """Draw predicted over true numbers; on the diagonal both are the same."""
     values = [value for true, said, _ in points for value in (true, said)]
     low, high = min(values), max(values)

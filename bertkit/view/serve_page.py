@@ -8,12 +8,10 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.view.packing import script_of
-from bertkit.view.page import part_of_page
+from bertkit.view.page import render, source
 
 
 def page(models: Sequence[Mapping[str, Any]], has_search: bool) -> str:
@@ -23,15 +21,7 @@ def page(models: Sequence[Mapping[str, Any]], has_search: bool) -> str:
         models: as `GET /models` gives them: name, kind, labels, columns, needs_pair, examples of each.
         has_search: whether there are passages to search.
     """
-    about = json.dumps({"models": [*map(dict, models)], "has_search": has_search}).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>bertkit</title><link rel="icon" href="data:,"><style>{part_of_page("page.css")}{part_of_page("serve_page.css")}</style>
-{part_of_page("serve_page.html")}
-<script type="application/json" id="served">{about}</script>
-<script>{part_of_page("serve_page.js")}</script>
-</html>
-"""
+    return render("serve.html", name="bertkit", served={"models": models, "has_search": has_search})
 
 
 @functools.cache
@@ -41,11 +31,10 @@ def policy() -> str:
     It has the page run its own script and no other, and ask nobody but the server. The scripts of the attention page
     are allowed too: a frame without an address of its own lives under the policy of the page around it.
     """
-    hashes = []
-    for script in (part_of_page("serve_page.js"), script_of("attention"), script_of("alignment")):
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        hashes.append(f"'sha256-{digest}'")
+    scripts = ["serve.js"], ["packing.js", "attention.js"], ["packing.js", "alignment.js"]
+    digests = (hashlib.sha256("".join(map(source, files)).encode()).digest() for files in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
-        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )

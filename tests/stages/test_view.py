@@ -418,10 +418,10 @@ def unpacked(look: Look) -> np.ndarray:
     import base64
     import zlib
 
-    text, levels = packed(look)
-    content = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
+    found = packed(look)
+    content = np.frombuffer(zlib.decompress(base64.b64decode(found.text)), np.uint8)
     length = len(look.tokens)
-    return (content.reshape(look.num_layers, look.num_heads + 1, length, length) / levels) ** 2
+    return (content.reshape(look.num_layers, look.num_heads + 1, length, length) / found.levels) ** 2
 
 
 def test_the_page_is_small_and_near() -> None:

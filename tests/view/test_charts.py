@@ -41,9 +41,6 @@ def test_nothing_to_draw() -> None:
     assert LineChart("t", [("a", [])]).svg() == ""
 
 
-def test_a_table_as_text_and_as_html() -> None:
+def test_a_table_as_text() -> None:
     table = Table("Sizes", ("", "n <k>"), [("a", "1"), ("b", "22")])
     assert table.markdown() == "| | n <k> |\n|---|---|\n| a | 1 |\n| b | 22 |"
-    assert table.html().startswith(
-        "<h2>Sizes</h2><table><tr><th></th><th>n &lt;k&gt;</th></tr><tr><td>a</td><td>1</td>"
-    )

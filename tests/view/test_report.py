@@ -110,7 +110,7 @@ REVIEW = {
         "bins": [{"from": 0.5, "to": 0.6, "confidence": 0.55, "accuracy": 0.4, "count": 10}],
     },
     "scatter": [[1.0, 1.5, "a"], [3.0, 2.0, "b"]],
-    "groups": [{"title": "By length", "columns": ["", "F1"], "rows": [["long", "7.0"]]}],
+    "groups": [{"title": "By length", "columns": ["", "<F1>"], "rows": [["long", "7.0"]]}],
     "mistakes": {"title": "The 1 mistake", "columns": ["id", "text"], "rows": [["7", "</td><b>why?"]]},
     "facts": {"time": "3m10s"},
 }
@@ -123,7 +123,7 @@ def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
     text = "\n".join(page.text)
     order = ["Accuracy 0.7500 on the dev split, where guessing scores 0.6250.", "accuracy of guessing", "1,234",
              "Confusion matrix", "Calibration: expected error 0.125", "Predicted and true", "Scores", "By label",
-             "Most confused", "By length", "The 1 mistake", "</td><b>why?", "3m10s", "Loss of the task's head"]  # fmt: skip
+             "Most confused", "By length", "<F1>", "The 1 mistake", "</td><b>why?", "3m10s", "Loss of the task's head"]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "b" not in page.tags[page.tags.index("table") :]
