@@ -9,14 +9,16 @@ import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from markupsafe import Markup
 
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
 NUM_COLORS = 6  # of a page: --c0 and so on
 MAX_HOVERED = 120  # points of a line that a pointer can rest on; a longer one has them evenly spaced
-SOFT, RULE = "var(--soft)", "var(--rule)"
+SOFT = "var(--soft)"
 Points = Sequence[tuple[float, float]]
+Point = TypeVar("Point")
 Scale = Callable[[float], float]
 
 
@@ -36,39 +38,53 @@ class LineChart:
         lines = [each for each in colored if each[1]]
         if not lines:
             return Markup()
-        (x, x_ticks), (y, y_ticks) = self._axes([point for _, points, *_ in lines for point in points])
-        parts = axes(x, x_ticks, y, y_ticks, (self.x_name, self.y_name))
+        values = [value for _, points, *_ in lines for _, value in points]
+        values += [self.baseline[1]] if self.baseline else []
+        last = max(1, *(place for _, points, *_ in lines for place, _ in points))
+        frame = Frame((0, last), spread(values), (self.x_name, self.y_name))
         legend = []
         if self.baseline is not None:
             name, height = self.baseline
-            parts.append(hovered(f"{name}: {height:,.4g}", level(y(height), SOFT, ' stroke-dasharray="5 4"')))
+            dashed = frame.dashed((0, height), (last, height))
+            frame.parts.append(hovered(f"{name}: {height:,.4g}", dashed))
             legend.append((f"- - {name}", SOFT))
         for label, points, shade, dashes in lines:
-            path = " ".join(f"{x(place):.1f},{y(value):.1f}" for place, value in points)
-            parts.append(f'<polyline points="{path}" fill="none" stroke-width="1.6"{dashes} style="stroke:{shade}"/>')
-            parts += [
-                self._point(label, point, (x, y), shade, len(points) > 30) for point in evenly(points, MAX_HOVERED)
-            ]
+            path = " ".join(f"{frame.x(place):.1f},{frame.y(value):.1f}" for place, value in points)
+            frame.parts.append(
+                f'<polyline points="{path}" fill="none" stroke-width="1.6"{dashes} style="stroke:{shade}"/>'
+            )
+            # of many points none is seen, though a pointer feels them
+            look = (5, f"fill:{shade};fill-opacity:0") if len(points) > 30 else (2.5, f"fill:{shade}")
+            for place, value in evenly(points, MAX_HOVERED):
+                said = f"{label}: {value:,.5g} at {self.x_name or 'x'} {place:,.6g}"
+                frame.parts.append(hovered(said, frame.dot((place, value), *look)))
             legend.append((f"{'- -' if dashes else '—'} {label}", shade))
-        return figure(self.title, WIDTH, HEIGHT, parts, legend)
+        return figure(self.title, WIDTH, HEIGHT, frame.parts, legend)
 
-    def _point(
-        self, label: str, point: tuple[float, float], scales: tuple[Scale, Scale], shade: str, is_many: bool
-    ) -> str:
-        """Draw a point; of many it is only felt, not seen."""
-        across, down = (scale(value) for scale, value in zip(scales, point, strict=True))
-        size, seen = ("5", ";fill-opacity:0") if is_many else ("2.5", "")
-        said = f"{label}: {point[1]:,.5g} at {self.x_name or 'x'} {point[0]:,.6g}"
-        return hovered(said, f'<circle cx="{across:.1f}" cy="{down:.1f}" r="{size}" style="fill:{shade}{seen}"/>')
 
-    def _axes(self, points: Points) -> tuple[tuple[Scale, list[float]], tuple[Scale, list[float]]]:
-        """Give the scale of each axis, and where its ticks are."""
-        values = [value for _, value in points] + ([] if self.baseline is None else [self.baseline[1]])
-        low, high = min(values), max(values)
-        last = max(place for place, _ in points)
-        low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-        x = scaled(0, max(last, 1), LEFT, WIDTH - RIGHT)
-        return (x, ticks(0, last)), (scaled(low, high, HEIGHT - BOTTOM, TOP), ticks(low, high))
+class Frame:
+    """Two axes with their names, the levels and places that are written beside them, and what is drawn between them."""
+
+    def __init__(self, across: tuple[float, float], up: tuple[float, float], names: tuple[str, str]) -> None:
+        self.x, self.y = scaled(*across, LEFT, WIDTH - RIGHT), scaled(*up, HEIGHT - BOTTOM, TOP)
+        rule = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{{0:.1f}}" y2="{{0:.1f}}" style="stroke:var(--rule)"/>'
+        self.parts = [
+            rule.format(self.y(value)) + text(LEFT - 6, self.y(value) + 4, f"{value:,.6g}", "end")
+            for value in ticks(*up)
+        ]
+        self.parts += [text(self.x(place), HEIGHT - BOTTOM + 15, f"{place:,.6g}", "middle") for place in ticks(*across)]
+        named = [((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, names[0], "middle"), (4, 10, names[1], "start")]
+        self.parts += [text(*each) for each in named if each[2]]
+
+    def dot(self, point: tuple[float, float], radius: float, style: str) -> str:
+        """Draw a point."""
+        return f'<circle cx="{self.x(point[0]):.1f}" cy="{self.y(point[1]):.1f}" r="{radius:g}" style="{style}"/>'
+
+    def dashed(self, first: tuple[float, float], last: tuple[float, float]) -> str:
+        """Draw a line to compare with."""
+        (x1, y1), (x2, y2) = ((self.x(across), self.y(up)) for across, up in (first, last))
+        ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+        return f'<line {ends} stroke-dasharray="5 4" style="stroke:{SOFT}"/>'
 
 
 def color(number: int) -> str:
@@ -101,23 +117,9 @@ def figure(
     return Markup(f'<figure{whole}><figcaption>{title}</figcaption>{drawing}<div class="legend">{named}</div></figure>')
 
 
-def axes(x: Scale, x_ticks: Sequence[float], y: Scale, y_ticks: Sequence[float], names: tuple[str, str]) -> list[str]:
-    """Draw levels with their values, the places below, and what both axes are."""
-    parts = [level(y(value), RULE) + text(LEFT - 6, y(value) + 4, f"{value:,.6g}", "end") for value in y_ticks]
-    parts += [text(x(place), HEIGHT - BOTTOM + 15, f"{place:,.6g}", "middle") for place in x_ticks]
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    named = [(middle, HEIGHT - 6, names[0], "middle"), (4, 10, names[1], "start")]
-    return parts + [text(*each) for each in named if each[2]]
-
-
 def hovered(said: str, drawn: str) -> str:
     """Let a drawing say something to a pointer that rests on it."""
     return f"<g><title>{html.escape(said)}</title>{drawn}</g>"
-
-
-def level(height: float, shade: str, more: str = "") -> str:
-    """Draw a horizontal line over the whole width."""
-    return f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"{more} style="stroke:{shade}"/>'
 
 
 def text(across: float, down: float, said: str, anchor: str) -> str:
@@ -125,11 +127,17 @@ def text(across: float, down: float, said: str, anchor: str) -> str:
     return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}">{html.escape(said)}</text>'
 
 
-def evenly(points: Points, most: int) -> Points:
+def evenly(points: Sequence[Point], most: int) -> Sequence[Point]:
     """Give the points, or of more than `most` so many, evenly spaced, with the last."""
     if len(points) <= most:
         return points
     return [points[round(number * (len(points) - 1) / (most - 1))] for number in range(most)]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Give the least and the greatest value, a little apart where they are the same."""
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def scaled(low: float, high: float, first: float, last: float) -> Scale:

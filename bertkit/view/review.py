@@ -12,30 +12,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertkit.view.charts import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    SOFT,
-    TOP,
-    WIDTH,
-    axes,
-    color,
-    evenly,
-    figure,
-    hovered,
-    scaled,
-    text,
-    ticks,
-)
+from bertkit.view.charts import HEIGHT, SOFT, WIDTH, Frame, color, evenly, figure, hovered, spread, text
 from bertkit.view.page import named, number
 
 CELL = 34  # side of a cell of a confusion matrix
 MAX_NAME = 14  # characters of a label that a picture has room for
 MAX_POINTS = 1500  # of a scatter
 NUM_CONFUSIONS = 10
-SHARES = (0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def pictures(review: Mapping[str, Any]) -> list[Markup]:
@@ -110,43 +93,32 @@ def _short(count: int) -> str:
 
 def reliability(calibration: Mapping[str, Any]) -> Markup:
     """Draw accuracy over confidence; on the diagonal both are the same."""
-    x, y = scaled(0, 1, LEFT, WIDTH - RIGHT), scaled(0, 1, HEIGHT - BOTTOM, TOP)
-    parts = axes(x, SHARES, y, SHARES, ("confidence", "share that is right"))
+    frame = Frame((0, 1), (0, 1), ("confidence", "share that is right"))
     for each in calibration["bins"]:
-        first, last, height = x(each["from"]) + 1, x(each["to"]) - 1, y(each["accuracy"])
+        first, last, height = frame.x(each["from"]) + 1, frame.x(each["to"]) - 1, frame.y(each["accuracy"])
         said = (
             f"confidence {each['from']:g} to {each['to']:g}, mean {each['confidence']:.3f}: "
             f"{each['accuracy']:.1%} of {each['count']:,} are right"
         )
         bar = (
-            f'<rect x="{first:.1f}" y="{height:.1f}" width="{last - first:.1f}" height="{y(0) - height:.1f}" '
+            f'<rect x="{first:.1f}" y="{height:.1f}" width="{last - first:.1f}" height="{frame.y(0) - height:.1f}" '
             f'fill-opacity="0.55" style="fill:{color(0)}"/>'
-            f'<circle cx="{x(each["confidence"]):.1f}" cy="{height:.1f}" r="3" style="fill:{color(1)}"/>'
         )
-        parts.append(hovered(said, bar))
-    parts.append(
-        f'<line x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(1):.1f}" y2="{y(1):.1f}" stroke-dasharray="5 4" style="stroke:{SOFT}"/>'
-    )
+        dot = frame.dot((each["confidence"], each["accuracy"]), 3, f"fill:{color(1)}")
+        frame.parts.append(hovered(said, bar + dot))
+    frame.parts.append(frame.dashed((0, 0), (1, 1)))
     legend = [("- - perfectly calibrated", SOFT), ("● mean confidence of a bin", color(1))]
-    title = f"Calibration: expected error {calibration['error']:.3f}"
-    return figure(title, WIDTH, HEIGHT, parts, legend)
+    return figure(f"Calibration: expected error {calibration['error']:.3f}", WIDTH, HEIGHT, frame.parts, legend)
 
 
 def scatter(points: Sequence[tuple[float, float, str]]) -> Markup:
     """Draw predicted over true numbers; on the diagonal both are the same."""
-    values = [value for true, said, _ in points for value in (true, said)]
-    low, high = min(values), max(values)
-    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-    x, y = scaled(low, high, LEFT, WIDTH - RIGHT), scaled(low, high, HEIGHT - BOTTOM, TOP)
-    parts = axes(x, ticks(low, high), y, ticks(low, high), ("true", "predicted"))
-    parts.append(
-        f'<line x1="{x(low):.1f}" y1="{y(low):.1f}" x2="{x(high):.1f}" y2="{y(high):.1f}" stroke-dasharray="5 4" '
-        f'style="stroke:{SOFT}"/>'
-    )
-    shown = evenly(list(enumerate(values[::2])), MAX_POINTS)
-    for place, _ in shown:
-        true, said, name = points[int(place)]
-        dot = f'<circle cx="{x(true):.1f}" cy="{y(said):.1f}" r="3" fill-opacity="0.5" style="fill:{color(0)}"/>'
-        parts.append(hovered(f"{name}: true {true:.4g}, predicted {said:.4g}", dot))
+    limits = spread([value for true, said, _ in points for value in (true, said)])
+    frame = Frame(limits, limits, ("true", "predicted"))
+    frame.parts.append(frame.dashed((limits[0], limits[0]), (limits[1], limits[1])))
+    shown = evenly(points, MAX_POINTS)
+    for true, said, name in shown:
+        dot = frame.dot((true, said), 3, f"fill:{color(0)};fill-opacity:0.5")
+        frame.parts.append(hovered(f"{name}: true {true:.4g}, predicted {said:.4g}", dot))
     some = f" ({len(shown):,} of {len(points):,} shown)" if len(shown) < len(points) else ""
-    return figure(f"Predicted and true{some}", WIDTH, HEIGHT, parts, [("- - as they should be", SOFT)])
+    return figure(f"Predicted and true{some}", WIDTH, HEIGHT, frame.parts, [("- - as they should be", SOFT)])
