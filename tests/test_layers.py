@@ -50,7 +50,6 @@ THIRD_PARTY = {
     "sklearn": ("tasks",),
     "scipy": ("tasks", "run"),
     "jinja2": ("view",),
-    "markupsafe": ("view",),
     "seqeval": ("tasks",),
     "sacrebleu": ("tasks",),
     "rouge_score": ("tasks",),
@@ -70,18 +69,7 @@ LIGHT = (
     "bertkit.launch.world",
 )
 CONFIGS = ("bertkit.data.config", "bertkit.model.config", "bertkit.tasks.config", "bertkit.train.config")
-HEAVY = (
-    "torch",
-    "transformers",
-    "datasets",
-    "tokenizers",
-    "hydra",
-    "omegaconf",
-    "accelerate",
-    "numpy",
-    "yaml",
-    "jinja2",
-)
+HEAVY = ("torch", "transformers", "datasets", "tokenizers", "hydra", "omegaconf", "accelerate", "numpy", "yaml")
 
 
 def doors(where: str) -> set[str]:
@@ -241,6 +229,6 @@ def test_every_module_imports_without_importing_transformers_or_datasets() -> No
     code = (
         f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
         "print(sum(name.split('.')[0] == 'bertkit' for name in sys.modules), "
-        "*[name for name in ('transformers', 'datasets', 'evaluate', 'sklearn') if name in sys.modules])"
+        "*[name for name in ('transformers', 'datasets', 'evaluate', 'sklearn', 'jinja2') if name in sys.modules])"
     )
     assert python(code).split() == [str(len(names))]

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from markupsafe import Markup
-
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 400, 230, 58, 16, 38, 22
 NUM_COLORS = 6  # of a page: --c0 and so on
 MAX_HOVERED = 120  # points of a line that a pointer can rest on; a longer one has them evenly spaced
@@ -32,12 +30,12 @@ class LineChart:
     x_name: str = ""  # what the axes are, where the title does not say it
     y_name: str = ""
 
-    def svg(self) -> Markup:
+    def svg(self) -> str:
         """Draw it, from 0 on; nothing when there is no point."""
         colored = [(*line, color(number), _dashes(number)) for number, line in enumerate(self.lines)]
         lines = [each for each in colored if each[1]]
         if not lines:
-            return Markup()
+            return ""
         values = [value for _, points, *_ in lines for _, value in points]
         values += [self.baseline[1]] if self.baseline else []
         last = max(1, *(place for _, points, *_ in lines for place, _ in points))
@@ -104,7 +102,7 @@ def figure(
     parts: Sequence[str],
     legend: Sequence[tuple[str, str]],
     is_fixed: bool = False,
-) -> Markup:
+) -> str:
     """Put a drawing together; a fixed one keeps its size, and a narrow page scrolls it."""
     title = html.escape(title)
     size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
@@ -114,7 +112,7 @@ def figure(
     named = "".join(f'<span style="color:{shade}">{html.escape(name)}</span>' for name, shade in legend)
     drawing = f'<div class="scroll">{drawing}</div>' if is_fixed else drawing
     whole = ' class="whole"' if is_fixed else ""
-    return Markup(f'<figure{whole}><figcaption>{title}</figcaption>{drawing}<div class="legend">{named}</div></figure>')
+    return f'<figure{whole}><figcaption>{title}</figcaption>{drawing}<div class="legend">{named}</div></figure>'
 
 
 def hovered(said: str, drawn: str) -> str:

@@ -10,8 +10,6 @@ import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from bertkit.view.charts import HEIGHT, SOFT, WIDTH, Frame, color, evenly, figure, hovered, spread, text
 from bertkit.view.page import named, number
 
@@ -21,9 +19,9 @@ MAX_POINTS = 1500  # of a scatter
 NUM_CONFUSIONS = 10
 
 
-def pictures(review: Mapping[str, Any]) -> list[Markup]:
+def pictures(review: Mapping[str, Any]) -> list[str]:
     """Draw what there is to draw."""
-    draw: dict[str, Callable[[Any], Markup]]
+    draw: dict[str, Callable[[Any], str]]
     draw = {"confusion": confusion_matrix, "calibration": reliability, "scatter": scatter}
     return [draw[what](review[what]) for what in draw if what in review]
 
@@ -49,7 +47,7 @@ def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     return sorted(found, key=lambda each: -each[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
 
 
-def confusion_matrix(confusion: Mapping[str, Any]) -> Markup:
+def confusion_matrix(confusion: Mapping[str, Any]) -> str:
     """Draw counts: a row a true label, a column a predicted one, the darker the larger its share of the row."""
     labels, counts = confusion["labels"], confusion["counts"]
     shorts = [label if len(label) <= MAX_NAME else label[: MAX_NAME - 1] + "…" for label in labels]
@@ -91,7 +89,7 @@ def _short(count: int) -> str:
     return f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"
 
 
-def reliability(calibration: Mapping[str, Any]) -> Markup:
+def reliability(calibration: Mapping[str, Any]) -> str:
     """Draw accuracy over confidence; on the diagonal both are the same."""
     frame = Frame((0, 1), (0, 1), ("confidence", "share that is right"))
     for each in calibration["bins"]:
@@ -111,7 +109,7 @@ def reliability(calibration: Mapping[str, Any]) -> Markup:
     return figure(f"Calibration: expected error {calibration['error']:.3f}", WIDTH, HEIGHT, frame.parts, legend)
 
 
-def scatter(points: Sequence[tuple[float, float, str]]) -> Markup:
+def scatter(points: Sequence[tuple[float, float, str]]) -> str:
     """Draw predicted over true numbers; on the diagonal both are the same."""
     limits = spread([value for true, said, _ in points for value in (true, said)])
     frame = Frame(limits, limits, ("true", "predicted"))

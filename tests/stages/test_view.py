@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -21,12 +24,14 @@ from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
+from bertkit.kernels.layout import Layout
 from bertkit.model.config import AttentionConfig, DecoderConfig
 from bertkit.run.aims import Target
 from bertkit.run.looking import attribute, rollout
 from bertkit.tasks.task import Feature
-from bertkit.view.attention import packed
-from bertkit.view.look import Look
+from bertkit.view.alignment import alignment_picture
+from bertkit.view.attention import attention_page, packed
+from bertkit.view.look import Alignment, Look
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")
@@ -104,7 +109,7 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
         model, Target("", "sequence", ((None, 1),)), Feature(0, ids, [0] * len(ids), None), baseline, 32, 2048
     )
     table, embeddings = model.bert.embeddings.token.weight, model.bert.embeddings
-    layout = _layout(len(ids))
+    layout = Layout.from_lengths(torch.tensor([len(ids)]))
 
     def score(tokens: torch.Tensor) -> float:
         summed = (
@@ -130,12 +135,6 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
     assert found.score == pytest.approx(score(end), abs=1e-12)
     assert found.baseline_score == pytest.approx(score(start), abs=1e-12)
     assert abs(found.error) < 1e-6
-
-
-def _layout(length: int) -> Any:
-    from bertkit.kernels.layout import Layout
-
-    return Layout.from_lengths(torch.tensor([length]))
 
 
 CASES = [
@@ -313,10 +312,6 @@ def test_no_weights_of_a_source(
 def test_pictures_of_an_alignment(
     writer: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import base64
-    import zlib
-    from xml.etree import ElementTree
-
     model = writer("transformer")
     text = ["text=kan <b> & lon", "target_text=mir <i>", *SHORT]
     weights = np.array(seen(tmp_path, model, *text)["alignment"]["weights"])
@@ -385,8 +380,6 @@ def test_refused(
 def test_pictures(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from xml.etree import ElementTree
-
     given = ["view", f"model_dir={make('sequence')}", "text=kan <b> & lon", "device=cpu"]
     assert run([*given, f"output={tmp_path / 'all.svg'}"]) == 0
     assert run([*given, f"output={tmp_path / 'one.svg'}", "layer=3", "head=2"]) == 0
@@ -415,9 +408,6 @@ def made_up(length: int, layers: int = 12, heads: int = 12) -> Look:
 
 
 def unpacked(look: Look) -> np.ndarray:
-    import base64
-    import zlib
-
     found = packed(look)
     content = np.frombuffer(zlib.decompress(base64.b64decode(found.text)), np.uint8)
     length = len(look.tokens)
@@ -425,8 +415,6 @@ def unpacked(look: Look) -> np.ndarray:
 
 
 def test_the_page_is_small_and_near() -> None:
-    from bertkit.view.attention import attention_page
-
     look = made_up(128)
     assert len(attention_page(look, "m")) < 3_000_000
     found = unpacked(look)
@@ -512,8 +500,6 @@ def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer
         ids,
         *(getattr(look, name) for name in list(Look.__dataclass_fields__)[2:]),
     )
-    from bertkit.view.attention import attention_page
-
     other = tmp_path / "b.html"
     other.write_text(attention_page(strange_look, "<b>m</b>"), encoding="utf-8")
     for path in (page, other):
@@ -568,10 +554,6 @@ def test_a_browser_shows_what_is_looked_at(
     for strange in ("<script>", "</script><img>", "\u202e", '"><b>'):
         vocab[strange] = len(vocab)
     names = list(vocab)[-4:]
-    from bertkit.view.alignment import alignment_picture
-    from bertkit.view.attention import attention_page
-    from bertkit.view.look import Alignment
-
     alignment = Alignment(names, [0] * 4, np.full((1, 1, 4, 4), 0.25, np.float32))
     look = Look(names, [0] * 4, [0] * 4, 1, 0, {"text": "<img src=x>"}, None, (), None, None, None, alignment=alignment)
     page.write_text(attention_page(look, "<b>m</b>"), encoding="utf-8")
@@ -585,8 +567,6 @@ def test_a_browser_shows_what_is_looked_at(
 
 @pytest.mark.slow
 def test_large_pages_open_quickly(browser: Browser, tmp_path: Path) -> None:
-    from bertkit.view.attention import attention_page
-
     for length, most_bytes, most_seconds in ((128, 3_000_000, 2), (512, 20_000_000, 5)):
         path = tmp_path / f"{length}.html"
         path.write_text(attention_page(made_up(length), "m"), encoding="utf-8")

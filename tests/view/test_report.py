@@ -15,7 +15,9 @@ from bertkit.view.report import CHARTS, TASK_CHARTS, write_report
 KEYS = [key for curves in CHARTS for key, _ in curves.series]
 
 
-def report(run_dir: Path, rows: list[dict], corpus: str = "two files", settings: str = "steps: 5\n") -> Page:
+def report(
+    run_dir: Path, rows: list[dict], corpus: str = "two files", settings: str = "steps: 5\n", review: dict | None = None
+) -> Page:
     run_dir.mkdir(exist_ok=True)
     manifest = {
         "corpus": {"description": corpus},
@@ -27,9 +29,9 @@ def report(run_dir: Path, rows: list[dict], corpus: str = "two files", settings:
     (run_dir / "manifest.json").write_text(json.dumps(manifest))
     (run_dir / "config.yaml").write_text(settings)
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_report(run_dir, {"unigram entropy": 4.5, "guessing": 0.625})
-    text = (run_dir / "report.html").read_text()
-    return Page(text)
+    baselines = {"unigram entropy": 4.5, "guessing": 0.625}
+    write_report(run_dir, *((baselines, CHARTS) if review is None else ({}, TASK_CHARTS)), review)
+    return Page((run_dir / "report.html").read_text())
 
 
 def rows(keys: list[str], steps: int = 4) -> list[dict]:
@@ -117,9 +119,7 @@ REVIEW = {
 
 
 def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
-    report(tmp_path / "run", rows(["loss", "eval_accuracy"]))
-    write_report(tmp_path / "run", {}, TASK_CHARTS, REVIEW)
-    page = Page((tmp_path / "run" / "report.html").read_text())
+    page = report(tmp_path / "run", rows(["loss", "eval_accuracy"]), review=REVIEW)
     text = "\n".join(page.text)
     order = ["Accuracy 0.7500 on the dev split, where guessing scores 0.6250.", "accuracy of guessing", "1,234",
              "Confusion matrix", "Calibration: expected error 0.125", "Predicted and true", "Scores", "By label",
@@ -138,8 +138,7 @@ def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
 
 def test_light_and_dark_and_any_width(tmp_path: Path) -> None:
     """Colours are the page's, which has two sets of them; pictures follow the width."""
-    report(tmp_path / "run", rows(["loss"]))
-    write_report(tmp_path / "run", {}, TASK_CHARTS, REVIEW)
+    report(tmp_path / "run", rows(["loss"]), review=REVIEW)
     text = (tmp_path / "run" / "report.html").read_text()
     style, body = text.split("</style>")
     light, dark = style.split("prefers-color-scheme: dark")
@@ -153,12 +152,9 @@ def test_light_and_dark_and_any_width(tmp_path: Path) -> None:
     assert set(re.findall(r"#[0-9a-f]{3,6}", body)) <= {"#fff", "#1f6feb"}  # of the matrix, by the share
 
 
-@pytest.mark.parametrize("missing", [set(REVIEW) - {"scores", "guessing", "best_metric", "num_examples"}])
-def test_what_is_not_there_is_left_out(missing: set[str], tmp_path: Path) -> None:
-    report(tmp_path / "run", rows(["loss"]))
-    kept = {key: value for key, value in REVIEW.items() if key not in missing} | {"guessing": {}}
-    write_report(tmp_path / "run", {}, TASK_CHARTS, kept)
-    page = Page((tmp_path / "run" / "report.html").read_text())
+def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+    kept = {key: REVIEW[key] for key in ("scores", "best_metric", "num_examples")} | {"guessing": {}}
+    page = report(tmp_path / "run", rows(["loss"]), review=kept)
     assert "Accuracy 0.7500 on the dev split." in page.text
     assert page.tags.count("svg") == 1
 
