@@ -2,7 +2,7 @@
 
 A page needs no other file and no network.
 
-    page        a page by itself, and tables for a page or a terminal
+    page        a page of a template in pages/, and tables for a page or a terminal
     charts      lines as SVG
     report      report.html of a run
     compare     compare.html of several runs

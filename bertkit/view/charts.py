@@ -21,43 +21,56 @@ Scale = Callable[[float], float]
 
 
 @dataclass(frozen=True)
-class LineChart:
-    """Lines over a common axis."""
+class Figure:
+    """A drawing for a page."""
 
     title: str
-    lines: Sequence[tuple[str, Points]]
-    baseline: tuple[str, float] | None = None  # a dashed line to compare with
-    x_name: str = ""  # what the axes are, where the title does not say it
-    y_name: str = ""
+    parts: Sequence[str]  # SVG
+    legend: Sequence[tuple[str, str]] = ()  # names with their colours
+    width: float = WIDTH
+    height: float = HEIGHT
 
-    def svg(self) -> str:
-        """Draw it, from 0 on; nothing when there is no point."""
-        colored = [(*line, color(number), _dashes(number)) for number, line in enumerate(self.lines)]
-        lines = [each for each in colored if each[1]]
-        if not lines:
-            return ""
-        values = [value for _, points, *_ in lines for _, value in points]
-        values += [self.baseline[1]] if self.baseline else []
-        last = max(1, *(place for _, points, *_ in lines for place, _ in points))
-        frame = Frame((0, last), spread(values), (self.x_name, self.y_name))
-        legend = []
-        if self.baseline is not None:
-            name, height = self.baseline
-            dashed = frame.dashed((0, height), (last, height))
-            frame.parts.append(hovered(f"{name}: {height:,.4g}", dashed))
-            legend.append((f"- - {name}", SOFT))
-        for label, points, shade, dashes in lines:
-            path = " ".join(f"{frame.x(place):.1f},{frame.y(value):.1f}" for place, value in points)
-            frame.parts.append(
-                f'<polyline points="{path}" fill="none" stroke-width="1.6"{dashes} style="stroke:{shade}"/>'
-            )
-            # of many points none is seen, though a pointer feels them
-            look = (5, f"fill:{shade};fill-opacity:0") if len(points) > 30 else (2.5, f"fill:{shade}")
-            for place, value in evenly(points, MAX_HOVERED):
-                said = f"{label}: {value:,.5g} at {self.x_name or 'x'} {place:,.6g}"
-                frame.parts.append(hovered(said, frame.dot((place, value), *look)))
-            legend.append((f"{'- -' if dashes else '—'} {label}", shade))
-        return figure(self.title, WIDTH, HEIGHT, frame.parts, legend)
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is wider than others; it keeps its size, and scrolls."""
+        return self.width > WIDTH
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[tuple[str, Points]],
+    baseline: tuple[str, float] | None = None,
+    x_name: str = "",
+    y_name: str = "",
+) -> Figure | None:
+    """Draw lines over a common axis, from 0 on, and a dashed one to compare with; nothing when there is no point.
+
+    Axes have names where the title does not say what they are.
+    """
+    colored = [(*line, color(number), _dashes(number)) for number, line in enumerate(lines)]
+    drawn = [each for each in colored if each[1]]
+    if not drawn:
+        return None
+    values = [value for _, points, *_ in drawn for _, value in points]
+    values += [baseline[1]] if baseline else []
+    last = max(1, *(place for _, points, *_ in drawn for place, _ in points))
+    frame = Frame((0, last), spread(values), (x_name, y_name))
+    legend = []
+    if baseline is not None:
+        name, height = baseline
+        dashed = frame.dashed((0, height), (last, height))
+        frame.parts.append(hovered(f"{name}: {height:,.4g}", dashed))
+        legend.append((f"- - {name}", SOFT))
+    for label, points, shade, dashes in drawn:
+        path = " ".join(f"{frame.x(place):.1f},{frame.y(value):.1f}" for place, value in points)
+        frame.parts.append(f'<polyline points="{path}" fill="none" stroke-width="1.6"{dashes} style="stroke:{shade}"/>')
+        # of many points none is seen, though a pointer feels them
+        look = (5, f"fill:{shade};fill-opacity:0") if len(points) > 30 else (2.5, f"fill:{shade}")
+        for place, value in evenly(points, MAX_HOVERED):
+            said = f"{label}: {value:,.5g} at {x_name or 'x'} {place:,.6g}"
+            frame.parts.append(hovered(said, frame.dot((place, value), *look)))
+        legend.append((f"{'- -' if dashes else '—'} {label}", shade))
+    return Figure(title, frame.parts, legend)
 
 
 class Frame:
@@ -93,26 +106,6 @@ def color(number: int) -> str:
 def _dashes(number: int) -> str:
     """Tell lines of the same colour apart."""
     return "" if number < NUM_COLORS else f' stroke-dasharray="{2 + 4 * (number // NUM_COLORS)} 3"'
-
-
-def figure(
-    title: str,
-    width: float,
-    height: float,
-    parts: Sequence[str],
-    legend: Sequence[tuple[str, str]],
-    is_fixed: bool = False,
-) -> str:
-    """Put a drawing together; a fixed one keeps its size, and a narrow page scrolls it."""
-    title = html.escape(title)
-    size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
-    drawing = (
-        f'<svg role="img" aria-label="{title}" viewBox="0 0 {width:.0f} {height:.0f}"{size}>{"".join(parts)}</svg>'
-    )
-    named = "".join(f'<span style="color:{shade}">{html.escape(name)}</span>' for name, shade in legend)
-    drawing = f'<div class="scroll">{drawing}</div>' if is_fixed else drawing
-    whole = ' class="whole"' if is_fixed else ""
-    return f'<figure{whole}><figcaption>{title}</figcaption>{drawing}<div class="legend">{named}</div></figure>'
 
 
 def hovered(said: str, drawn: str) -> str:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.view.charts import LineChart
+from bertkit.view.charts import line_chart
 from bertkit.view.page import Table, named, number, render
 from bertkit.view.report import CHARTS, TASK_CHARTS
 
@@ -47,7 +47,7 @@ def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[
         for key, label in curves.series:
             overlaid = [(name, _mean_curve(seeds, key)) for name, seeds in runs]
             title = curves.title if len(curves.series) == 1 else f"{curves.title}, {label}"
-            charts.append(LineChart(title, overlaid, x_name="step", y_name=curves.unit).svg())
+            charts.append(line_chart(title, overlaid, x_name="step", y_name=curves.unit))
     headline = f"{len(runs)} runs: {names}"
     return render("compare.html", name="compare", headline=headline, lines=lines, tables=tables, charts=charts)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bertkit.files import write_durably
 from bertkit.lines import read_json
 from bertkit.train.log import read_metrics
-from bertkit.view.charts import LineChart
+from bertkit.view.charts import Figure, line_chart
 from bertkit.view.page import number, render
 from bertkit.view.review import headline, most_confused, pictures
 
@@ -75,7 +75,7 @@ def write_report(
         "report.html",
         name=run_dir.resolve().name,
         headline=headline(review) if review else _headline(last, baselines),
-        charts=[_chart(rows, curves, baselines).svg() for curves in charts],
+        charts=[_chart(rows, curves, baselines) for curves in charts],
         last=last,
         facts=facts,
         settings=(run_dir / "config.yaml").read_text(encoding="utf-8"),
@@ -98,11 +98,11 @@ def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
     return text + "."
 
 
-def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, float]) -> LineChart:
+def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, float]) -> Figure | None:
     lines = [
         (label, [(row["step"], row[key]) for row in rows if key in row and math.isfinite(row[key])])
         for key, label in curves.series
     ]
     baseline = curves.baseline
     compared = (baseline, constants[baseline]) if baseline in constants else None
-    return LineChart(curves.title, lines, compared, x_name="step", y_name=curves.unit)
+    return line_chart(curves.title, lines, compared, x_name="step", y_name=curves.unit)

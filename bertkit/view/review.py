@@ -10,7 +10,7 @@ import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bertkit.view.charts import HEIGHT, SOFT, WIDTH, Frame, color, evenly, figure, hovered, spread, text
+from bertkit.view.charts import SOFT, WIDTH, Figure, Frame, color, evenly, hovered, spread, text
 from bertkit.view.page import named, number
 
 CELL = 34  # side of a cell of a confusion matrix
@@ -19,9 +19,9 @@ MAX_POINTS = 1500  # of a scatter
 NUM_CONFUSIONS = 10
 
 
-def pictures(review: Mapping[str, Any]) -> list[str]:
+def pictures(review: Mapping[str, Any]) -> list[Figure]:
     """Draw what there is to draw."""
-    draw: dict[str, Callable[[Any], str]]
+    draw: dict[str, Callable[[Any], Figure]]
     draw = {"confusion": confusion_matrix, "calibration": reliability, "scatter": scatter}
     return [draw[what](review[what]) for what in draw if what in review]
 
@@ -47,7 +47,7 @@ def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     return sorted(found, key=lambda each: -each[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
 
 
-def confusion_matrix(confusion: Mapping[str, Any]) -> str:
+def confusion_matrix(confusion: Mapping[str, Any]) -> Figure:
     """Draw counts: a row a true label, a column a predicted one, the darker the larger its share of the row."""
     labels, counts = confusion["labels"], confusion["counts"]
     shorts = [label if len(label) <= MAX_NAME else label[: MAX_NAME - 1] + "…" for label in labels]
@@ -82,14 +82,14 @@ def confusion_matrix(confusion: Mapping[str, Any]) -> str:
                 )
             )
     width, height = max(WIDTH, left + size * len(labels) + right), top + size * len(labels) + 6
-    return figure("Confusion matrix", width, height, parts, [], is_fixed=width > WIDTH)
+    return Figure("Confusion matrix", parts, width=width, height=height)
 
 
 def _short(count: int) -> str:
     return f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"
 
 
-def reliability(calibration: Mapping[str, Any]) -> str:
+def reliability(calibration: Mapping[str, Any]) -> Figure:
     """Draw accuracy over confidence; on the diagonal both are the same."""
     frame = Frame((0, 1), (0, 1), ("confidence", "share that is right"))
     for each in calibration["bins"]:
@@ -106,10 +106,10 @@ def reliability(calibration: Mapping[str, Any]) -> str:
         frame.parts.append(hovered(said, bar + dot))
     frame.parts.append(frame.dashed((0, 0), (1, 1)))
     legend = [("- - perfectly calibrated", SOFT), ("● mean confidence of a bin", color(1))]
-    return figure(f"Calibration: expected error {calibration['error']:.3f}", WIDTH, HEIGHT, frame.parts, legend)
+    return Figure(f"Calibration: expected error {calibration['error']:.3f}", frame.parts, legend)
 
 
-def scatter(points: Sequence[tuple[float, float, str]]) -> str:
+def scatter(points: Sequence[tuple[float, float, str]]) -> Figure:
     """Draw predicted over true numbers; on the diagonal both are the same."""
     limits = spread([value for true, said, _ in points for value in (true, said)])
     frame = Frame(limits, limits, ("true", "predicted"))
@@ -119,4 +119,4 @@ def scatter(points: Sequence[tuple[float, float, str]]) -> str:
         dot = frame.dot((true, said), 3, f"fill:{color(0)};fill-opacity:0.5")
         frame.parts.append(hovered(f"{name}: true {true:.4g}, predicted {said:.4g}", dot))
     some = f" ({len(shown):,} of {len(points):,} shown)" if len(shown) < len(points) else ""
-    return figure(f"Predicted and true{some}", WIDTH, HEIGHT, frame.parts, [("- - as they should be", SOFT)])
+    return Figure(f"Predicted and true{some}", frame.parts, [("- - as they should be", SOFT)])

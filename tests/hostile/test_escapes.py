@@ -147,5 +147,15 @@ def test_a_suite_of_a_model_with_a_name() -> None:
     assert r"\x1b" in text
 
 
+def test_templates_escape_all_but_drawings() -> None:
+    """Every value is escaped but the parts of charts, which escape their own texts, and our own styles and scripts."""
+    found = {path.name: path.read_text(encoding="utf-8") for path in (PACKAGE / "view" / "pages").glob("*.html")}
+    assert len(found) > 5
+    assert {name: re.findall(r"[\w.|]+\|\s*safe", text) for name, text in found.items() if "safe" in text} == {
+        "parts.html": ["each.parts|join|safe"]
+    }
+    assert not any("autoescape" in text for text in found.values())
+
+
 def test_markdown_of_plain_words() -> None:
     assert in_markdown("BERT for mrpc, 0.5 [1, 2] a_b") == "BERT for mrpc, 0.5 [1, 2] a_b"
