@@ -87,7 +87,7 @@ class Counted:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
-        self.paths = frozenset(("/openapi.json", *(path for _, path, _, _ in PATHS)))
+        self.paths = frozenset(("/openapi.json", *(path for _, path, *_ in PATHS)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -235,12 +235,14 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
     app = FastAPI(
         title="bertkit serve", summary=f"Models: {', '.join(service.models)}", version="1", lifespan=lifespan,
         docs_url=None, redoc_url=None,  # their pages ask other hosts for scripts
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # nothing is sent anywhere
         redirect_slashes=False, responses={"default": {"model": bodies.Problem, "description": "why there is no answer"}},
     )  # fmt: skip
     app.state.service = service
     app.router.route_class = JsonRoute
-    for method, path, endpoint, answer in PATHS:
-        app.add_api_route(path, endpoint, methods=[method], response_model=answer, response_class=Response)
+    for method, path, endpoint, model in PATHS:
+        kind = JSONResponse if model else Response  # a page has no schema; an error of its path is JSON too
+        app.add_api_route(path, endpoint, methods=[method], response_model=model, response_class=kind)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _wrong)
     app.add_exception_handler(InputError, _wrong)

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import BertkitError, InputError, say
@@ -28,7 +29,8 @@ IDLE_SECONDS = (
 )
 MOST_CONNECTIONS = 1000  # of each worker: less than the 1,024 files that a process may mostly open
 STOP_SECONDS = 10  # more than a request may wait: then a stop waits no longer for clients that never finish theirs
-DEAD_SECONDS = 60  # a worker that is silent for so long is killed; it imports torch in less
+DEAD_SECONDS = 20  # a worker that is silent for so long is killed and started again; it imports torch in less
+RETRY_SECONDS = 5  # before a worker is started again whose models could not be loaded
 FAILED = 3  # the exit code of a worker that uvicorn does not start again
 
 
@@ -109,22 +111,31 @@ def _app(settings: ServeSettings, where: str) -> Any:
     )
 
 
-def _app_of_worker(settings: ServeSettings, where: str, faults: Any) -> Any:
+def _app_of_worker(settings: ServeSettings, where: str, faults: Any, has_served: Any) -> Any:
     """Load the models in a worker; what is wrong with them is said once, by the process that started it."""
     end_with_parent()
     try:
-        return _app(settings, where)
-    except BertkitError as error:
-        faults.put(error)
-        sys.exit(FAILED)
+        app = _app(settings, where)
+    except Exception as error:
+        what = f"a worker could not start: {type(error).__name__}: {error}"
+        fault = error if isinstance(error, BertkitError) else InputError(what)
+        if not has_served.is_set():
+            faults.put(fault)
+            sys.exit(FAILED)
+        say(f"error: {fault}", file=sys.stderr)  # the other workers go on, and this one is tried again
+        time.sleep(RETRY_SECONDS)
+        sys.exit(1)
+    has_served.set()
+    return app
 
 
 def _supervise(settings: ServeSettings, where: str, listener: socket.socket) -> None:
     """Serve in processes that share one socket; uvicorn starts one that dies again."""
     from uvicorn.supervisors import Multiprocess
 
-    faults = multiprocessing.get_context("spawn").SimpleQueue()
-    config = _config(settings, functools.partial(_app_of_worker, settings, where, faults))
+    spawn = multiprocessing.get_context("spawn")
+    faults, has_served = spawn.SimpleQueue(), spawn.Event()
+    config = _config(settings, functools.partial(_app_of_worker, settings, where, faults, has_served))
     log = logging.getLogger("uvicorn.error")  # of the supervisor alone: a worker sets its own
     log.setLevel(logging.INFO)
     log.addFilter(lambda record: record.getMessage().endswith("died"))

@@ -55,18 +55,14 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         problems = []
-        for name in ("workers", "queue_requests", "max_body_bytes", "max_inputs", "top_k"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name}={getattr(self, name)}: expected at least 1")
-        for name, least in (("max_tokens", 8), ("max_view_tokens", 8)):
-            if getattr(self, name) < least:
-                problems.append(f"{name}={getattr(self, name)}: expected at least {least}")
-        if self.batch_tokens is not None and self.batch_tokens < 1:
-            problems.append(f"batch_tokens={self.batch_tokens}: expected at least 1")
+        least = dict.fromkeys(
+            ("workers", "queue_requests", "max_body_bytes", "max_inputs", "top_k", "batch_tokens", "candidates"), 1
+        )
+        for name, number in (least | {"max_tokens": 8, "max_view_tokens": 8}).items():
+            if getattr(self, name) is not None and getattr(self, name) < number:
+                problems.append(f"{name}={getattr(self, name)}: expected at least {number}")
         if not 0 < self.request_seconds < 1e6:
             problems.append(f"request_seconds={self.request_seconds}: expected more than 0, and less than 1,000,000")
-        if self.candidates is not None and self.candidates < 1:
-            problems.append(f"candidates={self.candidates}: expected at least 1")
         for name in ("candidates", "both", "glossary"):
             if self.index is None and getattr(self, name) is not None:
                 problems.append(f"{name}: has no effect without index=; leave it out")

@@ -264,6 +264,7 @@ def test_what_the_server_says_of_itself(server: Server) -> None:
         assert schemas[name.rpartition("/")[2]]["additionalProperties"] is False
         answers = described["paths"][f"/{path}"]["post"]["responses"]
         assert list(answers) == ["200", "default"]
+        assert ("content" in answers["200"]) == (path != "view")
         assert answers["default"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
     (example,) = schemas["PredictBody"]["properties"]["inputs"]["examples"]
     assert ask(server.port, "/predict", {"inputs": example}).status == 200

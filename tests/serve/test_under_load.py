@@ -169,10 +169,16 @@ def test_a_worker_dies_and_others_go_on(python: Path, tokenizer: Tokenizer, tmp_
         assert not any(Path(f"/proc/{worker}").exists() for worker in workers(server))
 
 
-def test_workers_end_with_the_server(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    make_model(tokenizer, tmp_path / "model")
+@pytest.mark.slow
+def test_workers_whose_model_or_server_is_gone(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    right = make_model(tokenizer, tmp_path / "model")
     with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2") as server:
         wait_until(lambda: len(workers(server)) == 2)
+        weights = tmp_path / "model" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
+        os.kill(workers(server)[0], signal.SIGKILL)
+        server.wait_for(r"^error: .*model.safetensors")  # it is tried again, and the other one goes on
+        assert is_right(ask(server.port, "/predict", {"inputs": [TEXTS[0]]}), 0, right)
         server.process.kill()
         wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers(server)))
 
