@@ -37,6 +37,8 @@ from bertkit.run import memory
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
+Capsys = pytest.CaptureFixture[str]
+
 # Axes of different primes, so that swapped axes cannot pass.
 HIDDEN, HEADS, LAYERS, INTERMEDIATE, POSITIONS = 26, 2, 3, 37, 41
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import small_model
+from conftest import Capsys, small_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -63,9 +63,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_one_line_names_it(
-    name: str, whole: Path, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_names_it(name: str, whole: Path, prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     change, message = BROKEN[name]
     directory = tmp_path / "model"
     shutil.copytree(whole, directory)
@@ -93,7 +91,7 @@ def test_one_line_names_it(
 
 
 def test_a_vocabulary_in_another_order_is_refused(
-    whole: Path, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """The sizes agree, the numbers mean other tokens."""
     vocab = (prepared_dir / "tokenizer" / "vocab.txt").read_text().splitlines()

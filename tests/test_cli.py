@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import make_text, small_model, write_text
+from conftest import Capsys, make_text, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
 from bertkit.cli import run
@@ -48,7 +48,7 @@ def test_help_may_be_cut_short() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: Capsys) -> None:
     assert run(["prepare", "--help"]) == 0
     said = capsys.readouterr().out
     assert "\nsegments= google\n" in said
@@ -142,9 +142,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("command", "line"), REFUSED)
-def test_refusals(
-    command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals(command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(command.split()) == 2
     said = capsys.readouterr()
@@ -154,7 +152,7 @@ def test_refusals(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_configuration_errors_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "steps=-1", "seed=text", "batch.sequences=0"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3, lines
@@ -181,9 +179,7 @@ def write_bad_line(path: Path) -> Path:
         ("other.jsonl", lambda path: path.write_text('{"body": "a"}\n'), "no field 'text' (it has: body)"),
     ],
 )
-def test_text_that_cannot_be_read(
-    name: str, make: object, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_that_cannot_be_read(name: str, make: object, line: str, tmp_path: Path, capsys: Capsys) -> None:
     make(tmp_path / name)  # type: ignore[operator]
     assert run(["prepare", f"corpus.path={tmp_path / name}", f"output_dir={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err
@@ -192,7 +188,7 @@ def test_text_that_cannot_be_read(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_vocabulary_without_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_without_mask(tmp_path: Path, capsys: Capsys) -> None:
     text = write_text(tmp_path / "text.txt", make_text(3))
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
@@ -201,9 +197,7 @@ def test_a_vocabulary_without_mask(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_with_another_vocabulary(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_with_another_vocabulary(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     tokenizer = load_tokenizer(prepared_dir)
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("".join(f"{token}\n" for token in [*tokenizer.vocab, "onemore"]))
@@ -216,9 +210,7 @@ def test_a_model_with_another_vocabulary(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_output_directory_that_holds_something_else(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_directory_that_holds_something_else(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     text = write_text(tmp_path / "text.txt", make_text(3))
@@ -232,7 +224,7 @@ def test_an_output_directory_that_holds_something_else(
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     shutil.copytree(prepared_dir, tmp_path / "data")
     shard = tmp_path / "data" / "train" / "tokens-00000.bin"
     content = bytearray(shard.read_bytes())
@@ -307,7 +299,7 @@ def test_every_option_composes_and_builds_with_every_command() -> None:
         build_with(command, choice)
 
 
-def test_cfg_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cfg_prints_the_composed_configuration(capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "output_dir=y", "model=mini", "--cfg", "job"]) == 0
     assert "hidden_size: 256" in capsys.readouterr().out
 
@@ -327,7 +319,7 @@ def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: Capsys) -> None:
     missing = ["-m", "prepare", f"corpus.path={tmp_path / 'none'}", f"output_dir={tmp_path / 'sweep'}"]
     missing += ["held_out_prob=0.1,0.2"]
     assert run([*missing, "--debug"]) == 1
@@ -371,7 +363,7 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     assert "bertkit.cli" in entry
 
 
-def test_no_cuda_device(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_cuda_device(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *TINY, "device=cuda"]) == 2
@@ -379,7 +371,7 @@ def test_no_cuda_device(prepared_dir: Path, tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "run").exists()
 
 
-def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: Capsys) -> None:
     """Also of one from a directory of one's own; `bertkit help` says the same as `--help`."""
     own = tmp_path / "task"
     own.mkdir()
@@ -403,7 +395,7 @@ def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: py
     assert "unknown command 'finetun'; did you mean 'finetune'?" in capsys.readouterr().err
 
 
-def test_what_is_installed_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_installed_where(capsys: Capsys) -> None:
     assert run(["--info"]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said["torch"] == torch.__version__
@@ -411,7 +403,7 @@ def test_what_is_installed_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(said["cpu"].split()[0]) >= 1
 
 
-def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
     """All of them, but for what the command line names; what an older file lacks has its default."""
 
     def printed(*arguments: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from conftest import make_text, write_text
+from conftest import Capsys, make_text, write_text
 
 from bertkit.cli import run
 from bertkit.data.config import PassagesConfig
@@ -208,7 +208,7 @@ def test_every_format_has_its_places(folder: Path, tmp_path: Path) -> None:
     assert content(output) == [(text, title, str(folder / name), place) for text, title, name, place in PLACED]
 
 
-def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsys) -> None:
     """What is new, changed and gone; after each change it is what a new library is."""
     output = tmp_path / "library.db"
     given = [f"corpus.path={folder}", "passages.words=7", "passages.overlap=3"]
@@ -284,7 +284,7 @@ def test_a_killed_index_goes_on(python: Path, tmp_path: Path) -> None:
     assert scores[0] == pytest.approx(scores[1])
 
 
-def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path: Path, capsys: Capsys) -> None:
     """The limit of a file's size stands for it: SQLite is refused the same way in the midst of a transaction."""
     small = write_text(tmp_path / "a.txt", make_text(5))
     output = tmp_path / "library.db"
@@ -322,9 +322,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "more", "line"), REFUSED)
-def test_what_is_refused(
-    make: Any, more: Sequence[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_refused(make: Any, more: Sequence[str], line: str, tmp_path: Path, capsys: Capsys) -> None:
     output, text = tmp_path / "library.db", tmp_path / "a.txt"
     text.write_text("a b\nc\n")
     make(output)
@@ -336,7 +334,7 @@ def test_what_is_refused(
     assert before is None or output.read_bytes() == before
 
 
-def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: Capsys) -> None:
     text, output = write_text(tmp_path / "a.txt", make_text(61)), tmp_path / "library.db"
     assert index(f"corpus.path={text}", f"output={output}") == 0
     assert index(f"corpus.path={text}", f"output={output}", "passages.words=50", "passages.overlap=5") == 2
@@ -403,9 +401,7 @@ def engine() -> Iterator[tuple[str, list[tuple[str, dict[str, str], str]]]]:
     server.server_close()
 
 
-def test_engines_on_the_network(
-    engine: tuple[str, list[tuple[str, dict[str, str], str]]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_engines_on_the_network(engine: tuple[str, list[tuple[str, dict[str, str], str]]], capsys: Capsys) -> None:
     """One interface: signs are no syntax, what is found is the same."""
     host, asked = engine
     for address in (f"opensearch+http://me:a%20b@{host}/opensearch", f"solr+http://{host}/solr/books"):

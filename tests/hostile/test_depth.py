@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Capsys
 
 from bertkit.cli import run
 from bertkit.lines import parse_json
@@ -33,7 +34,7 @@ def test_json_has_an_end() -> None:
     assert parse_yaml("{a: [1e-4, x], b: null}") == {"a": ["1e-4", "x"], "b": None}
 
 
-def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> None:
+def refused(capsys: Capsys, words: str, *arguments: str) -> None:
     assert run(list(arguments)) == 2, capsys.readouterr()
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert len(errors) == 1, errors
@@ -41,7 +42,7 @@ def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> 
 
 
 @pytest.mark.parametrize("text", ["# nothing", "- a\n- b\n", "17", "1: 2", f"a: {DEEP}", "a: \xff"])
-def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
     given = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine", "data_dir=x", "output_dir=y"]
@@ -49,13 +50,13 @@ def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: pytest.CaptureF
     refused(capsys, "mine.yaml: ", *given, "--help")
 
 
-def test_brackets_of_overrides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_brackets_of_overrides(capsys: Capsys, tmp_path: Path) -> None:
     refused(capsys, "deep", "pretrain", f"data.skip_steps={DEEP}")
     refused(capsys, "deep", "pretrain", "-m", f"data.skip_steps={DEEP}")
     refused(capsys, "no such", "prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}")
 
 
-def test_deep_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_deep_records(capsys: Capsys, tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text('{"text": ' + "[" * 900 + "]" * 900 + "}\n")
     refused(capsys, "deep.jsonl:1: not JSON", "prepare", f"corpus.path={tmp_path}", f"output_dir={tmp_path / 'out'}")
 
@@ -85,7 +86,7 @@ def at(*path: Any) -> Callable[[Any], Any]:
     ],
 )  # fmt: skip
 def test_the_manifest_of_a_dataset(
-    change: Callable[[Any], Any], words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Any], Any], words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(prepared_dir, tmp_path / "data")
     path = tmp_path / "data" / "manifest.json"
@@ -108,7 +109,7 @@ def test_the_manifest_of_a_dataset(
     ],
 )  # fmt: skip
 def test_the_files_of_a_tokenizer(
-    file: str, content: Any, words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str, content: Any, words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(prepared_dir / "tokenizer", tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / file).write_text(json.dumps(content))

@@ -8,10 +8,9 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from cases import CONTROL, Case, check, each
-from conftest import TINY_FINETUNE, small_model
+from conftest import TINY_FINETUNE, Capsys, small_model
 
 from bertkit.cli import run
 from bertkit.errors import InputError, in_json, in_markdown, say, shown
@@ -61,7 +60,7 @@ def test_one_line_without_control_characters(case: Case, python: Path, tmp_path:
     check(case, python, tmp_path, tiny_runs)
 
 
-def test_marks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_marks(capsys: Capsys) -> None:
     assert shown(EVIL) == MARKS
     assert shown("na\u00efve \u4e2d\u6587 \u05d0") == "na\u00efve \u4e2d\u6587 \u05d0"
     assert shown("x\udcff\ud800") == r"x\xff\ud800"
@@ -91,7 +90,7 @@ def test_whatever_is_printed_is_said() -> None:
     assert found == []
 
 
-def test_predictions_on_a_terminal(tiny_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_on_a_terminal(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     """A label of the model and an id of the input go out as JSON that a terminal shows, and that reads back."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"id": EVIL, "text": "kan"}) + "\n")

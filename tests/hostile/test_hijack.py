@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import TINY_PRETRAIN
+from conftest import TINY_PRETRAIN, Capsys
 
 from bertkit.cli import run
 from bertkit.launch.world import PACKAGE
@@ -131,7 +131,7 @@ HOSTILE_TASKS = {
 @pytest.mark.parametrize("name", HOSTILE_TASKS)
 def test_a_run_names_nothing_that_is_opened_outside_of_data_dir(
     name: str, with_data: bool, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:  # fmt: skip
     shutil.copytree(shared / "tuned", tmp_path / "tuned")
     settings = yaml.safe_load((shared / "tuned" / "config.yaml").read_text())
@@ -155,7 +155,7 @@ def test_a_run_names_nothing_that_is_opened_outside_of_data_dir(
     assert run(["evaluate", *mine]) == 0  # what the user names is read
 
 
-def test_what_a_user_names_is_no_matter_of_the_run(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_user_names_is_no_matter_of_the_run(shared: Path, capsys: Capsys) -> None:
     given = [f"model_dir={shared / 'tuned'}", "device=cpu"]
     assert run(["evaluate", *given, f"data_dir={shared / 'task'}", "task.files.dev=dev.tsv"]) == 0
     assert run(["predict", *given, f"input={shared / 'in.txt'}", "output=-"]) == 0

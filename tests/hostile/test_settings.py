@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cases import CONTROL
+from conftest import Capsys
 
 from bertkit import commands
 from bertkit.cli import run
@@ -70,7 +71,7 @@ def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
                 yield what, word
 
 
-def answers(command: str, share: float, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]:
     """Give each word beside good ones; count them, and list what was not answered in one line."""
     count, faults = 0, []
     for what, word in words_of(command, share):
@@ -93,7 +94,7 @@ def answers(command: str, share: float, capsys: pytest.CaptureFixture[str]) -> t
 @pytest.mark.parametrize("share", [0.03, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_words_are_refused(
-    command: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert set(COMMANDS) == set(GIVEN)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from conftest import minilm_dir, small_config, small_model
+from conftest import Capsys, minilm_dir, small_config, small_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import EncoderDecoderModel
@@ -358,7 +358,7 @@ def test_models_of_bertkits_own(kind: Any, norm: Any, score: Any, tmp_path: Path
 # the commands
 
 
-def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
     write_model(small_pair(tokenizer), tokenizer, tmp_path)
     out = tmp_path / "out"
     assert run(["export", f"checkpoint={tmp_path}", f"output_dir={out}"]) == 0
@@ -378,9 +378,7 @@ def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.
 
 
 @pytest.mark.parametrize("more", ["google=true", "onnx=true", "sentence_transformers=true", "head=masked_lm"])
-def test_layouts_that_a_pair_has_not(
-    more: str, tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_layouts_that_a_pair_has_not(more: str, tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
     write_model(small_pair(tokenizer), tokenizer, tmp_path)
     assert run(["export", f"checkpoint={tmp_path}", f"output_dir={tmp_path / 'out'}", more]) == 2
     said = capsys.readouterr().err.strip()

@@ -13,6 +13,7 @@ import loops
 import numpy as np
 import pytest
 import torch
+from conftest import Capsys
 from torch import Tensor, nn
 
 import bertkit.model
@@ -389,9 +390,7 @@ def test_another_sequence_changes_nothing(name: str) -> None:
         (["pooling=cls"], "pooling"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused_in_one_line(
-    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_no_meaning_is_refused_in_one_line(more: list[str], said: str, capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "output_dir=y", *more]) == 2
     line = capsys.readouterr().err
     assert line.startswith("error: ")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Capsys
 
 from bertkit.cli import run
 from bertkit.config import build
@@ -99,14 +100,11 @@ def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_pa
     assert len({path.name.split("-")[-1] for path in tmp_path.iterdir()}) == 2  # a cache for each length
 
 
-def test_what_a_run_says_and_writes(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_says_and_writes(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     said = capsys.readouterr().out.splitlines()
     spoken = [line.split(":")[0] for line in said if "sequences of up to" in line]
-    assert spoken == [
-        "steps 1 to 6, sequences of up to 24 tokens",
-        "steps 7 to 10, sequences of up to 56 tokens",
-    ]
+    assert spoken == ["steps 1 to 6, sequences of up to 24 tokens", "steps 7 to 10, sequences of up to 56 tokens"]
     at = [index for index, line in enumerate(said) if line.startswith(("step 6/", "steps 7 to", "step 7/"))]
     assert at == sorted(at)
     assert len(at) == 3
@@ -123,9 +121,7 @@ def test_what_a_run_says_and_writes(prepared_dir: Path, tmp_path: Path, capsys: 
     assert "done already" in capsys.readouterr().out
 
 
-def test_evaluation_has_the_length_of_the_phase(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluation_has_the_length_of_the_phase(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """What the run measured at a step is what evaluate measures on its checkpoint at that length, and at no other."""
     assert pretrain(prepared_dir, tmp_path / "run", "evaluation.every_steps=1") == 0
     logged = {row["step"]: row["eval_mlm_loss"] for row in rows(tmp_path / "run")}
@@ -193,9 +189,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
     assert weights(tmp_path / "other") != whole
 
 
-def test_a_final_phase_is_part_of_what_a_run_is(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_final_phase_is_part_of_what_a_run_is(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert pretrain(prepared_dir, tmp_path / "run", "final_phase.share=0.3") == 2
     assert "final_phase.share: 0.4 there, 0.3 here" in capsys.readouterr().err
@@ -226,9 +220,7 @@ def test_refusals(more: list[str], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_model_too_short_for_the_final_phase(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_too_short_for_the_final_phase(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
     assert (
         pretrain(prepared_dir, tmp_path / "next", f"init_from={tmp_path / 'run'}", "final_phase.max_seq_length=65") == 2
@@ -258,9 +250,7 @@ def test_moments_to_start_from(prepared_dir: Path, tmp_path: Path) -> None:
     assert "optimizer.safetensors" in identity["starting_weights"]
 
 
-def test_moments_that_do_not_fit_are_refused(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_moments_that_do_not_fit_are_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     common = ["final_phase.max_seq_length=null", "steps=2", "init_moments=true"]
     assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
     cases = [

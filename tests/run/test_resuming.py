@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import mounted
+from conftest import Capsys, mounted
 
 from bertkit.cli import run
 from bertkit.files import sha256_file
@@ -52,7 +52,7 @@ def names(run_dir: Path) -> list[int]:
     return [int(path.name[5:]) for path in all_checkpoints(run_dir)]
 
 
-def test_a_finished_run_trains_longer(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_trains_longer(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     before = rows(finished)
     assert pretrain(prepared_dir, finished, "steps=6") == 0
     assert "warning: steps: 4 up to step 4, 6 from here on\n" in capsys.readouterr().out
@@ -71,9 +71,7 @@ def test_a_finished_run_trains_longer(prepared_dir: Path, finished: Path, capsys
     assert json.loads((finished / "eval.json").read_text())["steps"] == 6
 
 
-def test_a_fixed_setting_takes_effect_when_it_is_allowed(
-    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fixed_setting_takes_effect_when_it_is_allowed(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     more = ["steps=6", "optimizer.peak_learning_rate=5e-4"]
     assert pretrain(prepared_dir, finished, *more) == 2
     said = capsys.readouterr().err
@@ -97,7 +95,7 @@ def test_micro_batches_are_chosen_anew_only_when_they_are_asked_for(prepared_dir
     assert read_state(all_checkpoints(finished)[0])["chosen"]["cut"] == [2]
 
 
-def test_another_model_is_never_taken(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_model_is_never_taken(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     more = ["steps=6", "model.intermediate_size=62", "resume.allow=[model]"]
     assert pretrain(prepared_dir, finished, *more) == 2
     said = capsys.readouterr().err
@@ -107,7 +105,7 @@ def test_another_model_is_never_taken(prepared_dir: Path, finished: Path, capsys
 
 
 def test_a_damaged_checkpoint_is_left_aside_and_the_weights_come_out_the_same(
-    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, finished: Path, capsys: Capsys
 ) -> None:
     whole = sha256_file(finished / "model" / "model.safetensors")
     shutil.rmtree(finished / "model")
@@ -122,9 +120,7 @@ def test_a_damaged_checkpoint_is_left_aside_and_the_weights_come_out_the_same(
     assert [fault_of(path) for path in all_checkpoints(finished)] == [None] * 3
 
 
-def test_a_run_without_any_whole_checkpoint_stops(
-    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_any_whole_checkpoint_stops(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     shutil.rmtree(finished / "model")
     for path in all_checkpoints(finished):
         (path / "state.json").write_text("{}")
@@ -186,9 +182,7 @@ def test_saving_in_the_background_changes_nothing(
 
 
 @pytest.mark.parametrize("background", ["true", "false"])
-def test_a_disk_that_is_too_small(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], background: str
-) -> None:
+def test_a_disk_that_is_too_small(prepared_dir: Path, tmp_path: Path, capsys: Capsys, background: str) -> None:
     """A checkpoint needs a megabyte and more, the run without it much less."""
     with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=1m", "tmpfs") as disk:
         run_dir, more = disk / "run", ["steps=3", f"checkpoint.background={background}"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import HIDDEN, small_model
+from conftest import HIDDEN, Capsys, small_model
 from pyarrow import parquet
 
 from bertkit import export_model, load_embedder
@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[list[str] | None, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["vectors.npy", "vectors.parquet", "vectors.jsonl"])
 def test_every_format_has_the_same_vectors(
-    name: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     output = tmp_path / "new" / name
@@ -97,7 +97,7 @@ def test_settings_reach_the_vectors(model_dir: Path, tmp_path: Path) -> None:
 
 
 def test_from_standard_input_to_standard_output(
-    model_dir: Path, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     stream = io.BufferedReader(io.BytesIO("\n".join(TEXTS).encode()))  # type: ignore[arg-type]
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
@@ -109,7 +109,7 @@ def test_from_standard_input_to_standard_output(
 
 @pytest.mark.parametrize("ending", ["npy", "parquet", "jsonl"])
 def test_what_came_before_an_error_is_kept_and_can_be_read(
-    ending: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ending: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: Capsys
 ) -> None:
     lines = [json.dumps({"text": text}) for text in TEXTS]
     (tmp_path / "in.jsonl").write_text("\n".join([*lines[:4], '{"text": 3}']), encoding="utf-8")
@@ -126,7 +126,7 @@ def test_what_came_before_an_error_is_kept_and_can_be_read(
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]  # nothing came of it
 
 
-def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "in.txt").write_text("")
     for ending in ("npy", "parquet", "jsonl"):
         assert embed(model_dir, tmp_path / "in.txt", tmp_path / f"out.{ending}") == 0
@@ -136,7 +136,7 @@ def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "out.jsonl").read_text() == ""
 
 
-def test_refused(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     table, folder = tmp_path / "in.csv", tmp_path / "folder"
     table.write_text("title,body\na,b\n")
     folder.mkdir()

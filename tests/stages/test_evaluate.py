@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_text, small_model, write_text
+from conftest import Capsys, make_text, small_model, write_text
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -25,7 +25,7 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.log import read_metrics
 
 
-def evaluate(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+def evaluate(capsys: Capsys, *arguments: object) -> dict[str, Any]:
     capsys.readouterr()
     assert run(["evaluate", *map(str, arguments), "segments.max_seq_length=40"]) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -39,7 +39,7 @@ def model_dir(prepared_dir: Path, tmp_path: Path) -> Path:
 
 
 def test_the_numbers_are_fixed_and_do_not_depend_on_the_batch(
-    prepared_dir: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, model_dir: Path, capsys: Capsys
 ) -> None:
     given = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
     first, second = evaluate(capsys, *given), evaluate(capsys, *given, "batch_sequences=7")
@@ -49,9 +49,7 @@ def test_the_numbers_are_fixed_and_do_not_depend_on_the_batch(
     assert evaluate(capsys, *given, "seed=1")["mlm_loss"] != first["mlm_loss"]
 
 
-def test_all_is_the_weighted_mean_of_both_splits(
-    prepared_dir: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_is_the_weighted_mean_of_both_splits(prepared_dir: Path, model_dir: Path, capsys: Capsys) -> None:
     given = (f"model_dir={model_dir}", f"data_dir={prepared_dir}")
     train, held_out, both = (evaluate(capsys, *given, f"split={name}") for name in ("train", "held_out", "all"))
     assert evaluate(capsys, *given) == both
@@ -59,9 +57,7 @@ def test_all_is_the_weighted_mean_of_both_splits(
     assert low < both["mlm_loss"] < high
 
 
-def test_a_model_is_measured_on_what_it_was_not_trained_on(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_measured_on_what_it_was_not_trained_on(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     small = ["model=tiny", "model.hidden_size=32", "segments.max_seq_length=40", "steps=2", "device=cpu"]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *small]) == 0
     checkpoint = "run/checkpoints/step-00000002"
@@ -95,9 +91,7 @@ def google_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-def test_stored_instances_are_measured_as_they_are(
-    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stored_instances_are_measured_as_they_are(google_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     tokenizer = load_tokenizer(google_dir)
     model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
     given = (f"model_dir={model_dir}", f"data_dir={google_dir}")
@@ -136,7 +130,7 @@ def test_stored_instances_are_measured_as_they_are(
     ],
 )  # fmt: skip
 def test_what_contradicts_stored_instances_is_refused(
-    google_dir: Path, tmp_path: Path, more: list[str], line: str, capsys: pytest.CaptureFixture[str]
+    google_dir: Path, tmp_path: Path, more: list[str], line: str, capsys: Capsys
 ) -> None:
     tokenizer = load_tokenizer(google_dir)
     model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
@@ -148,7 +142,7 @@ def test_what_contradicts_stored_instances_is_refused(
 SMALL = ["device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64", "batch.sequences=12"]
 
 
-def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pretraining_on_stored_instances(google_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """It needs none of the settings they were made with, and accepts them."""
     given = ["pretrain", f"data_dir={google_dir}", "segments=google", *SMALL, "steps=3"]
     same = ["segments.max_seq_length=40", "masking=whole_word"]
@@ -180,9 +174,7 @@ def test_the_seed_of_a_run_orders_the_stored_instances(google_dir: Path, tmp_pat
     assert tokens[0] != tokens[1]
 
 
-def test_pairs_of_the_text_behind_stored_instances(
-    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pairs_of_the_text_behind_stored_instances(google_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """They are cut and masked anew, with the seed that is given."""
     tokenizer = load_tokenizer(google_dir)
     model_dir = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
@@ -193,9 +185,7 @@ def test_pairs_of_the_text_behind_stored_instances(
     assert len({stored["mlm_loss"], pairs["mlm_loss"], other_seed["mlm_loss"]}) == 3
 
 
-def test_what_an_experiment_sets_counts_like_the_command_line(
-    google_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_experiment_sets_counts_like_the_command_line(google_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     for name, lines in (
         ("longer", "segments:\n  max_seq_length: 48\n"),
@@ -218,7 +208,7 @@ def test_what_an_experiment_sets_counts_like_the_command_line(
     assert "given" not in said
 
 
-def test_steps_without_a_masked_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_without_a_masked_token(tmp_path: Path, capsys: Capsys) -> None:
     """Every word but one is too long for the quota of whole words: most steps of one instance predict nothing."""
     text = write_text(tmp_path / "text.txt", [["kakakaka lololo"] * 3] * 8 + [["ka"], ["kakaka lololo"]])
     vocab = tmp_path / "vocab.txt"
@@ -242,7 +232,7 @@ def test_steps_without_a_masked_token(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_pretraining_refuses_what_does_not_fit(
-    google_dir: Path, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    google_dir: Path, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     for data_dir, more, line in (
         (google_dir, [], "holds fixed instances, segments=pairs is to cut text; add segments=google"),
@@ -260,7 +250,7 @@ def test_pretraining_refuses_what_does_not_fit(
 # ---- a task's labelled split
 
 
-def evaluate_task(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+def evaluate_task(capsys: Capsys, *arguments: object) -> dict[str, Any]:
     capsys.readouterr()
     assert run(["evaluate", "device=cpu", *map(str, arguments)]) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -271,9 +261,7 @@ def write_rows(path: Path, rows: list[tuple[str, str]], header: str = "text\tlab
     path.write_text("".join(f"{line}\n" for line in [header, *map("\t".join, rows)]), encoding="utf-8")
 
 
-def test_what_finetuning_says_of_its_dev_split(
-    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     """Of a run, of its model elsewhere, and of a copy whose labels stand in another order: the same numbers."""
     rng = np.random.default_rng(0)
     data = tmp_path / "data"
@@ -310,7 +298,7 @@ def test_what_finetuning_says_of_its_dev_split(
     assert evaluate_task(capsys, f"model_dir={run_dir}", *task, "split=test")["num_examples"] == 7
 
 
-def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     """Scores of the model's own predictions are perfect, and of others are not."""
     model = small_model(tokenizer.vocab_size, heads=("token",), with_pooler=False, labels=("O", "B-X", "I-X"))
     tagger = export_model(model, tokenizer, tmp_path / "tagger")
@@ -351,9 +339,7 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.C
         (["seed=1", "segments=pairs"], "seed, segments: has no effect with task=sequence"),
     ],
 )  # fmt: skip
-def test_refusals_of_a_task(
-    more: list[str], line: str, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_of_a_task(more: list[str], line: str, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("b", "a"))
     given = [f"model_dir={export_model(model, tokenizer, tmp_path / 'model')}", f"data_dir={tmp_path}", "device=cpu"]
     write_rows(tmp_path / "dev.tsv", [("kan", "a"), ("lon", "b")])
@@ -365,7 +351,7 @@ def test_refusals_of_a_task(
     assert said.count("\n") == 1
 
 
-def test_a_split_of_a_task_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_split_of_a_task_without_one(capsys: Capsys) -> None:
     assert run(["evaluate", "model_dir=x", "data_dir=y", "split=dev"]) == 2
     assert "for the split of a task, set task=" in capsys.readouterr().err
     assert run(["evaluate", "model_dir=x"]) == 2

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_text, minilm_dir, small_config, small_model, write_text
+from conftest import Capsys, make_text, minilm_dir, small_config, small_model, write_text
 from safetensors.torch import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
@@ -124,9 +124,7 @@ def test_exports_of_the_same_checkpoint_are_equal(run_dir: Path, exports: Path, 
     assert len(one) == 8
 
 
-def test_export_is_idempotent_and_refuses_another(
-    run_dir: Path, exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_is_idempotent_and_refuses_another(run_dir: Path, exports: Path, tmp_path: Path, capsys: Capsys) -> None:
     shutil.copytree(exports / "encoder", tmp_path / "out")
     arguments = ["export", f"checkpoint={run_dir}", f"output_dir={tmp_path / 'out'}"]
     assert run([*arguments, "head=encoder"]) == 0
@@ -138,7 +136,7 @@ def test_export_is_idempotent_and_refuses_another(
     assert "config.json changed since it was exported; remove the directory" in capsys.readouterr().err
 
 
-def test_another_source_is_another_export(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_source_is_another_export(run_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Whatever file holds the weights."""
     for name, scale in (("one", 1.0), ("two", 2.0)):
         shutil.copytree(run_dir / "model", tmp_path / name)
@@ -311,7 +309,7 @@ def test_the_layout_of_google(head: str, run_dir: Path, tokenizer: Tokenizer, tm
     assert json.loads((tmp_path / "parity.json").read_text())["rewritten_because"]
 
 
-def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     cases = {
         ("head=task",): "has no task head; it holds masked_lm, next_sentence",
         ("head=masked_lm", "sentence_transformers=true"): "needs head=encoder; this has masked_lm",
@@ -326,7 +324,7 @@ def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: pytest.
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     encoder = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "in")
     arguments = [f"checkpoint={encoder}", "head=masked_lm", f"output_dir={tmp_path / 'out'}"]
     assert run(["export", *arguments]) == 2
@@ -349,7 +347,7 @@ def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: 
     ],
 )
 def test_broken_files_of_a_sentence_transformer(
-    name: str, content: str, message: str, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, content: str, message: str, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys
 ) -> None:
     source = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "in")
     for path, text in layout_files(Pooling(), 26, 41).items():

@@ -18,7 +18,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import Page, small_model, strike
+from conftest import Capsys, Page, small_model, strike
 from forks import KILL
 from safetensors.torch import load_file, save_file
 
@@ -117,9 +117,7 @@ def test_scores_stand_beside_guessing(two_epochs: tuple[Path, str]) -> None:
     assert result["warnings"] == []
 
 
-def test_what_went_wrong_quietly_is_said(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """A rate at which nothing is learned, and texts of which no end is seen; following the advice ends both."""
     tiny_rate = ["optimizer.peak_learning_rate=1e-9", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *tiny_rate, "task.max_seq_length=8") == 0
@@ -138,9 +136,7 @@ def test_what_went_wrong_quietly_is_said(
     assert "truncated, so" not in capsys.readouterr().out
 
 
-def test_a_small_encoder_has_a_rate_that_fits(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Said with its reason, written into config.yaml, and known when the command is given again."""
     given = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *given) == 0
@@ -210,9 +206,7 @@ def test_transformers_knows_the_labels(finished: Path) -> None:
     assert model.config.id2label == {0: "bad", 1: "good"}
 
 
-def test_a_finished_run_is_done_already(
-    data: Path, start: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_is_done_already(data: Path, start: Path, finished: Path, capsys: Capsys) -> None:
     before = final_weights(finished)
     assert finetune(data, start, finished) == 0
     assert "done already" in capsys.readouterr().out
@@ -220,7 +214,7 @@ def test_a_finished_run_is_done_already(
 
 
 def test_a_finished_run_is_no_other_run(
-    data: Path, start: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, start: Path, finished: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """Not one from other weights, on fewer rows, or with another seed."""
     before = final_weights(finished)
@@ -304,9 +298,7 @@ def test_the_best_is_one_of_the_checkpoints_until_the_end(patient: Patient) -> N
     assert [step_of(path) for path in all_checkpoints(patient.run_dir)] == [last]
 
 
-def test_a_run_goes_on_with_the_best_it_had(
-    data: Path, start: Path, a_patient_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_with_the_best_it_had(data: Path, start: Path, a_patient_run: Path, capsys: Capsys) -> None:
     (last,), best = all_checkpoints(a_patient_run), result_of(a_patient_run)["best_step"]
     weights = final_weights(a_patient_run)
     assert finetune(data, start, a_patient_run, *PATIENT, "num_epochs=21", "resume.allow=[num_epochs]") == 0
@@ -315,9 +307,7 @@ def test_a_run_goes_on_with_the_best_it_had(
     assert final_weights(a_patient_run) == weights
 
 
-def test_a_damaged_best_is_not_taken(
-    data: Path, start: Path, a_patient_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_best_is_not_taken(data: Path, start: Path, a_patient_run: Path, capsys: Capsys) -> None:
     """A run that is over but for its end: the best checkpoint was damaged; removed, the last one is taken."""
     best = step_dir(a_patient_run, result_of(a_patient_run)["best_step"])
     shutil.rmtree(a_patient_run / "model")
@@ -362,7 +352,7 @@ FROZEN = {
 
 @pytest.mark.parametrize("freeze", FROZEN)
 def test_frozen_parameters_do_not_change_and_have_no_state(
-    freeze: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    freeze: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     assert finetune(data, start, tmp_path / "run", f"freeze={freeze}", "num_epochs=1") == 0
     assert f"frozen: {freeze}" in capsys.readouterr().out
@@ -436,9 +426,7 @@ def test_top_layers_can_be_drawn_anew(start: Path, data: Path, tmp_path: Path) -
     assert {".".join(name.split(".")[:4]) for name in changed} == {"bert.encoder.layer.2", "bert.pooler.dense.weight"}
 
 
-def test_starting_from_another_task(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_starting_from_another_task(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The head of the same labels goes on, in the order of the new task; of other labels, a new one is made."""
     assert finetune(data, start, tmp_path / "first", "num_epochs=5", "task.labels=[good,bad]") == 0
     capsys.readouterr()
@@ -456,7 +444,7 @@ def test_starting_from_another_task(
     assert "2 left out (of a head of other labels: good, bad), 2 newly initialised (sequence)" in said
 
 
-def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     from bertkit.run.task_data import balanced_weights
 
     assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
@@ -480,7 +468,7 @@ def test_a_regression(start: Path, tmp_path: Path) -> None:
     assert "sequence_accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
-def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Any number of words of two topics, and a label for each topic that is there."""
     rng = np.random.default_rng(0)
     for name, count in (("train", 83), ("dev", 29)):
@@ -587,9 +575,7 @@ def test_spans(start: Path, tmp_path: Path) -> None:
     assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
-def test_a_part_of_train_is_held_out(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     only = tmp_path / "data"
     only.mkdir()
     shutil.copy(data / "train.tsv", only)
@@ -601,9 +587,7 @@ def test_a_part_of_train_is_held_out(
     assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in said
 
 
-def test_metrics_are_checked_when_the_labels_are_known(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_are_checked_when_the_labels_are_known(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text("kan NN\nlon DT\n")
     assert finetune(tmp_path, start, tmp_path / "run", "task=tagging") == 2
@@ -612,9 +596,7 @@ def test_metrics_are_checked_when_the_labels_are_known(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_device_is_said_before_the_files_are_read(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda") == 2
     assert "device=cuda: no CUDA device here" in capsys.readouterr().err
 
@@ -643,9 +625,7 @@ def test_a_missing_device_is_said_before_the_files_are_read(
         ("task=sequense", "task=sequense; did you mean 'sequence'?"),
     ],
 )
-def test_refusals(
-    setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals(setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert finetune(data, start, tmp_path / "run", *setting.split()) == 2
     said = capsys.readouterr().err
     assert line in said
@@ -672,7 +652,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("task", "name", "content", "line"), FAULTS)
 def test_bad_input_is_one_line(
-    task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """With its file, line and field, before anything is written."""
     (tmp_path / name).write_text(content)
@@ -685,7 +665,7 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """One label alone, and texts that the tokenizer does not know."""
     rows = ["ж	ж	entailment", "kan	lon	entailment", "min	ж ж	entailment"]
     for name in ("train", "dev"):
@@ -715,7 +695,7 @@ def test_bad_input_through_the_shell(start: Path, tmp_path: Path, python: Path) 
     )
 
 
-def test_no_task(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_task(capsys: Capsys) -> None:
     assert run(["finetune", "model_dir=x", "output_dir=y"]) == 2
     assert capsys.readouterr().err.startswith("error: missing value: set task=")
 

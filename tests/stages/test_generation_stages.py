@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import small_model
+from conftest import Capsys, small_model
 from forks import KILL
 
 from bertkit import export_model, load_embedder, load_model, load_predictor, load_tokenizer
@@ -99,7 +99,7 @@ def runs(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def test_what_every_decoder_leaves(runs: Path, data: Path, start: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_every_decoder_leaves(runs: Path, data: Path, start: Path, capsys: Capsys) -> None:
     assert len(DECODERS) == 9
     for name in DECODERS:
         names = {path.name for path in (runs / name).iterdir()}
@@ -147,7 +147,7 @@ def test_predictions_are_scored_as_the_model_says(name: str, runs: Path, data: P
         assert row["score"] == pytest.approx(shares.mean().item(), abs=1e-5)
 
 
-def test_evaluate_gives_the_metrics_of_the_run(runs: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_gives_the_metrics_of_the_run(runs: Path, data: Path, capsys: Capsys) -> None:
     for name in ("transformer", "additive", "bert"):
         evaluate = ["evaluate", f"model_dir={runs / name}", f"data_dir={data}", "device=cpu"]
         capsys.readouterr()
@@ -159,7 +159,7 @@ def test_evaluate_gives_the_metrics_of_the_run(runs: Path, data: Path, capsys: p
         capsys.readouterr()
 
 
-def test_settings_of_the_search_without_a_task(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_the_search_without_a_task(runs: Path, capsys: Capsys) -> None:
     predict = ["predict", f"model_dir={runs / 'general'}", "text=kan lon", "device=cpu"]
     assert run([*predict, "task.generation.num_beams=8", "task.generation.num_candidates=3"]) == 0
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -200,9 +200,7 @@ def test_from_python(runs: Path) -> None:
         assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
 
 
-def test_a_directory_alone_has_the_general_task(
-    runs: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_alone_has_the_general_task(runs: Path, data: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Of a pair the exported one is that of transformers; it writes what the run does."""
     out, rows = tmp_path / "exported", tmp_path / "rows.jsonl"
     assert run(["export", f"model_dir={runs / 'bert'}", f"output_dir={out}"]) == 0
@@ -267,9 +265,7 @@ def test_requests_in_one_batch_do_not_cross(runs: Path) -> None:
         assert np.allclose(vectors[0], load_embedder(runs / name, device="cpu")(["kan lon"]), atol=1e-6)
 
 
-def test_settings_of_a_server_go_to_the_models_that_have_them(
-    runs: Path, tiny_runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_of_a_server_go_to_the_models_that_have_them(runs: Path, tiny_runs: Path, capsys: Capsys) -> None:
     more = ["device=cpu", "task.generation.num_beams=1", "task.max_seq_length=9"]
     listed = f"model_dir=[{runs / 'dot'},{tiny_runs / 'fine'}]"
     models = open_models(build(ServeSettings, compose("serve", [listed, *more])))
@@ -360,9 +356,7 @@ def without_new(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def test_a_run_from_before_opens_resumes_and_predicts(
-    tiny_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_from_before_opens_resumes_and_predicts(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     task = ["task=sequence", "num_epochs=2", "batch.sequences=8", "device=cpu", "task.max_seq_length=32"]
     more = [f"model_dir={tiny_runs / 'pre'}", f"data_dir={tiny_runs / 'task'}", *task, "checkpoint.keep_last=9"]
     assert run(["finetune", *more, f"output_dir={tmp_path / 'whole'}"]) == 0
@@ -412,9 +406,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_in_a_line(
-    case: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_said_in_a_line(case: str, data: Path, tmp_path: Path, capsys: Capsys) -> None:
     more, message = WRONG[case]
     own = [f"data_dir={data}", f"output_dir={tmp_path / 'run'}", "device=cpu"]
     settings = ["task=sequence"] if case == "a decoder for labels" else SMALL
@@ -425,9 +417,7 @@ def test_what_is_wrong_is_said_in_a_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_decoder_of_another_kind_is_refused(
-    runs: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_decoder_of_another_kind_is_refused(runs: Path, data: Path, tmp_path: Path, capsys: Capsys) -> None:
     for name in ("transformer", "additive"):
         assert finetune(data, tmp_path / "run", "decoder=bert", f"model_dir={runs / name}") == 2
         error = capsys.readouterr().err

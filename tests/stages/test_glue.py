@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import small_model
+from conftest import Capsys, small_model
 from forks import KILL
 
 from bertkit import export_model
@@ -94,9 +94,7 @@ def arguments(glue_dir: Path, start: Path, output: Path, *more: str) -> list[str
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="device=cuda is refused only where there is none")
-def test_debug_reaches_the_processes_of_its_runs(
-    glue_dir: Path, start: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_reaches_the_processes_of_its_runs(glue_dir: Path, start: Path, tmp_path: Path, capfd: Capsys) -> None:
     more = ["tasks=[rte]", "device=cuda", "launch.num_processes=2", "--debug"]
     with pytest.raises(InputError):
         run(arguments(glue_dir, start, tmp_path / "glue", *more))
@@ -138,9 +136,7 @@ def check_resumed(command: list[str], output: Path, done: list[Path]) -> None:
         assert (output / "submission.zip").read_bytes() == archive
 
 
-def test_two_tasks_killed_half_way(
-    glue_dir: Path, start: Path, tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_tasks_killed_half_way(glue_dir: Path, start: Path, tmp_path: Path, python: Path, capsys: Capsys) -> None:
     output = tmp_path / "glue"
     command = arguments(glue_dir, start, output, "tasks=[rte,mnli,ax]")
     mnli = output / "mnli" / "seed-0"
@@ -174,7 +170,7 @@ def test_two_tasks_killed_half_way(
 
 @pytest.mark.slow
 def test_every_run_has_processes_of_its_own(
-    glue_dir: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    glue_dir: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     output = tmp_path / "glue"
     command = arguments(glue_dir, start, output, "tasks=[rte]", "seeds=[0]", "launch.num_processes=2")
@@ -188,7 +184,7 @@ def test_every_run_has_processes_of_its_own(
 
 
 def test_another_model_is_refused(
-    glue_dir: Path, start: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    glue_dir: Path, start: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys
 ) -> None:
     other = export_model(small_model(tokenizer.vocab_size, seed=7), tokenizer, tmp_path / "other")
     more = ["tasks=[rte]", "seeds=[0]"]
@@ -197,9 +193,7 @@ def test_another_model_is_refused(
     assert "rte/seed-0 holds a run of another model; choose another output_dir" in capsys.readouterr().err
 
 
-def test_a_missing_task_is_refused_before_anything_is_trained(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_task_is_refused_before_anything_is_trained(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     glue_dir = write_glue(tmp_path / "glue")
     (glue_dir / "WNLI" / "dev.tsv").unlink()
     broken = {
@@ -221,9 +215,7 @@ def test_a_missing_task_is_refused_before_anything_is_trained(
 
 
 @pytest.mark.slow
-def test_all_of_glue_killed_half_way(
-    start: Path, tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_of_glue_killed_half_way(start: Path, tmp_path: Path, python: Path, capsys: Capsys) -> None:
     glue_dir = write_glue(tmp_path / "data")
     output = tmp_path / "glue"
     command = arguments(glue_dir, start, output)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import small_model
+from conftest import Capsys, small_model
 from task_configs import task_config
 
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
@@ -113,7 +113,7 @@ def test_pairs_ids_and_a_test_file_of_glue(make: Make, tmp_path: Path) -> None:
     assert [row["id"] for row in rows] == ["a", "a"]
 
 
-def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """The settings of the run, unless the command line names a task."""
     given = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
     shutil.copytree(make("sequence"), tmp_path / "run" / "model")
@@ -203,7 +203,7 @@ def test_entities_in_running_text(make: Make, tmp_path: Path, tokenizer: Tokeniz
     assert predict(make("token"), tmp_path / "in.jsonl", records) == rows
 
 
-def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     def said(head: str, *given: str) -> dict[str, Any]:
         assert run(["predict", f"model_dir={make(head)}", "device=cpu", *given]) == 0
         found = capsys.readouterr()
@@ -412,7 +412,7 @@ def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path, python: Path)
 
 
 def test_a_bad_line_after_good_ones(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr("bertkit.tasks.files.readers.EXAMPLES_AT_ONCE", 3)
     (tmp_path / "in.jsonl").write_text('{"text": "kan"}\n' * 7 + '{"text": 5}\n' + '{"text": "kan"}\n')
@@ -441,13 +441,7 @@ REFUSALS = [
         ["task=mrpc", "task.max_seq_length=40"],
         "has the labels bad, good, ugly; task=mrpc has",
     ),
-    (
-        "sequence",
-        "in",
-        "kan\n",
-        ["task.needs_pair=true"],
-        "in: task=sequence is of pairs, and a text a line has",
-    ),
+    ("sequence", "in", "kan\n", ["task.needs_pair=true"], "in: task=sequence is of pairs, and a text a line has"),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans, but model_dir="),
     ("sequence", "in.txt", "kan\n", ["task=sequence"], "task.max_seq_length=128 exceeds the model's"),
     ("sequence", "in.conll", "kan O\n", [], "in.conll: format conll is not for a model of sequence; set format="),
@@ -476,7 +470,7 @@ def test_refusals(
     line: str,
     make: Make,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -489,7 +483,7 @@ def test_refusals(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """A probability for each label by itself, and those that are more likely than not."""
     model_dir = make("sequence", problem_type="multi_label_classification")
     rows = predict(model_dir, tmp_path / "in.txt", "".join(f"{text}\n" for text in TEXTS))
@@ -508,9 +502,7 @@ def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.Captu
         assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
 
 
-def test_rows_with_gaps_and_empty_ones_have_a_line(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_with_gaps_and_empty_ones_have_a_line(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
     assert [row["id"] for row in rows] == ["0", "1", "2"]
     said = capsys.readouterr().err.splitlines()
@@ -520,7 +512,7 @@ def test_rows_with_gaps_and_empty_ones_have_a_line(
     )
 
 
-def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """Neither those of a run, nor what is there already, unless it is said."""
     run_dir, other = tmp_path / "run", tmp_path / "other"
     for folder in (run_dir, other):

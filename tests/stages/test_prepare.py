@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_text, write_text
+from conftest import Capsys, make_text, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit import load_tokenizer
@@ -18,7 +18,7 @@ def corpus(tmp_path: Path) -> Path:
     return write_text(tmp_path / "corpus.txt", make_text(31))
 
 
-def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data", "held_out_prob=0.2") == 0
     said = capsys.readouterr().out
     dataset = open_prepared(tmp_path / "data")
@@ -36,7 +36,7 @@ def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: pytest.Captu
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "data"]
 
 
-def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path / "data")
     capsys.readouterr()
@@ -60,7 +60,7 @@ def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: pytest.C
     ],
 )
 def test_another_dataset_is_left_alone(
-    corpus: Path, tmp_path: Path, change: list[str], named: str, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, change: list[str], named: str, capsys: Capsys
 ) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path)
@@ -72,9 +72,7 @@ def test_another_dataset_is_left_alone(
     assert snapshot(tmp_path) == before
 
 
-def test_the_same_text_elsewhere_is_the_same_dataset(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_text_elsewhere_is_the_same_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path / "data")
     moved = corpus.rename(tmp_path / "moved.txt")
@@ -91,7 +89,7 @@ def test_the_result_is_not_read_as_text(tmp_path: Path) -> None:
         assert prepare(tmp_path / "text", tmp_path / "text" / "out") == 0
 
 
-def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     corpus.write_text(corpus.read_text() + "\nOne more.\n")
     before = snapshot(tmp_path)
@@ -100,9 +98,7 @@ def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: p
     assert snapshot(tmp_path) == before
 
 
-def test_a_changed_vocabulary_is_another_dataset(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_vocabulary_is_another_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     vocab = write_vocabulary(tmp_path / "vocab.txt")
     given = f"tokenizer.path={vocab}"
     assert prepare(corpus, tmp_path / "data", given) == 0
@@ -116,9 +112,7 @@ def test_a_changed_vocabulary_is_another_dataset(
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "manifest.json"])
-def test_a_foreign_directory_is_left_alone(
-    corpus: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_foreign_directory_is_left_alone(corpus: Path, tmp_path: Path, name: str, capsys: Capsys) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_text("{}")
     before = snapshot(tmp_path)
@@ -139,9 +133,7 @@ def test_a_file_is_left_alone_and_an_empty_directory_is_filled(corpus: Path, tmp
 
 
 @pytest.mark.parametrize("given_vocabulary", [True, False])
-def test_an_error_in_the_middle_leaves_nothing(
-    tmp_path: Path, given_vocabulary: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_in_the_middle_leaves_nothing(tmp_path: Path, given_vocabulary: bool, capsys: Capsys) -> None:
     """With a given vocabulary the first documents are on the disk when the bad line comes."""
     text = "\n\n".join("\n".join(document) for document in make_text(211)).encode()
     (tmp_path / "bad.txt").write_bytes(text + b"\n\nfine\nbad \xff byte\n")
@@ -156,13 +148,13 @@ def test_an_error_in_the_middle_leaves_nothing(
     assert not list(tmp_path.glob("data*"))
 
 
-def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data", "strict=true") == 2
     assert "error: little text: 3,270 tokens are enough to try a command" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
-def test_text_without_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_without_words(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "a.txt").write_text("\u200e\n\n\u200f\n")
     assert prepare(tmp_path / "a.txt", tmp_path / "data") == 2
     assert "no words in the corpus to learn a vocabulary from" in capsys.readouterr().err
@@ -180,9 +172,7 @@ def test_half_a_surrogate_pair_is_read(tmp_path: Path) -> None:
     assert open_prepared(tmp_path / "data").manifest["statistics"]["unknown_rate"] == 0
 
 
-def test_a_damaged_dataset_is_named_and_left_alone(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_dataset_is_named_and_left_alone(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     (tmp_path / "data" / "train" / "sentences.bin").write_bytes(b"")
     assert prepare(corpus, tmp_path / "data") == 2

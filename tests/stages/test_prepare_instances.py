@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import make_text, real_data, write_text
+from conftest import Capsys, make_text, real_data, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit.cli import run
@@ -38,7 +38,7 @@ def google_rows(corpus: Path, tmp_path: Path, row: dict, name: str) -> list[str]
     return ["prepare", "segments=google", *(f"{key}={value}" for key, value in given.items())]
 
 
-def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: Capsys) -> None:
     """Four of the 28 sets, of all lengths and both kinds of masks; the rest are made in tests/data/test_google.py."""
     sets = json.loads(real_data("google_instances", "index.json").read_text())
     chosen = [sets[number] for number in (1, 6, 11, 25)]
@@ -78,7 +78,7 @@ def test_a_text_cut_into_files_at_any_line_gives_the_same_instances(corpus: Path
     assert dumps[0].read_bytes() == dumps[1].read_bytes()
 
 
-def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert google(corpus, tmp_path / "data") == 0
     dataset = open_prepared(tmp_path / "data")
     assert dataset.tokenizer.rules == "google"
@@ -116,9 +116,7 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: pytest.Ca
         ("", "dump= is empty; expected a file to write"),
     ],
 )
-def test_places_where_no_dump_goes(
-    corpus: Path, tmp_path: Path, dump: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_places_where_no_dump_goes(corpus: Path, tmp_path: Path, dump: str, message: str, capsys: Capsys) -> None:
     """Said before the text is read, and nothing is touched."""
     (tmp_path / "there").mkdir()
     before = snapshot(tmp_path)
@@ -130,7 +128,7 @@ def test_places_where_no_dump_goes(
     assert not list(tmp_path.glob("data*"))
 
 
-def test_a_dump_above_the_dataset(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dump_above_the_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert google(corpus, tmp_path / "a" / "data", f"dump={tmp_path / 'a'}") == 2
     assert "is a folder above output_dir=" in capsys.readouterr().err
 
@@ -164,7 +162,7 @@ def test_a_dump_is_replaced_when_it_may_be_and_goes_into_a_pipe(corpus: Path, tm
     assert Path("/dev/stdout").is_symlink()
 
 
-def test_instances_without_a_single_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_instances_without_a_single_prediction(tmp_path: Path, capsys: Capsys) -> None:
     """Words longer than an instance may predict are skipped, as in the original; where there are no others, it says so."""
     text = write_text(tmp_path / "text.txt", [["abcabc abcabc", "abcabcabc"]] * 3)
     vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import make_text, write_text
+from conftest import Capsys, make_text, write_text
 from preparing import hashes, prepare, write_vocabulary
 
 from bertkit.cli import run
@@ -131,11 +131,7 @@ def with_vocabulary(text: Path, vocab: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "more",
-    [
-        ["num_workers=2", "part_bytes=30000"],
-        ["num_workers=3", "part_bytes=7000"],
-        ["num_workers=1", "part_bytes=3000"],
-    ],
+    [["num_workers=2", "part_bytes=30000"], ["num_workers=3", "part_bytes=7000"], ["num_workers=1", "part_bytes=3000"]],
 )
 def test_how_it_is_made_does_not_change_the_dataset(
     text: Path, plain: dict[str, str], tmp_path: Path, more: list[str]
@@ -145,9 +141,7 @@ def test_how_it_is_made_does_not_change_the_dataset(
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_workers_name_the_first_bad_line(
-    own_text: Path, vocab: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_name_the_first_bad_line(own_text: Path, vocab: str, tmp_path: Path, capsys: Capsys) -> None:
     good = (own_text / "2.txt").read_bytes()
     for bad in (b"\nbad \xff\n", b"\nworse \0\n"):
         good += bad + b"\nfine\n" * 5_000
@@ -251,12 +245,7 @@ def merge(shards: Sequence[Path], output: Path) -> int:
 
 
 def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
-    text: Path,
-    vocab: str,
-    shards: list[Path],
-    with_vocabulary: dict[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    text: Path, vocab: str, shards: list[Path], with_vocabulary: dict[str, str], tmp_path: Path, capsys: Capsys
 ) -> None:
     given = [shards[2], shards[0], shards[1]]
     assert merge(given, tmp_path / "merged") == 0
@@ -269,7 +258,7 @@ def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
 
 
 def test_shards_that_do_not_belong_together(
-    text: Path, vocab: str, shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: Path, vocab: str, shards: list[Path], tmp_path: Path, capsys: Capsys
 ) -> None:
     for name, more in (("of_two", ["shard=2/2"]), ("other", ["shard=2/3", "held_out_prob=0.3"])):
         assert run(arguments(text, tmp_path / name, vocab, *more, "part_bytes=9000")) == 0

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import make_text, strike, write_text
+from conftest import Capsys, make_text, strike, write_text
 from forks import KILL
 
 from bertkit import load_model
@@ -121,16 +121,14 @@ def test_the_last_checkpoints_are_kept(finished: Path) -> None:
     assert [path.name for path in all_checkpoints(finished)] == ["step-00000012", "step-00000009"]
 
 
-def test_a_finished_run_is_done_already(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_done_already(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     before = sha256_file(finished / "metrics.jsonl"), final_weights(finished)
     assert pretrain(prepared_dir, finished, *TWELVE) == 0
     assert "done already" in capsys.readouterr().out
     assert (sha256_file(finished / "metrics.jsonl"), final_weights(finished)) == before
 
 
-def test_a_finished_run_is_no_run_with_other_settings(
-    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_is_no_run_with_other_settings(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     before = final_weights(finished)
     assert pretrain(prepared_dir, finished, *TWELVE, "seed=7", "masking.probability=0.2") == 2
     said = capsys.readouterr().err
@@ -214,9 +212,7 @@ def test_a_run_stopped_before_it_is_measured_has_a_report(prepared_dir: Path, tm
     assert "step 1<" in report.replace(".", "<")
 
 
-def test_steps_follow_the_text_and_the_time(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_follow_the_text_and_the_time(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The run keeps what it chose, and the same command knows it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pace, "MOST_EPOCHS", 1)
@@ -246,7 +242,7 @@ def test_steps_follow_the_text_and_the_time(
 
 
 def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """Each with steps that would not be said."""
     wanted = ["steps=7", "evaluation.every_steps=99"]
@@ -288,9 +284,7 @@ def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
 STRUCK = (3, 4, 8)
 
 
-def test_a_step_that_is_not_finite_is_skipped_and_logged(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_is_not_finite_is_skipped_and_logged(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
     more = ["steps=9", "checkpoint.every_steps=4", "log.every_steps=3", "checkpoint.keep_last=9"]
     with pytest.MonkeyPatch.context() as patch:
@@ -320,7 +314,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_logged(
 
 
 def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     more = ["steps=30", "checkpoint.every_steps=2", "numerics.max_skips_in_a_row=3", "log.every_steps=100"]
     with pytest.MonkeyPatch.context() as patch:
@@ -336,15 +330,13 @@ def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
     assert "1 step was skipped" in said
 
 
-def test_a_finished_run_needs_nothing_to_say_so(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_needs_nothing_to_say_so(finished: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(tmp_path / "gone", finished, *TWELVE) == 0
     assert capsys.readouterr().out.startswith("done already")
 
 
 def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """Other text, damaged or missing files, other weights to start from: none of them is this run."""
     text = write_text(tmp_path / "text.txt", make_text(17, seed=1))
@@ -445,7 +437,7 @@ def test_bfloat16_ends_like_float32(tmp_path: Path) -> None:
     assert metrics[0]["mlm_loss"] < metrics[0]["unigram_entropy"]  # both have learned something
 
 
-def test_a_live_run_is_left_alone(prepared_dir: Path, a_finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_live_run_is_left_alone(prepared_dir: Path, a_finished_run: Path, capsys: Capsys) -> None:
     (a_finished_run / "eval.json").unlink()
     with locked(a_finished_run):
         assert pretrain(prepared_dir, a_finished_run, *TWELVE) == 3
@@ -466,12 +458,7 @@ def set_platform(run_dir: Path, **changed: object) -> None:
 @pytest.mark.parametrize("mode", ["default", "strict"])
 @pytest.mark.parametrize("is_asked_for", [False, True])
 def test_other_threads(
-    prepared_dir: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    mode: str,
-    is_asked_for: bool,
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, mode: str, is_asked_for: bool
 ) -> None:
     """A run keeps its number of threads; another one that the user asks for is refused when every bit must be the same."""
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
@@ -496,7 +483,7 @@ def test_other_threads(
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
-def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
+def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode: str) -> None:
     """Refused when every bit must be the same, said in a line when not."""
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
     assert pretrain(prepared_dir, run_dir, *more) == 0
@@ -551,7 +538,7 @@ MANY_STEPS = ["steps=60", "checkpoint.every_steps=4", "checkpoint.keep_last=2", 
 
 
 def test_layers_cannot_be_compiled_without_a_compiler(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert pretrain(prepared_dir, tmp_path / "run", "steps=1", "schedule.warmup_steps=1", "compile=true") == 2

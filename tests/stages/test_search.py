@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_text, real_data, small_model, write_text
+from conftest import Capsys, make_text, real_data, small_model, write_text
 
 from bertkit import export_model, load_predictor
 from bertkit.cli import run
@@ -141,7 +141,7 @@ def test_the_fit_finds_the_numbers_that_questions_were_drawn_by() -> None:
     assert fit([(questions[0][0], [False] * 11)], BOTH) == BOTH
 
 
-def test_metrics_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_by_hand(tmp_path: Path, capsys: Capsys) -> None:
     """Four questions: right at once, at second, not at all, and by a passage's id; one without a label does not count."""
     text, output = tmp_path / "text.jsonl", tmp_path / "found.jsonl"
     texts = ["Ada wrote notes on the engine.", "The engine of Bob is red, the engine.", "Nobody is here."]
@@ -167,7 +167,7 @@ def test_metrics_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [each.get("right_at") for each in rows(output)] == [{"search": place} for place in (1, 2, None, 1)] + [None]
 
 
-def test_a_glossary_widens_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:
     text, glossary = tmp_path / "a.txt", tmp_path / "glossary.tsv"
     text.write_text("Der Hund schläft.\n\nDie Katze frisst.\n")
     glossary.write_text("Dog\thund\ndog\tköter\n")
@@ -194,9 +194,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "line"), REFUSED)
-def test_refusals_of_a_search(
-    arguments: list[str], line: str, library: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_of_a_search(arguments: list[str], line: str, library: Path, capsys: Capsys) -> None:
     assert search(f"index={library}", *arguments) == 2
     said = capsys.readouterr().err
     assert line in said
@@ -215,7 +213,7 @@ INPUTS = [
 
 @pytest.mark.parametrize(("name", "text", "line"), INPUTS)
 def test_inputs_that_hold_no_questions(
-    name: str, text: str, line: str, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, text: str, line: str, library: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / name).write_text(text)
     assert search(f"index={library}", f"input={tmp_path / name}") == 2
@@ -224,9 +222,7 @@ def test_inputs_that_hold_no_questions(
     assert said.count("\n") == 1
 
 
-def test_a_model_that_does_not_read(
-    library: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_does_not_read(library: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("a", "b"))
     path = export_model(model, tokenizer, tmp_path / "model")
     assert search(f"index={library}", f"model_dir={path}", "question=kan") == 2
@@ -234,7 +230,7 @@ def test_a_model_that_does_not_read(
 
 
 @pytest.mark.slow
-def test_search_on_real_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_on_real_questions(tmp_path: Path, capsys: Capsys) -> None:
     """XQuAD's English paragraphs: BM25 alone finds most; stems find more."""
     squad = real_data("xquad", "xquad.en.json")
     found = {}

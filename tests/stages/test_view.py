@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from browser import Browser, chromium
-from conftest import minilm_dir, small_model
+from conftest import Capsys, minilm_dir, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -209,7 +209,7 @@ def test_a_row_of_a_run_and_a_choice(make: Make, tiny_runs: Path, tmp_path: Path
     assert len(found["prediction"]["probabilities"]) == 3
 
 
-def test_no_weights_between_tokens(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_weights_between_tokens(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     model = make("sequence", attention=AttentionConfig(pattern="linformer", compressed_size=5))
     found = seen(tmp_path, model, "text=kan lon mir")
     assert found["attentions"] is found["rollout"] is None
@@ -292,9 +292,7 @@ def test_the_alignment_of_a_text_that_is_given(
     assert "Its last 20 pieces are left out (task.generation.max_target_length)." in notes
 
 
-def test_no_weights_of_a_source(
-    writer: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_weights_of_a_source(writer: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
     model = writer("rnn", score="none")
     found = seen(tmp_path, model, "text=kan lon", *SHORT)
     assert found["alignment"]["weights"] is None
@@ -310,9 +308,7 @@ def test_no_weights_of_a_source(
     assert error.count("\n") == 1
 
 
-def test_pictures_of_an_alignment(
-    writer: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, capsys: Capsys) -> None:
     import base64
     import zlib
     from xml.etree import ElementTree
@@ -371,7 +367,7 @@ def test_pictures_of_an_alignment(
     ],
 )
 def test_refused(
-    given: list[str], message: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("in.txt").write_text("kan\n")
@@ -382,9 +378,7 @@ def test_refused(
     assert not Path("a.html").exists()
 
 
-def test_pictures(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     from xml.etree import ElementTree
 
     given = ["view", f"model_dir={make('sequence')}", "text=kan <b> & lon", "device=cpu"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_model
+from conftest import Capsys, small_model
 from task_configs import task_config
 
 from bertkit import export_model
@@ -119,9 +119,7 @@ def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> 
         check_metrics(dataclasses.replace(task, metrics=("accuracy",)), source.labels)
 
 
-def test_it_is_finetuned_evaluated_and_predicted(
-    tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
     """By the commands, as any other."""
     write(tmp_path)
     model = export_model(small_model(tokenizer.vocab_size, heads=("masked_lm",)), tokenizer, tmp_path / "model")

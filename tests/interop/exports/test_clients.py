@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import small_model
+from conftest import Capsys, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -30,9 +30,7 @@ def exported(tokenizer: Tokenizer, folder: Path, heads: tuple[str, ...], *option
     return folder / "out"
 
 
-def test_onnxruntime_and_its_quantisation(
-    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     import onnx
     import onnxruntime
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import LAYERS, minilm_dir, small_model
+from conftest import LAYERS, Capsys, minilm_dir, small_model
 from safetensors.torch import load_file, save_file
 
 from bertkit import check_certificate, export_model, load_model
@@ -89,7 +89,7 @@ def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> 
     assert "compared with a copy that bertkit wrote" in certificate.in_one_screen(result)
 
 
-def test_a_tokenizer_of_another_size_is_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_of_another_size_is_refused(exported: Path, capsys: Capsys) -> None:
     vocab = (exported / "vocab.txt").read_text()
     (exported / "vocab.txt").write_text(vocab + "more\n")
     size = len(vocab.splitlines())
@@ -121,7 +121,7 @@ def test_a_weight_flipped_in_memory_after_loading_fails(exported: Path, tmp_path
         check_certificate(load_model(exported), output)
 
 
-def test_verify_sees_a_flipped_weight(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_sees_a_flipped_weight(exported: Path, tmp_path: Path, capsys: Capsys) -> None:
     output = tmp_path / "parity.json"
     command = ["verify", f"model_dir={exported}", f"output={output}"]
     assert run(command) == 0
@@ -141,7 +141,7 @@ def test_verify_sees_a_flipped_weight(exported: Path, tmp_path: Path, capsys: py
     assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'another.json'}"]) == 0
 
 
-def test_a_certificate_in_the_directory_is_checked_too(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_certificate_in_the_directory_is_checked_too(exported: Path, capsys: Capsys) -> None:
     assert run(["verify", f"model_dir={exported}"]) == 0
     (exported / "parity.json").write_text(capsys.readouterr().out)
     tensors = load_file(exported / "model.safetensors")
@@ -153,7 +153,7 @@ def test_a_certificate_in_the_directory_is_checked_too(exported: Path, capsys: p
 
 @pytest.mark.parametrize("change", ["hidden_act", "vocabulary"])
 def test_verify_sees_another_configuration_and_tokenizer(
-    exported: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+    exported: Path, tmp_path: Path, change: str, capsys: Capsys
 ) -> None:
     command = ["verify", f"model_dir={exported}", f"output={tmp_path / 'parity.json'}"]
     assert run(command) == 0
@@ -194,7 +194,7 @@ def test_a_pooler_beside_a_head_that_does_not_look_at_it(
     assert set(pooler) <= set(result["tensor_sha256"])
 
 
-def test_files_that_tokenize_differently_are_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_tokenize_differently_are_refused(exported: Path, capsys: Capsys) -> None:
     lines = (exported / "vocab.txt").read_text().splitlines()
     lines[10], lines[20] = lines[20], lines[10]
     (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
@@ -203,7 +203,7 @@ def test_files_that_tokenize_differently_are_refused(exported: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("content", ["[]", "null", '{"format": "bertkit parity certificate 2"}', "{"])
-def test_a_broken_certificate_is_one_line(content: str, exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_certificate_is_one_line(content: str, exported: Path, capsys: Capsys) -> None:
     (exported / "parity.json").write_text(content)
     assert run(["verify", f"model_dir={exported}"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
