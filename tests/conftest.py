@@ -102,6 +102,14 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+def refused(code: int, words: str, capsys: Capsys) -> None:
+    """A command ended with code 2 and one line, its last, which has these words in it."""
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2, lines
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:] != [], lines
+    assert words in lines[-1]
+
+
 def real_data(*parts: str) -> Path:
     """A file or folder of real data; the test is skipped, and says so, where it is not there."""
     path = SHARED.joinpath(*parts)

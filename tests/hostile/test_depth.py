@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Capsys
+from conftest import Capsys, refused
 
 from bertkit.cli import run
 from bertkit.lines import parse_json
@@ -34,31 +34,26 @@ def test_json_has_an_end() -> None:
     assert parse_yaml("{a: [1e-4, x], b: null}") == {"a": ["1e-4", "x"], "b": None}
 
 
-def refused(capsys: Capsys, words: str, *arguments: str) -> None:
-    assert run(list(arguments)) == 2, capsys.readouterr()
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert len(errors) == 1, errors
-    assert words in errors[0]
-
-
 @pytest.mark.parametrize("text", ["# nothing", "- a\n- b\n", "17", "1: 2", f"a: {DEEP}", "a: \xff"])
 def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
     given = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine", "data_dir=x", "output_dir=y"]
-    refused(capsys, "mine.yaml: ", *given)
-    refused(capsys, "mine.yaml: ", *given, "--help")
+    refused(run([*given]), "mine.yaml: ", capsys)
+    refused(run([*given, "--help"]), "mine.yaml: ", capsys)
 
 
 def test_brackets_of_overrides(capsys: Capsys, tmp_path: Path) -> None:
-    refused(capsys, "deep", "pretrain", f"data.skip_steps={DEEP}")
-    refused(capsys, "deep", "pretrain", "-m", f"data.skip_steps={DEEP}")
-    refused(capsys, "no such", "prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}")
+    refused(run(["pretrain", f"data.skip_steps={DEEP}"]), "deep", capsys)
+    refused(run(["pretrain", "-m", f"data.skip_steps={DEEP}"]), "deep", capsys)
+    refused(run(["prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}"]), "no such", capsys)
 
 
 def test_deep_records(capsys: Capsys, tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text('{"text": ' + "[" * 900 + "]" * 900 + "}\n")
-    refused(capsys, "deep.jsonl:1: not JSON", "prepare", f"corpus.path={tmp_path}", f"output_dir={tmp_path / 'out'}")
+    refused(
+        run(["prepare", f"corpus.path={tmp_path}", f"output_dir={tmp_path / 'out'}"]), "deep.jsonl:1: not JSON", capsys
+    )
 
 
 def at(*path: Any) -> Callable[[Any], Any]:
@@ -94,7 +89,7 @@ def test_the_manifest_of_a_dataset(
     change(content)
     path.write_text(json.dumps(content))
     given = [f"data_dir={tmp_path / 'data'}", "model=tiny", "steps=1", f"output_dir={tmp_path / 'run'}"]
-    refused(capsys, words, "pretrain", *given)
+    refused(run(["pretrain", *given]), words, capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -117,4 +112,4 @@ def test_the_files_of_a_tokenizer(
         (tmp_path / "tokenizer" / "vocab.txt").unlink()
     (tmp_path / "text.txt").write_text("a cat\n")
     given = [f"corpus.path={tmp_path / 'text.txt'}", f"tokenizer.path={tmp_path / 'tokenizer'}"]
-    refused(capsys, words, "prepare", *given, f"output_dir={tmp_path / 'out'}")
+    refused(run(["prepare", *given, f"output_dir={tmp_path / 'out'}"]), words, capsys)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Capsys, Page, make_text, write_text
+from conftest import Capsys, Page, make_text, refused, write_text
 
 from bertkit.cli import run
 
@@ -119,8 +119,7 @@ def test_seeds_of_several_settings_are_summed_up(make: Make, tmp_path: Path, cap
 
 
 def test_too_few_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
-    assert run(["compare", str(make())]) == 2
-    assert "expected at least two run directories, such as runs/a runs/b" in capsys.readouterr().err
+    refused(run(["compare", str(make())]), "expected at least two run directories, such as runs/a runs/b", capsys)
     assert run(["compare", str(make()), str(tmp_path)]) == 2
     found = capsys.readouterr().err
     assert f"left out, for they hold no run: {tmp_path}\n" in found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Capsys, small_model
+from conftest import Capsys, refused, small_model
 from forks import KILL
 
 from bertkit import export_model
@@ -179,8 +179,7 @@ def test_every_run_has_processes_of_its_own(
     assert json.loads((output / "glue.json").read_text())["tasks"]["rte"]["runs"][0]["seed"] == 0
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(command) == 2
-    assert "set launch.num_processes=, and start it without torchrun or srun" in capsys.readouterr().err
+    refused(run(command), "set launch.num_processes=, and start it without torchrun or srun", capsys)
 
 
 def test_another_model_is_refused(

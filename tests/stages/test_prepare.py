@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Capsys, make_text, write_text
+from conftest import Capsys, make_text, refused, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit import load_tokenizer
@@ -93,8 +93,7 @@ def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: C
     assert prepare(corpus, tmp_path / "data") == 0
     corpus.write_text(corpus.read_text() + "\nOne more.\n")
     before = snapshot(tmp_path)
-    assert prepare(corpus, tmp_path / "data") == 2
-    assert "holds another dataset (" in capsys.readouterr().err
+    refused(prepare(corpus, tmp_path / "data"), "holds another dataset (", capsys)
     assert snapshot(tmp_path) == before
 
 
@@ -105,8 +104,7 @@ def test_a_changed_vocabulary_is_another_dataset(corpus: Path, tmp_path: Path, c
     assert prepare(corpus, tmp_path / "data", given) == 0
     first = open_prepared(tmp_path / "data").fingerprint
     vocab.write_text(vocab.read_text() + "kan\n")
-    assert prepare(corpus, tmp_path / "data", given) == 2
-    assert "holds another dataset (" in capsys.readouterr().err
+    refused(prepare(corpus, tmp_path / "data", given), "holds another dataset (", capsys)
     assert prepare(corpus, tmp_path / "other", given) == 0
     assert open_prepared(tmp_path / "other").fingerprint != first
 
@@ -156,8 +154,7 @@ def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, caps
 
 def test_text_without_words(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "a.txt").write_text("\u200e\n\n\u200f\n")
-    assert prepare(tmp_path / "a.txt", tmp_path / "data") == 2
-    assert "no words in the corpus to learn a vocabulary from" in capsys.readouterr().err
+    refused(prepare(tmp_path / "a.txt", tmp_path / "data"), "no words in the corpus to learn a vocabulary from", capsys)
     assert (
         prepare(tmp_path / "a.txt", tmp_path / "data", f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}")
         == 2

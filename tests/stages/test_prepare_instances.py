@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Capsys, make_text, real_data, write_text
+from conftest import Capsys, make_text, real_data, refused, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit.cli import run
@@ -129,8 +129,7 @@ def test_places_where_no_dump_goes(corpus: Path, tmp_path: Path, dump: str, mess
 
 
 def test_a_dump_above_the_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert google(corpus, tmp_path / "a" / "data", f"dump={tmp_path / 'a'}") == 2
-    assert "is a folder above output_dir=" in capsys.readouterr().err
+    refused(google(corpus, tmp_path / "a" / "data", f"dump={tmp_path / 'a'}"), "is a folder above output_dir=", capsys)
 
 
 def test_a_dump_is_replaced_when_it_may_be_and_goes_into_a_pipe(corpus: Path, tmp_path: Path) -> None:
@@ -166,8 +165,9 @@ def test_instances_without_a_single_prediction(tmp_path: Path, capsys: Capsys) -
     """Words longer than an instance may predict are skipped, as in the original; where there are no others, it says so."""
     text = write_text(tmp_path / "text.txt", [["abcabc abcabc", "abcabcabc"]] * 3)
     vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
-    assert google(text, tmp_path / "data", vocab, "masking.whole_word=true", "segments.max_predictions_per_seq=2") == 2
-    said = capsys.readouterr().err
-    assert "masking.whole_word=true: none of the 8 instances has a token to predict" in said
-    assert said.count("\n") == 1
+    refused(
+        google(text, tmp_path / "data", vocab, "masking.whole_word=true", "segments.max_predictions_per_seq=2"),
+        "masking.whole_word=true: none of the 8 instances has a token to predict",
+        capsys,
+    )
     assert not list(tmp_path.glob("data*"))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import Capsys, make_text, write_text
+from conftest import Capsys, make_text, refused, write_text
 from preparing import hashes, prepare, write_vocabulary
 
 from bertkit.cli import run
@@ -275,10 +275,7 @@ def test_shards_that_do_not_belong_together(
         ([one, text], "manifest.json: no such file"),
     ]:
         capsys.readouterr()
-        assert merge(given, tmp_path / "merged") == 2
-        said = capsys.readouterr().err
-        assert message in said
-        assert said.count("\n") == 1
+        refused(merge(given, tmp_path / "merged"), message, capsys)
         assert not list(tmp_path.glob("merged*"))
 
 
