@@ -168,17 +168,14 @@ def write_bad_line(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "make", "line"),
-    [
-        ("empty.txt", lambda path: path.write_text(""), "empty.txt: no text in this file"),
-        ("blank.txt", lambda path: path.write_text("\n \n\n"), "blank.txt: no text in this file"),
-        ("binary.txt", write_gibberish, "binary.txt:1: not text (a zero byte at column 1)"),
-        ("latin.txt", write_bad_line, "latin.txt:42: not UTF-8 (byte 0xdf at column 5)"),
-        ("bad.jsonl", lambda path: path.write_text('{"text": "a"}\n{"text": \n'), "bad.jsonl:2: not JSON"),
-        ("other.jsonl", lambda path: path.write_text('{"body": "a"}\n'), "no field 'text' (it has: body)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "make", "line"), [
+    ("empty.txt", lambda path: path.write_text(""), "empty.txt: no text in this file"),
+    ("blank.txt", lambda path: path.write_text("\n \n\n"), "blank.txt: no text in this file"),
+    ("binary.txt", write_gibberish, "binary.txt:1: not text (a zero byte at column 1)"),
+    ("latin.txt", write_bad_line, "latin.txt:42: not UTF-8 (byte 0xdf at column 5)"),
+    ("bad.jsonl", lambda path: path.write_text('{"text": "a"}\n{"text": \n'), "bad.jsonl:2: not JSON"),
+    ("other.jsonl", lambda path: path.write_text('{"body": "a"}\n'), "no field 'text' (it has: body)"),
+])  # fmt: skip
 def test_text_that_cannot_be_read(name: str, make: object, line: str, tmp_path: Path, capsys: Capsys) -> None:
     make(tmp_path / name)  # type: ignore[operator]
     refused(run(["prepare", f"corpus.path={tmp_path / name}", f"output_dir={tmp_path / 'out'}"]), line, capsys)
@@ -407,14 +404,9 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
         return found
 
     given = [
-        "task=qa",
-        "model_dir=m",
-        "data_dir=d",
-        "output_dir=o",
-        "task.spans.n_best=7",
-        "optimizer=lamb",
+        "task=qa", "model_dir=m", "data_dir=d", "output_dir=o", "task.spans.n_best=7", "optimizer=lamb",
         "log.every_steps=9",
-    ]
+    ]  # fmt: skip
     before = printed("finetune", *given)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(before))

@@ -84,14 +84,11 @@ def text(name: str, folder: Path) -> Path:
     return write_text(folder / "text.txt", make_text(61))
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"),
-    [
-        ("made up", 30),
-        pytest.param("made up", 200, marks=pytest.mark.slow),
-        pytest.param("books", 200, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("name", "steps"), [
+    ("made up", 30),
+    pytest.param("made up", 200, marks=pytest.mark.slow),
+    pytest.param("books", 200, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None:
     from transformers import BertForPreTraining
 

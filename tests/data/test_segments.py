@@ -208,31 +208,25 @@ def blocks_of(lengths: Lengths, max_seq_length: int, epoch: int = 0) -> list[lis
     return [segments[first:last] for first, last in itertools.pairwise(starts)]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "blocks"),
-    [
-        ([[8]], [[(0, 8)]]),  # capacity 8: a sentence that fills it
-        ([[3, 3, 3]], [[(0, 6)], [(6, 3)]]),  # whole sentences
-        ([[4, 4, 4]], [[(0, 8)], [(8, 4)]]),
-        ([[9]], [[(0, 8)], [(8, 1)]]),  # longer than a block: cut
-        ([[2, 19, 3]], [[(0, 2)], [(2, 8)], [(10, 8)], [(18, 6)]]),  # the rest is joined to the next sentence
-        ([[1, 1, 1, 1, 1, 1, 1, 1, 1]], [[(0, 8)], [(8, 1)]]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lengths", "blocks"), [
+    ([[8]], [[(0, 8)]]),  # capacity 8: a sentence that fills it
+    ([[3, 3, 3]], [[(0, 6)], [(6, 3)]]),  # whole sentences
+    ([[4, 4, 4]], [[(0, 8)], [(8, 4)]]),
+    ([[9]], [[(0, 8)], [(8, 1)]]),  # longer than a block: cut
+    ([[2, 19, 3]], [[(0, 2)], [(2, 8)], [(10, 8)], [(18, 6)]]),  # the rest is joined to the next sentence
+    ([[1, 1, 1, 1, 1, 1, 1, 1, 1]], [[(0, 8)], [(8, 1)]]),
+])  # fmt: skip
 def test_blocks_of_one_document_by_hand(lengths: Lengths, blocks: list[list[tuple[int, int]]]) -> None:
     assert blocks_of(lengths, 10) == blocks
 
 
-@pytest.mark.parametrize(
-    ("lengths", "sizes"),
-    [
-        ([[4], [3]], [[4, 3]]),  # 4 + separator + 3 = 8
-        ([[4], [4]], [[4], [4]]),  # 4 + separator + 4 = 9
-        ([[7], [7]], [[7], [7]]),
-        ([[2], [2], [2]], [[2, 2, 2]]),  # 2 + 1 + 2 + 1 + 2 = 8
-        ([[1], [1], [1], [1], [1]], [[1, 1, 1, 1], [1]]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lengths", "sizes"), [
+    ([[4], [3]], [[4, 3]]),  # 4 + separator + 3 = 8
+    ([[4], [4]], [[4], [4]]),  # 4 + separator + 4 = 9
+    ([[7], [7]], [[7], [7]]),
+    ([[2], [2], [2]], [[2, 2, 2]]),  # 2 + 1 + 2 + 1 + 2 = 8
+    ([[1], [1], [1], [1], [1]], [[1, 1, 1, 1], [1]]),
+])  # fmt: skip
 def test_a_separator_between_documents_takes_room(lengths: Lengths, sizes: list[list[int]]) -> None:
     """Documents of one size, so that their order does not matter."""
     got = [[length for _, length in block] for block in blocks_of(lengths, 10)]

@@ -67,19 +67,16 @@ def at(*path: Any) -> Callable[[Any], Any]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (at("files", [1]), "files=[1]: expected"),
-        (at("files", "../else", {"bytes": 1, "sha256": "x"}), "which lies elsewhere"),
-        (at("files", "train/sentences.bin", "bytes", "12"), "files.train/sentences.bin.bytes='12': expected a whole number"),
-        (at("splits", {}), "splits.train=None"),
-        (at("splits", "train", "shard_tokens", [-1]), "no counts of a split"),
-        (at("fingerprint", 3), "fingerprint=3: expected text"),
-        (at("corpus", None), "corpus=None: expected"),
-        (at("statistics", {}), "no field 'statistics.unigram_entropy'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "words"), [
+    (at("files", [1]), "files=[1]: expected"),
+    (at("files", "../else", {"bytes": 1, "sha256": "x"}), "which lies elsewhere"),
+    (at("files", "train/sentences.bin", "bytes", "12"), "files.train/sentences.bin.bytes='12': expected a whole number"),
+    (at("splits", {}), "splits.train=None"),
+    (at("splits", "train", "shard_tokens", [-1]), "no counts of a split"),
+    (at("fingerprint", 3), "fingerprint=3: expected text"),
+    (at("corpus", None), "corpus=None: expected"),
+    (at("statistics", {}), "no field 'statistics.unigram_entropy'"),
+])  # fmt: skip
 def test_the_manifest_of_a_dataset(
     change: Callable[[Any], Any], words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -93,16 +90,13 @@ def test_the_manifest_of_a_dataset(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
-    [
-        ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case='false': expected true or false or null"),
-        ("tokenizer_config.json", [1], "[1]: expected a group of values"),
-        ("tokenizer_config.json", {"strip_accents": "no"}, "strip_accents='no'"),
-        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "3"}}}, "model.vocab.a='3': expected a whole number"),
-        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": 3}}, "normalizer": [1]}, "normalizer=[1]: expected"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "content", "words"), [
+    ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case='false': expected true or false or null"),
+    ("tokenizer_config.json", [1], "[1]: expected a group of values"),
+    ("tokenizer_config.json", {"strip_accents": "no"}, "strip_accents='no'"),
+    ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "3"}}}, "model.vocab.a='3': expected a whole number"),
+    ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": 3}}, "normalizer": [1]}, "normalizer=[1]: expected"),
+])  # fmt: skip
 def test_the_files_of_a_tokenizer(
     file: str, content: Any, words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

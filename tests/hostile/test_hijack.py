@@ -56,17 +56,13 @@ def test_a_worker_imports_nothing_of_the_current_directory(trap: Path, shared: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["pretrain", "-m", "data_dir={shared}/data", "output_dir=out/${{seed}}", "seed=1,2", *TINY_PRETRAIN],
-        ["prepare", "corpus.path={shared}/in.txt", "output_dir=out", "tokenizer.vocab_size=100", "num_workers=2"],
-        ["bench", "what=startup", "rounds=1"],
-        ["bench", "what=predict", "model=tiny", "data_dir={shared}/data", "rounds=1", "num_texts=2", "max_seq_length=16",
-         "device=cpu"],
-    ],
-    ids=["a sweep", "prepare", "startup", "bench"],
-)  # fmt: skip
+@pytest.mark.parametrize("arguments", [
+    ["pretrain", "-m", "data_dir={shared}/data", "output_dir=out/${{seed}}", "seed=1,2", *TINY_PRETRAIN],
+    ["prepare", "corpus.path={shared}/in.txt", "output_dir=out", "tokenizer.vocab_size=100", "num_workers=2"],
+    ["bench", "what=startup", "rounds=1"],
+    ["bench", "what=predict", "model=tiny", "data_dir={shared}/data", "rounds=1", "num_texts=2", "max_seq_length=16",
+     "device=cpu"],
+], ids=["a sweep", "prepare", "startup", "bench"])  # fmt: skip
 def test_what_is_started_imports_nothing_of_the_current_directory(
     trap: Path, shared: Path, arguments: list[str]
 ) -> None:

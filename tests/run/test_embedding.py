@@ -106,16 +106,13 @@ def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
     assert np.abs(cut[1] - short[0]).max() <= 1e-6
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pooling": "median"}, "pooling='median': expected mean or cls or max or null"),
-        ({"precision": "fp8"}, "precision='fp8': expected fp32 or bf16"),
-        ({"max_seq_length": 2}, "max_seq_length=2: expected at least 3"),
-        ({"max_seq_length": 600}, f"max_seq_length=600 exceeds the model's max_position_embeddings={POSITIONS}"),
-        ({"batch_tokens": 0}, "batch_tokens=0: expected at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"pooling": "median"}, "pooling='median': expected mean or cls or max or null"),
+    ({"precision": "fp8"}, "precision='fp8': expected fp32 or bf16"),
+    ({"max_seq_length": 2}, "max_seq_length=2: expected at least 3"),
+    ({"max_seq_length": 600}, f"max_seq_length=600 exceeds the model's max_position_embeddings={POSITIONS}"),
+    ({"batch_tokens": 0}, "batch_tokens=0: expected at least 1"),
+])  # fmt: skip
 def test_refused(arguments: dict[str, Any], message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=message):
         load_embedder(small_dir, **arguments)

@@ -65,15 +65,12 @@ def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: 
     assert (only.first_step, only.last_step, only.sampler.segments.max_seq_length) == (0, 10, 24)
 
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ([], [6, 6]),
-        (["batch.sequences=256"], [64, 32]),  # 2,048 tokens at once: at most 85 of 24 and 36 of 56, in equal parts
-        (["batch.micro_sequences=5"], [5, 5]),
-        (["batch.micro_tokens=170"], [7, 3]),
-    ],
-)
+@pytest.mark.parametrize(("more", "expected"), [
+    ([], [6, 6]),
+    (["batch.sequences=256"], [64, 32]),  # 2,048 tokens at once: at most 85 of 24 and 36 of 56, in equal parts
+    (["batch.micro_sequences=5"], [5, 5]),
+    (["batch.micro_tokens=170"], [7, 3]),
+])  # fmt: skip
 def test_micro_batches_depend_on_the_length(more: list[str], expected: list[int]) -> None:
     assert micro_sequences_of(settings_of(*more), "cpu", 1) == expected
 
@@ -143,14 +140,11 @@ def test_evaluation_has_the_length_of_the_phase(prepared_dir: Path, tmp_path: Pa
 EVERYWHERE = ((3,), (5,), (6,), (7,), (8,), (9, 6, 2))
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "all_cuts"),
-    [
-        ("adamw", ((6,), (8, 5))),
-        pytest.param("adamw", EVERYWHERE, marks=pytest.mark.slow),
-        pytest.param("lamb", EVERYWHERE, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("optimizer", "all_cuts"), [
+    ("adamw", ((6,), (8, 5))),
+    pytest.param("adamw", EVERYWHERE, marks=pytest.mark.slow),
+    pytest.param("lamb", EVERYWHERE, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_resumed_in_each_phase_and_at_the_border_bit_for_bit(
     prepared_dir: Path, tmp_path: Path, optimizer: str, all_cuts: tuple[tuple[int, ...], ...]
 ) -> None:

@@ -46,17 +46,14 @@ def said(capsys: Capsys, tmp_path: Path, *runs: Path | str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("change", "step", "what"),
-    [
-        ("seed=1", 1, "batch"),
-        ("masking.probability=0.3", 1, "loss"),
-        ("model.initializer_range=0.05", 1, "loss"),
-        ("optimizer.peak_learning_rate=3e-3", 1, "learning_rate"),
-        ("batch.sequences=9", 1, "batch"),
-        ("optimizer.weight_decay=0.5", 2, "loss"),
-    ],
-)
+@pytest.mark.parametrize(("change", "step", "what"), [
+    ("seed=1", 1, "batch"),
+    ("masking.probability=0.3", 1, "loss"),
+    ("model.initializer_range=0.05", 1, "loss"),
+    ("optimizer.peak_learning_rate=3e-3", 1, "learning_rate"),
+    ("batch.sequences=9", 1, "batch"),
+    ("optimizer.weight_decay=0.5", 2, "loss"),
+])  # fmt: skip
 def test_a_planted_difference_is_named(
     change: str, step: int, what: str, make: Make, tmp_path: Path, capsys: Capsys
 ) -> None:

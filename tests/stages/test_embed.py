@@ -141,19 +141,9 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     table.write_text("title,body\na,b\n")
     folder.mkdir()
     cases: list[tuple[Any, Any, list[str], str]] = [
-        (
-            table,
-            "out.txt",
-            [],
-            "output=out.txt: expected a name that ends in .npy, .parquet, .jsonl, or - for JSON lines",
-        ),
+        (table, "out.txt", [], "output=out.txt: expected a name that ends in .npy, .parquet, .jsonl, or - for JSON lines"),
         (table, table.with_suffix(".npy"), [], "(it has: 'title', 'body'); set column="),
-        (
-            table,
-            table.with_suffix(".npy"),
-            ["column=bdy"],
-            "no column 'bdy' (it has: 'title', 'body'); did you mean 'body'?",
-        ),
+        (table, table.with_suffix(".npy"), ["column=bdy"], "no column 'bdy' (it has: 'title', 'body'); did you mean 'body'?"),
         (table, table.with_suffix(".npy"), ["column=5"], "no column 5 (it has 2); set column="),
         (table, table.with_suffix(".npy"), ["pooling=sum"], "pooling='sum': expected mean or cls or max or null"),
         (table, table.with_suffix(".npy"), ["normalise=true"], "did you mean 'normalize'?"),
@@ -162,7 +152,7 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
         (tmp_path / "a.jsonl", tmp_path / "a.jsonl", [], "is the input; choose another file"),
         (tmp_path / "folder/../a.jsonl", tmp_path / "a.jsonl", [], "is the input; choose another file"),
         (folder, tmp_path / "out.npy", [], "is a folder; give one of its files"),
-    ]
+    ]  # fmt: skip
     for given, output, more, message in cases:
         assert embed(model_dir, given, output, *more) == 2
         said = capsys.readouterr().err

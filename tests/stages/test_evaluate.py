@@ -81,11 +81,8 @@ def google_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("google")
     corpus = write_text(folder / "corpus.txt", make_text(31))
     more = [
-        "segments.max_seq_length=40",
-        "segments.dupe_factor=2",
-        "masking.whole_word=true",
-        "tokenizer.vocab_size=131",
-    ]
+        "segments.max_seq_length=40", "segments.dupe_factor=2", "masking.whole_word=true", "tokenizer.vocab_size=131",
+    ]  # fmt: skip
     given = [f"corpus.path={corpus}", f"output_dir={folder / 'data'}"]
     assert run(["prepare", "segments=google", *given, *more]) == 0
     return folder / "data"
@@ -115,20 +112,17 @@ def test_stored_instances_are_measured_as_they_are(google_dir: Path, tmp_path: P
     assert result["mlm_accuracy"] == pytest.approx(right / predicted, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        (["segments.max_seq_length=32"], "(segments.max_seq_length=32 here, 40 there)"),
-        (["masking=bert"], "(masking.whole_word=False here, True there)"),
-        (["masking=ngram"], "(masking.max_ngram=3 here, 1 there)"),
-        (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
-         "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
-        (["split=held_out"], "holds fixed instances of all its documents; leave split out"),
-        (["split=all"], "holds fixed instances of all its documents; leave split out"),
-        (["seed=3"], "seed=3: has no effect on the fixed instances"),
-        (["segments=pairs", "segments.max_seq_length=40", "split=held_out"], "leave segments out to measure the instances"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "line"), [
+    (["segments.max_seq_length=32"], "(segments.max_seq_length=32 here, 40 there)"),
+    (["masking=bert"], "(masking.whole_word=False here, True there)"),
+    (["masking=ngram"], "(masking.max_ngram=3 here, 1 there)"),
+    (["segments=google", "segments.dupe_factor=3", "masking.probability=0.2"],
+     "(segments.dupe_factor=3 here, 2 there; masking.probability=0.2 here, 0.15 there)"),
+    (["split=held_out"], "holds fixed instances of all its documents; leave split out"),
+    (["split=all"], "holds fixed instances of all its documents; leave split out"),
+    (["seed=3"], "seed=3: has no effect on the fixed instances"),
+    (["segments=pairs", "segments.max_seq_length=40", "split=held_out"], "leave segments out to measure the instances"),
+])  # fmt: skip
 def test_what_contradicts_stored_instances_is_refused(
     google_dir: Path, tmp_path: Path, more: list[str], line: str, capsys: Capsys
 ) -> None:
@@ -323,20 +317,17 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) 
     assert 0 <= result["f1"] <= 100
 
 
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        (["split=test"], "test.tsv (tsv): 1 of 1 examples have no label to measure against; take split=dev"),
-        (["split=held_out"], "split=held_out: expected train, dev, test"),
-        (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c; take the model of this task"),
-        (["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
-         "has the labels b, a; task=sequence has numbers"),
-        (["task.files.dev=other.tsv"], "other.tsv:2: label: unknown label 'c'; expected 'b' or 'a'"),
-        (["task.metrics=[acc]"], "task.metrics: unknown acc"),
-        (["task=conll2003"], "task=conll2003 is of kind tagging, but model_dir="),
-        (["seed=1", "segments=pairs"], "seed, segments: has no effect with task=sequence"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "line"), [
+    (["split=test"], "test.tsv (tsv): 1 of 1 examples have no label to measure against; take split=dev"),
+    (["split=held_out"], "split=held_out: expected train, dev, test"),
+    (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c; take the model of this task"),
+    (["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
+     "has the labels b, a; task=sequence has numbers"),
+    (["task.files.dev=other.tsv"], "other.tsv:2: label: unknown label 'c'; expected 'b' or 'a'"),
+    (["task.metrics=[acc]"], "task.metrics: unknown acc"),
+    (["task=conll2003"], "task=conll2003 is of kind tagging, but model_dir="),
+    (["seed=1", "segments=pairs"], "seed, segments: has no effect with task=sequence"),
+])  # fmt: skip
 def test_refusals_of_a_task(more: list[str], line: str, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("b", "a"))
     given = [f"model_dir={export_model(model, tokenizer, tmp_path / 'model')}", f"data_dir={tmp_path}", "device=cpu"]

@@ -333,17 +333,14 @@ def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("modules.json", "{}", "modules.json"),
-        ("modules.json", "[{}]", "modules.json"),
-        ("1_Pooling/config.json", "[]", "pools by"),
-        ("1_Pooling/config.json", '{"pooling_mode_mean_sqrt_len_tokens": true}', "pools by"),
-        ("sentence_bert_config.json", "[]", "max_seq_length=0"),
-        ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length='x'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("modules.json", "{}", "modules.json"),
+    ("modules.json", "[{}]", "modules.json"),
+    ("1_Pooling/config.json", "[]", "pools by"),
+    ("1_Pooling/config.json", '{"pooling_mode_mean_sqrt_len_tokens": true}', "pools by"),
+    ("sentence_bert_config.json", "[]", "max_seq_length=0"),
+    ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length='x'"),
+])  # fmt: skip
 def test_broken_files_of_a_sentence_transformer(
     name: str, content: str, message: str, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -371,11 +368,8 @@ def test_a_run_on_fixed_instances_is_exported(tmp_path: Path) -> None:
     """Its settings are those of the stored instances."""
     corpus = write_text(tmp_path / "text.txt", make_text(11))
     sizes = [
-        "segments.max_seq_length=32",
-        "segments.dupe_factor=1",
-        "tokenizer.vocab_size=131",
-        "tokenizer.rules=google",
-    ]
+        "segments.max_seq_length=32", "segments.dupe_factor=1", "tokenizer.vocab_size=131", "tokenizer.rules=google",
+    ]  # fmt: skip
     assert run(["prepare", "segments=google", f"corpus.path={corpus}", *sizes, f"output_dir={tmp_path / 'data'}"]) == 0
     small = ["model=tiny", "model.hidden_size=32", "model.max_position_embeddings=40", "steps=2", "device=cpu"]
     arguments = ["segments=google", f"data_dir={tmp_path / 'data'}", *small, f"output_dir={tmp_path / 'run'}"]

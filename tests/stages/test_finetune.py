@@ -559,12 +559,9 @@ def test_spans(start: Path, tmp_path: Path) -> None:
         content = {"version": "1.1", "data": [{"title": "made up", "paragraphs": questions}]}
         (tmp_path / f"{name}-v1.1.json").write_text(json.dumps(content))
     more = [
-        "task=squad1",
-        "task.max_seq_length=24",
-        "task.spans.window_step=9",
-        "task.spans.max_query_length=6",
+        "task=squad1", "task.max_seq_length=24", "task.spans.window_step=9", "task.spans.max_query_length=6",
         "num_epochs=7",
-    ]
+    ]  # fmt: skip
     assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact_match"] > 50
     for name in ("predictions", "nbest_predictions", "null_odds"):
@@ -599,30 +596,27 @@ def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_pat
     assert "device=cuda: no CUDA device here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("setting", "line"),
-    [
-        ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
-        ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
-        ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
-        ("layer_decay=0", "layer_decay=0.0: expected a number above 0"),
-        ("num_epochs=0", "num_epochs=0.0: expected a positive number"),
-        ("class_weights=[1,0]", "class_weights=[1.0, 0.0]: expected balanced, or a positive number"),
-        ("evaluation.patience=0", "evaluation.patience=0: expected at least 1"),
-        ("checkpoint.every_steps=0", "checkpoint.every_steps=0: expected at least 1"),
-        ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
-        ("task.labels=[good,ugly]", "unknown label 'bad'"),
-        ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
-        ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
-        ("task.metrics=[acc]", "task.metrics: unknown acc"),
-        ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
-        ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
-        ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
-        ("dev_share=1", "dev_share=1.0: expected a number between 0 and 1"),
-        ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
-        ("task=sequense", "task=sequense; did you mean 'sequence'?"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "line"), [
+    ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
+    ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
+    ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
+    ("layer_decay=0", "layer_decay=0.0: expected a number above 0"),
+    ("num_epochs=0", "num_epochs=0.0: expected a positive number"),
+    ("class_weights=[1,0]", "class_weights=[1.0, 0.0]: expected balanced, or a positive number"),
+    ("evaluation.patience=0", "evaluation.patience=0: expected at least 1"),
+    ("checkpoint.every_steps=0", "checkpoint.every_steps=0: expected at least 1"),
+    ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
+    ("task.labels=[good,ugly]", "unknown label 'bad'"),
+    ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
+    ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
+    ("task.metrics=[acc]", "task.metrics: unknown acc"),
+    ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
+    ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
+    ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
+    ("dev_share=1", "dev_share=1.0: expected a number between 0 and 1"),
+    ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
+    ("task=sequense", "task=sequense; did you mean 'sequence'?"),
+])  # fmt: skip
 def test_refusals(setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     refused(finetune(data, start, tmp_path / "run", *setting.split()), line, capsys)
     assert not (tmp_path / "run").exists()

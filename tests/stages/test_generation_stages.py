@@ -282,13 +282,10 @@ def test_what_was_learned_is_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact"] > 0.5
 
 
-@pytest.mark.parametrize(
-    ("name", "num_kills"),
-    [
-        ("transformer", 1),
-        *(pytest.param(name, 10, marks=pytest.mark.slow) for name in ("transformer", "additive", "bert")),
-    ],
-)
+@pytest.mark.parametrize(("name", "num_kills"), [
+    ("transformer", 1),
+    *(pytest.param(name, 10, marks=pytest.mark.slow) for name in ("transformer", "additive", "bert")),
+])  # fmt: skip
 def test_a_killed_run_ends_as_one_that_was_not(
     name: str, num_kills: int, data: Path, start: Path, tmp_path: Path, python: Path
 ) -> None:

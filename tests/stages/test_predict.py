@@ -432,31 +432,19 @@ REFUSALS = [
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
     ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another file"),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
-    (
-        "sequence",
-        "in.tsv",
-        "kan\n",
-        ["task=mrpc", "task.max_seq_length=40"],
-        "has the labels bad, good, ugly; task=mrpc has",
-    ),
+    ("sequence", "in.tsv", "kan\n", ["task=mrpc", "task.max_seq_length=40"], "has the labels bad, good, ugly; task=mrpc has"),
     ("sequence", "in", "kan\n", ["task.needs_pair=true"], "in: task=sequence is of pairs, and a text a line has"),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans, but model_dir="),
     ("sequence", "in.txt", "kan\n", ["task=sequence"], "task.max_seq_length=128 exceeds the model's"),
     ("sequence", "in.conll", "kan O\n", [], "in.conll: format conll is not for a model of sequence; set format="),
     ("sequence", "in.txt", "kan\n", ["format=words"], "format words is not for a model of sequence"),
     ("token", "in.conll", "kan O\nlon\n", [], "in.conll:2: too few cells"),
-    (
-        "span",
-        "in.jsonl",
-        '{"id": 1, "question": "a", "context": "b"}\n' * 2,
-        SPANS,
-        "in.jsonl:2: id '1' is there twice",
-    ),
+    ("span", "in.jsonl", '{"id": 1, "question": "a", "context": "b"}\n' * 2, SPANS, "in.jsonl:2: id '1' is there twice"),
     ("encoder", "in.txt", "kan\n", [], "a bare encoder, which says nothing of a text; fine-tune it"),
     ("masked_lm", "in.txt", "kan\n", ["task=sst2"], "no head for task=sst2, only masked_lm; fine-tune it first"),
     ("sequence", "missing.txt", None, [], "missing.txt: no such file"),
     ("sequence", "in.txt", "kan\n", ["top_k=0"], "top_k=0: expected at least 1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("head", "name", "content", "more", "line"), REFUSALS)

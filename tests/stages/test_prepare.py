@@ -46,19 +46,13 @@ def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: Capsys) 
     assert snapshot(tmp_path / "data") == before
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (["tokenizer.vocab_size=137"], "tokenizer.vocab_size: 131 there, 137 here"),
-        (["held_out_prob=0.5"], "held_out_prob: 0.01 there, 0.5 here"),
-        (["shard_tokens=100"], "shard_tokens: 134217728 there, 100 here"),
-        (["corpus.sentences=split"], "corpus.sentences: 'auto' there, 'split' here"),
-        (
-            ["held_out_prob=0.5", "shard_tokens=100"],
-            "held_out_prob: 0.01 there, 0.5 here; shard_tokens: 134217728 there, 100 here",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    (["tokenizer.vocab_size=137"], "tokenizer.vocab_size: 131 there, 137 here"),
+    (["held_out_prob=0.5"], "held_out_prob: 0.01 there, 0.5 here"),
+    (["shard_tokens=100"], "shard_tokens: 134217728 there, 100 here"),
+    (["corpus.sentences=split"], "corpus.sentences: 'auto' there, 'split' here"),
+    (["held_out_prob=0.5", "shard_tokens=100"], "held_out_prob: 0.01 there, 0.5 here; shard_tokens: 134217728 there, 100 here"),
+])  # fmt: skip
 def test_another_dataset_is_left_alone(
     corpus: Path, tmp_path: Path, change: list[str], named: str, capsys: Capsys
 ) -> None:
@@ -186,15 +180,12 @@ def test_shards_do_not_change_the_text(corpus: Path, tmp_path: Path) -> None:
     assert streams[0] == streams[1]
 
 
-@pytest.mark.parametrize(
-    ("more", "rules"),
-    [
-        ([], "hugging_face"),
-        (["tokenizer.rules=google"], "google"),
-        (["segments=google"], "google"),
-        (["segments=google", "tokenizer.rules=hugging_face"], "hugging_face"),
-    ],
-)
+@pytest.mark.parametrize(("more", "rules"), [
+    ([], "hugging_face"),
+    (["tokenizer.rules=google"], "google"),
+    (["segments=google"], "google"),
+    (["segments=google", "tokenizer.rules=hugging_face"], "hugging_face"),
+])  # fmt: skip
 def test_the_rules_of_a_dataset_are_kept_with_it(corpus: Path, tmp_path: Path, more: list[str], rules: str) -> None:
     assert prepare(corpus, tmp_path / "data", *more) == 0
     assert load_tokenizer(tmp_path / "data").rules == rules

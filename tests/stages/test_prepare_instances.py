@@ -104,18 +104,15 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: Capsys) -
     assert f"dump={tmp_path} is a folder above output_dir=" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("dump", "message"),
-    [
-        ("data/train.jsonl", "lies in output_dir="),
-        ("data", "lies in output_dir="),
-        ("there/../data/deep/er.jsonl", "lies in output_dir="),
-        ("corpus.txt", "is there already; choose another file, or set overwrite=true to replace it"),
-        ("corpus.txt/dump.jsonl", "corpus.txt is a file; expected a folder to write to"),
-        ("there", "is a folder; give a file in it"),
-        ("", "dump= is empty; expected a file to write"),
-    ],
-)
+@pytest.mark.parametrize(("dump", "message"), [
+    ("data/train.jsonl", "lies in output_dir="),
+    ("data", "lies in output_dir="),
+    ("there/../data/deep/er.jsonl", "lies in output_dir="),
+    ("corpus.txt", "is there already; choose another file, or set overwrite=true to replace it"),
+    ("corpus.txt/dump.jsonl", "corpus.txt is a file; expected a folder to write to"),
+    ("there", "is a folder; give a file in it"),
+    ("", "dump= is empty; expected a file to write"),
+])  # fmt: skip
 def test_places_where_no_dump_goes(corpus: Path, tmp_path: Path, dump: str, message: str, capsys: Capsys) -> None:
     """Said before the text is read, and nothing is touched."""
     (tmp_path / "there").mkdir()

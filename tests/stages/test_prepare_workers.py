@@ -30,11 +30,8 @@ def test_two_runs_write_the_same_bytes(corpus: Path, tmp_path: Path) -> None:
     """Also in processes of their own, with other hash seeds."""
     for number in (1, 2):
         arguments = [
-            "prepare",
-            f"corpus.path={corpus}",
-            f"output_dir={tmp_path / str(number)}",
-            "tokenizer.vocab_size=131",
-        ]
+            "prepare", f"corpus.path={corpus}", f"output_dir={tmp_path / str(number)}", "tokenizer.vocab_size=131",
+        ]  # fmt: skip
         environment = {**os.environ, "PYTHONHASHSEED": str(number)}
         subprocess.run([sys.executable, "-m", "bertkit", *arguments], check=True, env=environment, capture_output=True)
     assert prepare(corpus, tmp_path / "3") == 0
@@ -68,12 +65,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
                 file.write("\n")
         assert corpus.stat().st_size > 900_000 * times
         arguments = [
-            "prepare",
-            f"corpus.path={corpus}",
-            f"output_dir={tmp_path / str(times)}",
-            f"tokenizer.path={vocab}",
+            "prepare", f"corpus.path={corpus}", f"output_dir={tmp_path / str(times)}", f"tokenizer.path={vocab}",
             "num_workers=1",
-        ]
+        ]  # fmt: skip
         done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
         peaks[times] = int(done.stdout.split("peak ")[1]) / 1024
         corpus.unlink()

@@ -30,17 +30,10 @@ from bertkit.train.checkpoint import all_checkpoints, fault_of
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu",
-    "model=tiny",
-    "model.hidden_size=32",
-    "model.intermediate_size=64",
-    "model.max_position_embeddings=48",
-    "segments.max_seq_length=40",
-    "batch.sequences=12",
-    "batch.micro_sequences=5",
-    "optimizer.peak_learning_rate=1e-3",
-    "log.every_steps=1",
-]
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64",
+    "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=5",
+    "optimizer.peak_learning_rate=1e-3", "log.every_steps=1",
+]  # fmt: skip
 
 
 def pretrain(data: Path, output: Path, *more: str) -> int:
@@ -410,12 +403,9 @@ def test_bfloat16_ends_like_float32(tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert run(["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096", f"output_dir={data}"]) == 0
     more = [
-        "model=mini",
-        "segments.max_seq_length=128",
-        "batch.sequences=8",
-        "steps=2000",
+        "model=mini", "segments.max_seq_length=128", "batch.sequences=8", "steps=2000",
         "optimizer.peak_learning_rate=5e-4",
-    ]
+    ]  # fmt: skip
     runs = []
     for precision in ("fp32", "bf16"):
         command = [
@@ -641,15 +631,12 @@ def is_finishing(process: subprocess.Popen[str], run_dir: Path) -> bool:
     return (run_dir / "model.partial").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("moment", "number"),
-    [
-        (is_loading, signal.SIGTERM),
-        (is_finishing, signal.SIGUSR1),
-        pytest.param(is_loading, signal.SIGUSR1, marks=pytest.mark.slow),
-        pytest.param(is_finishing, signal.SIGTERM, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("moment", "number"), [
+    (is_loading, signal.SIGTERM),
+    (is_finishing, signal.SIGUSR1),
+    pytest.param(is_loading, signal.SIGUSR1, marks=pytest.mark.slow),
+    pytest.param(is_finishing, signal.SIGTERM, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_stop_while_there_is_nothing_to_save(
     prepared_dir: Path,
     a_finished_run: Path,

@@ -347,19 +347,16 @@ def test_pictures_of_an_alignment(writer: Callable[..., Path], tmp_path: Path, c
         assert not (tmp_path / "x.svg").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["text=a", "output=a.html", "target_text=b"], "target_text: has no effect on a model that does not write"),
-        (["output=a.html"], "set text=, or input="),
-        (["text=a", "output=a.txt"], "expected a name that ends in .html, .json, .svg, .png"),
-        (["text=a", "output=a.svg", "layer=2"], "set both"),
-        (["text=a", "output=a.svg", "layer=9", "head=1"], "layer=9: the model has 3"),
-        (["text=a", "output=a.html", "target=gut"], "target=gut: no such label"),
-        (["text=a", "output=a.html", "steps=-1"], "steps=-1: expected 0"),
-        (["input=in.txt", "row=9", "output=a.html"], "row=9: input=in.txt has fewer examples"),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), [
+    (["text=a", "output=a.html", "target_text=b"], "target_text: has no effect on a model that does not write"),
+    (["output=a.html"], "set text=, or input="),
+    (["text=a", "output=a.txt"], "expected a name that ends in .html, .json, .svg, .png"),
+    (["text=a", "output=a.svg", "layer=2"], "set both"),
+    (["text=a", "output=a.svg", "layer=9", "head=1"], "layer=9: the model has 3"),
+    (["text=a", "output=a.html", "target=gut"], "target=gut: no such label"),
+    (["text=a", "output=a.html", "steps=-1"], "steps=-1: expected 0"),
+    (["input=in.txt", "row=9", "output=a.html"], "row=9: input=in.txt has fewer examples"),
+])  # fmt: skip
 def test_refused(
     given: list[str], message: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:  # fmt: skip

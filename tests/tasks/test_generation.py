@@ -130,18 +130,15 @@ def words(ids: list[int] | None) -> str | None:
     return None if ids is None else " ".join(TOKENS[number] for number in ids)
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "expected", "label", "num_cut"),
-    [
-        ("a b", "c e", "[CLS] a b [SEP]", "[CLS] c e [SEP]", 0),
-        ("a", None, "[CLS] a [SEP]", None, 0),
-        ("", "", "[CLS] [SEP]", "[CLS] [SEP]", 0),
-        ("a b c a b c a b", "cd e", "[CLS] a b c a b c [SEP]", "[CLS] c ##d e [SEP]", 2),
-        ("a", "a b c e a", "[CLS] a [SEP]", "[CLS] a b c e [SEP]", 1),
-        ("a b c a b c a", "a b c e a", "[CLS] a b c a b c [SEP]", "[CLS] a b c e [SEP]", 2),
-        ("[SEP] a", "[SEP]", "[CLS] [SEP] a [SEP]", "[CLS] [ sep ] [SEP]", 0),  # in a target a special token is text
-    ],
-)
+@pytest.mark.parametrize(("source", "target", "expected", "label", "num_cut"), [
+    ("a b", "c e", "[CLS] a b [SEP]", "[CLS] c e [SEP]", 0),
+    ("a", None, "[CLS] a [SEP]", None, 0),
+    ("", "", "[CLS] [SEP]", "[CLS] [SEP]", 0),
+    ("a b c a b c a b", "cd e", "[CLS] a b c a b c [SEP]", "[CLS] c ##d e [SEP]", 2),
+    ("a", "a b c e a", "[CLS] a [SEP]", "[CLS] a b c e [SEP]", 1),
+    ("a b c a b c a", "a b c e a", "[CLS] a b c a b c [SEP]", "[CLS] a b c e [SEP]", 2),
+    ("[SEP] a", "[SEP]", "[CLS] [SEP] a [SEP]", "[CLS] [ sep ] [SEP]", 0),  # in a target a special token is text
+])  # fmt: skip
 def test_features(source: str, target: str | None, expected: str, label: str | None, num_cut: int) -> None:
     small = task("max_seq_length=8", "generation.max_target_length=5")
     others = [GenerationExample("1", "b", None), GenerationExample("2", "c", "b")]

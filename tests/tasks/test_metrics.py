@@ -126,15 +126,12 @@ def test_correlations_keep_double_precision() -> None:
     assert value == pytest.approx(np.corrcoef(predictions, references)[0, 1], abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("predictions", "references", "message"),
-    [
-        ([2.5, 2.5, 2.5], [0.0, 1.0, 5.0], "predictions are all the same"),
-        ([2.0, 2.5, 2.5], [1.0, 1.0, 1.0], "references are all the same"),
-        ([2.0, float("nan"), 2.5], [1.0, 2.0, 3.0], "predictions are not finite"),
-        ([2.0], [1.0], "predictions are fewer than two"),
-    ],
-)
+@pytest.mark.parametrize(("predictions", "references", "message"), [
+    ([2.5, 2.5, 2.5], [0.0, 1.0, 5.0], "predictions are all the same"),
+    ([2.0, 2.5, 2.5], [1.0, 1.0, 1.0], "references are all the same"),
+    ([2.0, float("nan"), 2.5], [1.0, 2.0, 3.0], "predictions are not finite"),
+    ([2.0], [1.0], "predictions are fewer than two"),
+])  # fmt: skip
 def test_a_correlation_that_is_not_defined_is_0(
     predictions: list[float], references: list[float], message: str
 ) -> None:
@@ -391,13 +388,10 @@ def test_signatures_are_of_bleu_and_chrf_alone() -> None:
     assert found["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2")
 
 
-@pytest.mark.parametrize(
-    ("task", "module", "message"),
-    [
-        ("translation", "sacrebleu", "task.metrics: bleu needs sacrebleu; pip install 'bertkit[generation]'"),
-        ("generation", "rouge_score", "task.metrics: rouge needs rouge-score; pip install 'bertkit[generation]'"),
-    ],
-)
+@pytest.mark.parametrize(("task", "module", "message"), [
+    ("translation", "sacrebleu", "task.metrics: bleu needs sacrebleu; pip install 'bertkit[generation]'"),
+    ("generation", "rouge_score", "task.metrics: rouge needs rouge-score; pip install 'bertkit[generation]'"),
+])  # fmt: skip
 def test_a_metric_without_its_package_is_refused_before_training(
     task: str, module: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

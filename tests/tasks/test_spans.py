@@ -357,17 +357,13 @@ def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: in
 
 @pytest.mark.parametrize("with_null", [False, True])
 @pytest.mark.parametrize("fill", [0.0, math.nan, math.inf, -math.inf, 1e38])
-@pytest.mark.parametrize(
-    "given",
-    [
-        example("", question="q " * 300),
-        example("a b c", question="q " * 300),
-        example("", question=""),
-        example(" \t\u200b\n", question="\x07"),
-        example("a " * 97, question="?"),
-    ],
-    ids=["long question, empty context", "long question", "nothing", "no piece", "windows"],
-)
+@pytest.mark.parametrize("given", [
+    example("", question="q " * 300),
+    example("a b c", question="q " * 300),
+    example("", question=""),
+    example(" \t\u200b\n", question="\x07"),
+    example("a " * 97, question="?"),
+], ids=["long question, empty context", "long question", "nothing", "no piece", "windows"])  # fmt: skip
 def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, with_null: bool) -> None:
     features = make_features([given], LETTERS, 83, window_step=5)
     assert all(len(feature.input_ids) <= 83 for feature in features)

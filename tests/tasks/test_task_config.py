@@ -16,24 +16,9 @@ ENTAILS = ("entailment", "not_entailment")
 MNLI = ("entailment", "neutral", "contradiction")
 NER = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
 UPOS = [
-    "ADJ",
-    "ADP",
-    "ADV",
-    "AUX",
-    "CCONJ",
-    "DET",
-    "INTJ",
-    "NOUN",
-    "NUM",
-    "PART",
-    "PRON",
-    "PROPN",
-    "PUNCT",
-    "SCONJ",
-    "SYM",
-    "VERB",
-    "X",
-]
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
+    "SYM", "VERB", "X",
+]  # fmt: skip
 TABLE = {
     "cola": (("unacceptable", "acceptable"), ("0", "1"), ("matthews_correlation",), "matthews_correlation", 32, 2e-5, 3),
     "sst2": (("negative", "positive"), ("0", "1"), ("accuracy",), "accuracy", 32, 2e-5, 3),
@@ -151,30 +136,18 @@ REFUSED = [
     ("cola", "max_seq_length=2", "task.max_seq_length=2: expected at least 8"),
     ("translation", "generation.max_target_length=1", "task.generation.max_target_length=1: expected at least 2"),
     ("translation", "generation.num_beams=0", "task.generation.num_beams=0: expected at least 1"),
-    (
-        "translation",
-        "generation.label_smoothing=1",
-        "task.generation.label_smoothing=1: expected a number from 0 to less than 1",
-    ),
-    (
-        "translation",
-        "generation.num_candidates=5",
-        "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams",
-    ),
+    ("translation", "generation.label_smoothing=1", "task.generation.label_smoothing=1: expected a number from 0 to less than 1"),
+    ("translation", "generation.num_candidates=5", "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams"),
     ("translation", "generation.num_candidates=0", "task.generation.num_candidates=0: expected 1 to 4"),
     ("translation", "generation.temperature=0", "task.generation.temperature=0: expected a positive number"),
     ("translation", "generation.top_k=0", "task.generation.top_k=0: expected null or at least 1"),
     ("translation", "generation.top_p=1.5", "task.generation.top_p=1.5: expected null or a number above 0 and up to 1"),
-    (
-        "translation",
-        "generation.temperature=0.5",
-        "task.generation.temperature has no effect without task.generation.sample=true",
-    ),
+    ("translation", "generation.temperature=0.5", "task.generation.temperature has no effect without task.generation.sample=true"),
     ("translation", "generation.top_k=3", "task.generation.top_k has no effect without task.generation.sample=true"),
     ("translation", "generation.top_p=0.9", "task.generation.top_p has no effect without task.generation.sample=true"),
     ("translation", "generation=null", "task.generation=null: expected its settings for kind=generation"),
     ("cola", "format=xls", "format='xls': expected auto or tsv or csv"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "override", "message"), REFUSED)

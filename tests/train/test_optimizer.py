@@ -224,16 +224,13 @@ def test_frozen_parameters_are_in_no_group() -> None:
     assert held == len(list(model.parameters())) - 5
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"epsilon": 0.0}, "optimizer.epsilon=0.0: expected a positive number"),
-        ({"max_grad_norm": -1.0}, "optimizer.max_grad_norm=-1.0: expected a positive number"),
-        ({"beta1": 1.0}, "optimizer.beta1=1.0: expected a number from 0 to below 1"),
-        ({"beta2": float("nan")}, "optimizer.beta2=nan: expected a number from 0 to below 1"),
-        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: expected at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"epsilon": 0.0}, "optimizer.epsilon=0.0: expected a positive number"),
+    ({"max_grad_norm": -1.0}, "optimizer.max_grad_norm=-1.0: expected a positive number"),
+    ({"beta1": 1.0}, "optimizer.beta1=1.0: expected a number from 0 to below 1"),
+    ({"beta2": float("nan")}, "optimizer.beta2=nan: expected a number from 0 to below 1"),
+    ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: expected at least 0"),
+])  # fmt: skip
 def test_impossible_settings_are_refused(changed: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         config("adamw", False, **changed)

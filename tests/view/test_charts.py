@@ -34,14 +34,11 @@ def test_a_power_law_is_straight_in_powers() -> None:
     assert all(f'text-anchor="middle">{tick}</text>' in chart.svg() for tick in ("64", "128", "256", "2,048"))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.02, 0.9, ["0.02", "0.05", "0.1", "0.2", "0.5"]),
-        (3.0, 6.0, ["3", "4", "5", "6"]),
-        (1, 1e6, ["1", "10", "100", "100,000"]),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0.02, 0.9, ["0.02", "0.05", "0.1", "0.2", "0.5"]),
+    (3.0, 6.0, ["3", "4", "5", "6"]),
+    (1, 1e6, ["1", "10", "100", "100,000"]),
+])  # fmt: skip
 def test_heights_in_powers_are_round(low: float, high: float, ticks: list[str]) -> None:
     svg = LineChart("t", [("a", [(1, low), (2, high)])], is_log=True).svg()
     written = re.findall(r'text-anchor="end">([^<]*)<', svg)

@@ -80,19 +80,16 @@ def test_what_sentence_transformers_saves_is_read(mode: str, tokenizer: Tokenize
     assert (found.mode, found.normalize) == (mode, False)
 
 
-@pytest.mark.parametrize(
-    ("heads", "option"),
-    [
-        (("masked_lm", "next_sentence"), "head=pretraining"),
-        (("masked_lm",), "head=masked_lm"),
-        ((), "head=encoder"),
-        (("sequence",), "head=task"),
-        (("token",), "head=task"),
-        (("span",), "head=task"),
-        (("choice",), "head=task"),
-        ((), "sentence_transformers=mean"),
-    ],
-)
+@pytest.mark.parametrize(("heads", "option"), [
+    (("masked_lm", "next_sentence"), "head=pretraining"),
+    (("masked_lm",), "head=masked_lm"),
+    ((), "head=encoder"),
+    (("sequence",), "head=task"),
+    (("token",), "head=task"),
+    (("span",), "head=task"),
+    (("choice",), "head=task"),
+    ((), "sentence_transformers=mean"),
+])  # fmt: skip
 def test_the_snippet_of_a_card_predicts_and_prints(
     heads: tuple[str, ...], option: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

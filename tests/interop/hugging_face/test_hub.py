@@ -109,15 +109,12 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 GOOGLE = ("bert_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index")
 
 
-@pytest.mark.parametrize(
-    ("weights", "fetched"),
-    [
-        (("model.safetensors", "pytorch_model.bin"), ("model.safetensors",)),
-        (SHARDS, SHARDS),
-        (("pytorch_model.bin",), ("pytorch_model.bin",)),
-        (GOOGLE, GOOGLE),
-    ],
-)
+@pytest.mark.parametrize(("weights", "fetched"), [
+    (("model.safetensors", "pytorch_model.bin"), ("model.safetensors",)),
+    (SHARDS, SHARDS),
+    (("pytorch_model.bin",), ("pytorch_model.bin",)),
+    (GOOGLE, GOOGLE),
+])  # fmt: skip
 def test_only_what_is_needed_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: tuple[str, ...], fetched: tuple[str, ...]
 ) -> None:

@@ -23,15 +23,12 @@ def exported(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     return export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
 
 
-@pytest.mark.parametrize(
-    ("heads", "architecture", "values", "gradients"),
-    [
-        # hidden states, logits of each head, pooled output, loss
-        (None, "BertForPreTraining", LAYERS + 1 + 2 + 1, 5 + 16 * LAYERS + 2 + 5 + 2),
-        (["masked_lm"], "BertForMaskedLM", LAYERS + 1 + 1 + 1, 5 + 16 * LAYERS + 5),
-        ([], "BertModel", LAYERS + 1 + 1, 5 + 16 * LAYERS + 2),  # nothing to lose
-    ],
-)
+@pytest.mark.parametrize(("heads", "architecture", "values", "gradients"), [
+    # hidden states, logits of each head, pooled output, loss
+    (None, "BertForPreTraining", LAYERS + 1 + 2 + 1, 5 + 16 * LAYERS + 2 + 5 + 2),
+    (["masked_lm"], "BertForMaskedLM", LAYERS + 1 + 1 + 1, 5 + 16 * LAYERS + 5),
+    ([], "BertModel", LAYERS + 1 + 1, 5 + 16 * LAYERS + 2),  # nothing to lose
+])  # fmt: skip
 def test_a_random_model_is_within_tolerance(
     exported: Path, tokenizer: Tokenizer, heads: list[str] | None, architecture: str, values: int, gradients: int
 ) -> None:

@@ -137,15 +137,12 @@ def test_ids_of_empty_lines_are_no_other_questions() -> None:
     assert [example.id for chunk in inputs.chunks for example in chunk] == ["1", "line 2", "2", "line 4"]
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "content", "expected"),
-    [
-        ("sequence", "in.csv.gz", "text,id\nkan,7\n", [("kan", None)]),
-        ("sequence", "-", "kan\nlon\n", [("kan", None), ("lon", None)]),
-        ("spans", "in.json.gz", json.dumps([{"question": "kan", "context": "lon"}]), [("kan", "lon")]),
-        ("tagging", "in.conll.gz", "kan O\n\nlon O\n", [(("kan",),), (("lon",),)]),
-    ],
-)
+@pytest.mark.parametrize(("name", "file", "content", "expected"), [
+    ("sequence", "in.csv.gz", "text,id\nkan,7\n", [("kan", None)]),
+    ("sequence", "-", "kan\nlon\n", [("kan", None), ("lon", None)]),
+    ("spans", "in.json.gz", json.dumps([{"question": "kan", "context": "lon"}]), [("kan", "lon")]),
+    ("tagging", "in.conll.gz", "kan O\n\nlon O\n", [(("kan",),), (("lon",),)]),
+])  # fmt: skip
 def test_gzip(name: str, file: str, content: str, expected: list[tuple[Any, ...]]) -> None:
     packed = gzip.compress(content.encode())
     assert rows_of(opened(task_config(name), packed, file)) == expected

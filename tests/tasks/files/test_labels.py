@@ -14,15 +14,12 @@ from bertkit.errors import InputError
 from bertkit.tasks.files.readers import read_file
 
 
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [
-        (["10", "9", "9"], ("9", "10")),
-        (["b", "a", "B"], ("B", "a", "b")),
-        ([True, False], ("false", "true")),
-        ([1.0, 0.0, -2.0], ("-2", "0", "1")),
-    ],
-)
+@pytest.mark.parametrize(("values", "labels"), [
+    (["10", "9", "9"], ("9", "10")),
+    (["b", "a", "B"], ("B", "a", "b")),
+    ([True, False], ("false", "true")),
+    ([1.0, 0.0, -2.0], ("-2", "0", "1")),
+])  # fmt: skip
 def test_the_order_of_labels_that_are_not_listed(tmp_path: Path, values: list[Any], labels: tuple[str, ...]) -> None:
     write(tmp_path, "train.jsonl", "".join(json.dumps({"text": "x", "label": value}) + "\n" for value in values))
     assert read(tmp_path, "sequence", "train").labels == labels
