@@ -1,7 +1,5 @@
 """What the tests share: small corpora, small models, and where real data lies."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

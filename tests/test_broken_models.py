@@ -1,7 +1,5 @@
 """Broken models, through the commands that a user runs: one line that names what is wrong, exit code 2, nothing left."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

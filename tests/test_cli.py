@@ -1,7 +1,5 @@
 """The command line: help, refusals, exit codes; bad input gets one line and leaves nothing behind."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Python's door: the examples of its docstrings run, and it takes and refuses what the command line does."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import sys

@@ -1,7 +1,5 @@
 """Plain mappings to frozen dataclasses: every type, every error, all at once."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The images: no Docker is needed to see that they are pinned, run without rights, and copy and run what is there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

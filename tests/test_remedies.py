@@ -1,7 +1,5 @@
 """What a message tells the user to do ends the complaint: each remedy is taken from the message and followed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

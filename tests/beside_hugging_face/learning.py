@@ -10,8 +10,6 @@ The table: mean and deviation over the seeds, the mean difference, and whether i
 Nothing here is a test that pytest collects.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

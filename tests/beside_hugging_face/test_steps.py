@@ -6,8 +6,6 @@ prints the largest differences. Same text, same initial weights, same batches, n
 and packs it, the other side pads it and takes it whole.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -9,8 +9,6 @@ The plain loop pads each batch to its longest source and target. `loss` is that 
 better. Nothing here is a test that pytest collects.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Reading text: every format, and every error with its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

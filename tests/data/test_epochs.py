@@ -1,7 +1,5 @@
 """The examples of an epoch on disk are those computed in memory."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

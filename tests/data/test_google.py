@@ -1,7 +1,5 @@
 """Google's instances: the same as the original's, draw for draw, and the streaming pairs have their statistics."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

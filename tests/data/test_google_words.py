@@ -1,7 +1,5 @@
 """Google's words: equal to the original's algorithm, written down once more, on every kind of character."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Iterable

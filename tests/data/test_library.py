@@ -1,7 +1,5 @@
 """Libraries: what passages are, that BM25 is the equation, that they grow and shrink to what one run makes."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Masking: the exact count, 80/10/10, whole words, n-grams of them, and independence of the batch."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

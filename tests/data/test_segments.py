@@ -1,7 +1,5 @@
 """Segment pairs beside the original algorithm written down once more, and blocks of full sentences by hand."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

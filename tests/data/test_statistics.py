@@ -1,7 +1,5 @@
 """What is wrong with a corpus: a finding for every fault, and none without."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The tokenizer: the same vocabulary from the same text, and the same ids as Hugging Face's from real ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

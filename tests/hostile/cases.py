@@ -1,7 +1,5 @@
 """What a hostile case is, and what every answer to one must be: see `check`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ prepare, pretrain, resume, finetune, predict, evaluate, export and verify run in
 every connection, process and unpickled name, and with secrets in the environment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is too large is refused before it is made; what has no end is not read to it; time grows with the text alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import math

@@ -1,7 +1,5 @@
 """Nesting and aliases without end, and files that say what they should not: one line, exit 2."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

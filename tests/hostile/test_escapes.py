@@ -1,7 +1,5 @@
 """What others wrote reaches a terminal, or a page, as text and no more."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json

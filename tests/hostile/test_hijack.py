@@ -1,7 +1,5 @@
 """No code and no file of the current directory or of a model takes part: what is started imports its own modules alone."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Nothing is left behind: no folder after a refusal, no half of a file on a full disk, no process."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

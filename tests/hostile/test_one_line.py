@@ -1,7 +1,5 @@
 """One line, and a fitting exit code, whatever happens to the streams and the variables of a command."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

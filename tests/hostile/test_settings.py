@@ -1,7 +1,5 @@
 """Every setting of every command with a wrong letter, and with values that nobody can mean: one line, and nothing done."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path

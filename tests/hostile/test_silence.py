@@ -1,7 +1,5 @@
 """What used to be taken without a word has an error, or a warning."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

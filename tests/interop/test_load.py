@@ -1,7 +1,5 @@
 """Any model directory in; a directory out that `transformers` loads by itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

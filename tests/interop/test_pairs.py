@@ -1,7 +1,5 @@
 """Pairs of BERTs, of which the second one writes, in the format of `transformers`: the same numbers both ways."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

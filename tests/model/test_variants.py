@@ -1,7 +1,5 @@
 """Every option of attention, norm and pooling beside loops of numpy, and what must hold between them."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """Vectors of texts, beside the package sentence_transformers: real weights, every pooling, texts of all lengths."""
 
-from __future__ import annotations
-
 import doctest
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Texts that are written: the same as `generate` of `transformers` gives, and what must hold of the search."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """A run with a longer final phase: what each step sees, and that stops and processes change nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

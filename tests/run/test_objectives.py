@@ -1,7 +1,5 @@
 """n-grams, sentence order and pairs without a label, by the commands: trained, resumed, measured, continued."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

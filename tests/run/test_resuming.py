@@ -1,7 +1,5 @@
 """Resumed, changed, interrupted by the disk: what a run does with its checkpoints."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Every setting has a class, and a changed one is taken, said or refused accordingly."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Trackers of experiments: they get every row, and whatever happens to them, the run goes on."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Runs with other attentions, norms and poolings: killed and resumed, in two processes, saved, fine-tuned, used, planned."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

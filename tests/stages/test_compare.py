@@ -1,7 +1,5 @@
 """Runs beside one another: six planted differences, each named; tables, curves, and what is no run."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """`bertkit embed` as a user meets it: every format in and out, in order, whole or as far as it came."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

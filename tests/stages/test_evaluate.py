@@ -1,7 +1,5 @@
 """Evaluation on a prepared dataset: fixed, split by split, and refused where nothing fits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

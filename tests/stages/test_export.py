@@ -1,7 +1,5 @@
 """Export and verify: what comes out loads elsewhere, without bertkit, and a changed weight is found."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Texts that are written, through every command: finetune, resume, predict, evaluate, export, serve, and Python."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

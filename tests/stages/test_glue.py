@@ -1,7 +1,5 @@
 """The GLUE suite as a user meets it, on a folder in the official layout that is made here."""
 
-from __future__ import annotations
-
 import json
 import signal
 import statistics

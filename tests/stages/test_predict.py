@@ -1,7 +1,5 @@
 """Predictions as a user meets them: a line for each input, from files and pipes, for every head."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

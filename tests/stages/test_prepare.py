@@ -1,7 +1,5 @@
 """`bertkit prepare`, end to end: it says what it made, is idempotent, and careful with what is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

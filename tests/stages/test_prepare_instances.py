@@ -1,7 +1,5 @@
 """`bertkit prepare segments=google`: the fixed instances of the original, and where they go."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

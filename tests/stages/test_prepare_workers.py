@@ -1,7 +1,5 @@
 """`bertkit prepare` in many processes, killed, on many machines: the same bytes, in memory that does not grow."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Pretraining as a user meets it: the run directory, stops and resumes, and what comes out at the end."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

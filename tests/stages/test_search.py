@@ -1,7 +1,5 @@
 """Searching as a user does it: passages in three orders with their answers, and metrics worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """`bertkit view` as its readers meet it: exact numbers, a page in a real browser, pictures, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

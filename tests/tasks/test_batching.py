@@ -1,7 +1,5 @@
 """Which features make up a step, and how a step is cut: the same for any number of processes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What features show of their examples, and that they are the same however many are made together."""
 
-from __future__ import annotations
-
 import pytest
 from task_configs import task_config
 

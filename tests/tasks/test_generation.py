@@ -1,7 +1,5 @@
 """Texts that are made of texts: how they are read, cut, packed, written and reviewed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Scores against the official programs' numbers, libraries' own functions, and tables worked out by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

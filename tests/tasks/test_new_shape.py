@@ -2,8 +2,6 @@
 predicted as their mean, so that a model may say 2.5.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Reviews by hand: scores by label and entity, calibration, confusions and mistakes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import seqeval.metrics

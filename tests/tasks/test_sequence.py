@@ -1,7 +1,5 @@
 """Texts and pairs: how they are cut, what their labels become, and the way back from logits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

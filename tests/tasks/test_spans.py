@@ -1,7 +1,5 @@
 """Windows, gold positions and answers: by hand, beside the rules written down a second time, and on real questions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Words to windows and back: tables by hand, and one tag for each word of anything."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

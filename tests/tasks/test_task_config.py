@@ -1,7 +1,5 @@
 """The facts of each benchmark, as published; settings that cannot work are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One optimizer step is the same whatever the number of micro-batches and processes."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """AdamW, LAMB and clipping beside independent ones in numpy; which parameters decay."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Processes that meet as torchrun has them meet: who waits for the others gives up after the timeout."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

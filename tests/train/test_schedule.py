@@ -1,7 +1,5 @@
 """Learning-rate schedules, written by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

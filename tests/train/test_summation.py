@@ -1,7 +1,5 @@
 """Sums in the order of a binary tree: worked by hand, and the same bits however the parts are shared out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,7 @@ class Written(torch.Tensor):
     def __radd__(self, other: object) -> Tensor:
         raise AssertionError("never the other way round")
 
-    def __add__(self, other: object) -> Written:  # type: ignore[override]
+    def __add__(self, other: object) -> "Written":  # type: ignore[override]
         assert isinstance(other, Written)
         return written(f"({self.text}+{other.text})")
 

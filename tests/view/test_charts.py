@@ -1,7 +1,5 @@
 """Charts and tables: where points and bars lie, and what a bench's page says."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

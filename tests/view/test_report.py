@@ -1,7 +1,5 @@
 """The report of a run is one page by itself, whatever was logged; and the lines of a run, word for word."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of `bertkit serve` as people meet it: in a real browser, on a real server, by mouse and by keyboard."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

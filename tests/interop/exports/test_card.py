@@ -1,7 +1,5 @@
 """The model card: metadata that parses, whatever the values hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

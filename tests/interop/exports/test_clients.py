@@ -1,7 +1,5 @@
 """Exports in the hands of others: onnxruntime and its quantisation, sentence-transformers, the snippets of the cards."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Google's TensorFlow checkpoints, without TensorFlow: the format against bytes that TensorFlow itself wrote."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

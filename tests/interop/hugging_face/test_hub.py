@@ -1,7 +1,5 @@
 """Hub ids are found in the local cache; never a network here."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

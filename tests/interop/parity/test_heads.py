@@ -1,7 +1,5 @@
 """Every head, both ways, over random configurations: bertkit and `transformers` agree, and no byte changes on the way."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """The certificate of parity: within tolerance, and able to say no."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

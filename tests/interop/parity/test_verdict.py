@@ -1,7 +1,5 @@
 """The verdict of the certificate: it finds planted faults, and never raises a false alarm over rounding."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an input without labels is taken for, and what its lines become."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Labels and ids as files hold them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the files of a task are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Real files in their official layouts: how many examples, labels and warnings they have."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

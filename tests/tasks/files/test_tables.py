@@ -1,7 +1,5 @@
 """Tables and JSON to examples: each layout by hand, each fault in one line with its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
