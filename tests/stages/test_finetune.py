@@ -1,7 +1,5 @@
 """Fine-tuning as a user meets it: the run directory, stops and resumes, frozen parts, and what it learns."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
