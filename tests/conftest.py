@@ -63,13 +63,9 @@ def measure_once(step: memory.TrainingStep, *sizes: Any, **named: Any) -> memory
     """A step without values takes a third of a second, and nearly every run that is tested plans the same one."""
     model = step.model
     facts = [getattr(step, field.name) for field in dataclasses.fields(step) if field.name != "model"]
-    shape = [
-        model.config,
-        model.fast,
-        model.bert.pooler is None,
-        *((n, p.requires_grad) for n, p in model.named_parameters()),
-    ]
-    key = (*facts, *shape, *sizes, *named.items())
+    shape = (model.config, model.fast, model.bert.pooler is None)
+    trained = ((name, parameter.requires_grad) for name, parameter in model.named_parameters())
+    key = (*facts, *shape, *trained, *sizes, *named.items())
     if key not in measured:
         measured[key] = measure_anew(step, *sizes, **named)
     return measured[key]
@@ -197,13 +193,8 @@ TINY_SHAPE = (
     "model.intermediate_size=37", "model.max_position_embeddings=32",
 )  # fmt: skip
 TINY_PRETRAIN = (
-    "steps=2",
-    "schedule.warmup_steps=1",
-    "batch.sequences=4",
-    "segments.max_seq_length=32",
-    "device=cpu",
-    *TINY_SHAPE,
-)
+    "steps=2", "schedule.warmup_steps=1", "batch.sequences=4", "segments.max_seq_length=32", "device=cpu", *TINY_SHAPE
+)  # fmt: skip
 TINY_FINETUNE = ("task=sequence", "num_epochs=1", "batch.sequences=8", "device=cpu", "task.max_seq_length=32")
 
 
@@ -225,19 +216,10 @@ def tiny_runs(prepared_dir: Path) -> Path:
 
 def small_config(vocab_size: int = 131, dropout: float = 0.0, **changes: Any) -> BertConfig:
     config = BertConfig(
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=INTERMEDIATE,
-        hidden_act="gelu",
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        max_position_embeddings=POSITIONS,
-        type_vocab_size=2,
-        initializer_range=0.05,
-        layer_norm_eps=1e-12,
-        vocab_size=vocab_size,
-    )
+        hidden_size=HIDDEN, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=INTERMEDIATE,
+        hidden_act="gelu", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, layer_norm_eps=1e-12,
+        max_position_embeddings=POSITIONS, type_vocab_size=2, initializer_range=0.05, vocab_size=vocab_size,
+    )  # fmt: skip
     return dataclasses.replace(config, **changes)
 
 

@@ -47,6 +47,10 @@ def final_weights(run_dir: Path) -> str:
     return sha256_file(run_dir / "model" / "model.safetensors")
 
 
+def rows_without_pace(run_dir: Path) -> list[dict[str, float]]:
+    return [row | {"tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
+
+
 TWELVE = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6"]
 
 
@@ -72,19 +76,6 @@ def a_finished_run(finished: Path, tmp_path: Path) -> Path:
 def test_a_run_says_whether_it_is_healthy(twelve_steps: tuple[Path, str]) -> None:
     assert "unigram entropy" in twelve_steps[1]
     assert "NSP accuracy" in twelve_steps[1]
-
-
-def test_the_files_of_a_run(finished: Path) -> None:
-    names = {path.name for path in finished.iterdir()}
-    assert names >= {
-        "config.yaml",
-        "manifest.json",
-        "metrics.jsonl",
-        "eval.json",
-        "report.html",
-        "checkpoints",
-        "model",
-    }
 
 
 def test_the_settings_and_the_manifest_of_a_run(finished: Path) -> None:
@@ -164,10 +155,6 @@ def test_a_run_has_the_schedule_optimizer_and_clipping_it_was_asked_for(prepared
     assert len(set(made.values())) == len(made)
 
 
-def without_pace(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if key != "tokens_per_second"} for row in rows]
-
-
 def test_logged_values_are_means_since_the_line_before_and_survive_a_stop(
     prepared_dir: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -188,7 +175,7 @@ def test_logged_values_are_means_since_the_line_before_and_survive_a_stop(
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (tmp_path / "run" / "eval.json").unlink()
     assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
-    assert without_pace(read_metrics(tmp_path / "run" / "metrics.jsonl")) == without_pace(rows)
+    assert rows_without_pace(tmp_path / "run") == [row | {"tokens_per_second": 0} for row in rows]
 
 
 def test_a_run_stopped_before_it_is_measured_has_a_report(prepared_dir: Path, tmp_path: Path) -> None:
@@ -208,11 +195,8 @@ def test_steps_follow_the_text_and_the_time(prepared_dir: Path, tmp_path: Path, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pace, "MOST_EPOCHS", 1)
         assert pretrain(prepared_dir, tmp_path / "text") == 0
-        chosen = re.search(
-            r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step",
-            said := capsys.readouterr().out,
-            re.M,
-        )
+        said = capsys.readouterr().out
+        chosen = re.search(r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step", said, re.M)
         assert chosen, said
         length = int(re.search(r"([\d,]+) examples an epoch", said)[1])  # type: ignore[index]
         steps = int(chosen[1])
@@ -222,11 +206,8 @@ def test_steps_follow_the_text_and_the_time(prepared_dir: Path, tmp_path: Path, 
         assert pretrain(prepared_dir, tmp_path / "text") == 0
         assert capsys.readouterr().out.startswith("done already")
         assert pretrain(prepared_dir, tmp_path / "time") == 0
-        assert re.search(
-            rf"^steps=1: about an hour on this CPU at .*; steps={steps}, 1 epochs of the text, would be",
-            capsys.readouterr().out,
-            re.M,
-        )
+        an_hour = rf"^steps=1: about an hour on this CPU at .*; steps={steps}, 1 epochs of the text, would be"
+        assert re.search(an_hour, capsys.readouterr().out, re.M)
         assert pretrain(prepared_dir, tmp_path / "late", "schedule.warmup_steps=2") == 2
         assert "schedule.warmup_steps=2 exceeds steps=1" in capsys.readouterr().err
         assert not (tmp_path / "late").exists()
@@ -245,12 +226,9 @@ def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
         said = capsys.readouterr().out
         before = said[: said.index("step 1/7")]
         often = re.search(r"warning: the text is seen \d+ times, the paper's about 0.1; set steps=(\d+)", before)
-        hours = re.search(
-            r"warning: about 1h45m on this CPU, as two trial passes took; for an hour set steps=(\d+)", before
-        )
+        hours = "warning: about 1h45m on this CPU, as two trial passes took; for an hour set steps=4"
         assert often, said
-        assert hours, said
-        assert hours[1] == "4"
+        assert hours in before, said
         fewer = min(int(often[1]), 4)
         assert pretrain(prepared_dir, tmp_path / "fewer", *wanted, f"steps={fewer}") == 0
         assert "warning" not in capsys.readouterr().out
@@ -299,9 +277,9 @@ def test_a_step_that_is_not_finite_is_skipped_and_logged(prepared_dir: Path, tmp
         assert ("skipped" in row) == ("loss" not in row) == (row["step"] in STRUCK)
         assert len(row.get("examples", [])) == 12 * ("skipped" in row)
     assert len({tuple(example) for row in rows for example in row.get("examples", [])}) == 36  # within the first epoch
-    assert [row["learning_rate"] for row in rows if row["step"] in (3, 8)] == [
-        row["learning_rate"] for row in read_metrics(tmp_path / "left_out" / "metrics.jsonl") if row["step"] in (3, 8)
-    ]
+    others = read_metrics(tmp_path / "left_out" / "metrics.jsonl")
+    rates = [[row["learning_rate"] for row in of_run if row["step"] in (3, 8)] for of_run in (rows, others)]
+    assert rates[0] == rates[1]
 
 
 def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
@@ -393,36 +371,6 @@ def test_bfloat16_trains_alike(prepared_dir: Path, tmp_path: Path) -> None:
         losses.append([row["loss"] for row in read_metrics(tmp_path / precision / "metrics.jsonl")])
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
-
-
-@pytest.mark.slow
-def test_bfloat16_ends_like_float32(tmp_path: Path) -> None:
-    """2,000 steps of BERT-mini on real text, side by side: held-out losses within 0.5 %; `-m slow -s -k bfloat16_ends`."""
-    data = tmp_path / "data"
-    assert run(["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096", f"output_dir={data}"]) == 0
-    more = [
-        "model=mini", "segments.max_seq_length=128", "batch.sequences=8", "steps=2000",
-        "optimizer.peak_learning_rate=5e-4",
-    ]  # fmt: skip
-    runs = []
-    for precision in ("fp32", "bf16"):
-        command = [
-            sys.executable,
-            "-m",
-            "bertkit",
-            "pretrain",
-            f"data_dir={data}",
-            f"output_dir={tmp_path / precision}",
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        runs.append(subprocess.Popen([*command, *more, f"precision={precision}"], env=environment))
-    assert [process.wait() for process in runs] == [0, 0]
-    metrics = [json.loads((tmp_path / precision / "eval.json").read_text()) for precision in ("fp32", "bf16")]
-    losses = [each["mlm_loss"] + each["nsp_loss"] for each in metrics]
-    print(f"held-out loss: {losses[0]:.4f} in float32, {losses[1]:.4f} in bfloat16, {losses[1] / losses[0] - 1:+.2%}")
-    assert losses[1] == pytest.approx(losses[0], rel=0.005)
-    assert metrics[0] != metrics[1]
-    assert metrics[0]["mlm_loss"] < metrics[0]["unigram_entropy"]  # both have learned something
 
 
 def test_a_live_run_is_left_alone(prepared_dir: Path, a_finished_run: Path, capsys: Capsys) -> None:
@@ -551,11 +499,7 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(
     codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(3), *MANY_STEPS)
     assert any(codes), "no stop came in time"
     assert final_weights(tmp_path / "stopped") == final_weights(whole)
-    rows = [
-        [{**row, "tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
-        for run_dir in (whole, tmp_path / "stopped")
-    ]
-    assert rows[0] == rows[1]
+    assert rows_without_pace(whole) == rows_without_pace(tmp_path / "stopped")
 
 
 @pytest.mark.slow
@@ -564,47 +508,10 @@ def test_ten_trials_of_stops(prepared_dir: Path, whole: Path, tmp_path: Path, py
     codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(100 + trial), *MANY_STEPS)
     print(f"trial {trial}: exit codes {codes}")
     assert any(codes), "no stop came in time"
-    assert final_weights(tmp_path / "stopped") == final_weights(whole)
-
-
-LONG = [
-    "steps=2000", "batch.sequences=8", "batch.micro_sequences=4", "checkpoint.every_steps=50", "evaluation.every_steps=500",
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_twenty_sigkills_of_a_long_run(prepared_dir: Path, tmp_path: Path, seed: int) -> None:
-    """At random moments, start-up and saves included; all five: `pytest -m slow tests/stages/test_pretrain.py -k sigkills -s`."""
-    rng, more = random.Random(seed), [*LONG, f"seed={seed}"]
-    started_at = time.monotonic()
-    process = start(prepared_dir, tmp_path / "whole", *more)
-    process.communicate()
-    seconds, kills = time.monotonic() - started_at, 0
-    while kills < 20:
-        process = start(prepared_dir, tmp_path / "killed", *more)
-        try:
-            process.communicate(timeout=rng.uniform(0, seconds / 15))  # so that twenty fit into the run
-            break  # done before this kill
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-    else:
-        process = start(prepared_dir, tmp_path / "killed", *more)
-        process.communicate()
-    assert process.returncode == 0
-    whole, killed = (all_checkpoints(tmp_path / name)[0] for name in ("whole", "killed"))
-    rows = [
-        [{**row, "tokens_per_second": 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")]
-        for name in ("whole", "killed")
-    ]
-    assert kills > 10, "the run ended before most of the kills"
-    print(f"seed {seed}: {kills} kills; {sha256_file(whole / 'optimizer.safetensors')[:16]}")
+    assert rows_without_pace(whole) == rows_without_pace(tmp_path / "stopped")
+    ends = [all_checkpoints(run_dir)[0] for run_dir in (whole, tmp_path / "stopped")]
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
-        assert sha256_file(whole / name) == sha256_file(killed / name)
-    assert [row["step"] for row in rows[1]] == list(range(1, 2001))
-    assert rows[0] == rows[1]
+        assert sha256_file(ends[0] / name) == sha256_file(ends[1] / name), name
 
 
 def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
