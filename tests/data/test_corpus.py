@@ -126,9 +126,8 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
 
 
 def test_wiki_text_that_repeats_no_title_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "wiki").write_text(
-        '<doc id="1" url="u" title="T">\nText first.\n</doc>\n<doc id="2" title="E">\nE\n</doc>\n'
-    )
+    wiki = '<doc id="1" url="u" title="T">\nText first.\n</doc>\n<doc id="2" title="E">\nE\n</doc>\n'
+    (tmp_path / "wiki").write_text(wiki)
     assert read(tmp_path / "wiki") == [["Text first."]]
 
 

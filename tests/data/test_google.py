@@ -99,14 +99,7 @@ BY_HAND = {
     ),
     "a short target, once for the document": (
         [FIVE[:2], OTHER],
-        [
-            ("random", 0.05),
-            ("randint", 2, 10, 3),
-            ("randint", 0, 1, 1),
-            ("randint", 0, 2, 2),
-            ("randint", 0, 1, 1),
-            ("randint", 0, 2, 1),
-        ],
+        [("random", 0.05), *(("randint", *draw) for draw in ((2, 10, 3), (0, 1, 1), (0, 2, 2), (0, 1, 1), (0, 2, 1)))],
         [([11, 12, 13], [81, 82], True), ([21, 22, 23, 24], [71, 72, 73], True)],
     ),
     "a sentence as long as the pair: B is wanted no tokens and still has one sentence": (
@@ -182,9 +175,8 @@ def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Ca
         if name not in made:
             folder, dtype = tmp_path_factory.mktemp("google") / "split", token_dtype(uncased.vocab_size)
             writer = SplitWriter(folder, dtype, 1 << 27)
-            text = CorpusConfig(
-                "files", str(real_data(*name.split("/"))), "text", "text", "lines", "utf-8", None, "train"
-            )
+            path = str(real_data(*name.split("/")))
+            text = CorpusConfig("files", path, "text", "text", "lines", "utf-8", None, "train")
             for document in Corpus(text, join_files=True):
                 ids = [sentence for sentence in uncased.encode_document(document) if sentence]
                 if ids:

@@ -400,14 +400,8 @@ def test_engines_on_the_network(engine: tuple[str, list[tuple[str, dict[str, str
     host, asked = engine
     for address in (f"opensearch+http://me:a%20b@{host}/opensearch", f"solr+http://{host}/solr/books"):
         (hit,) = open_engine(address).find('title:kan AND "lon*" (', 3, ["more"])
-        assert (hit.id, hit.passage, hit.title, hit.source, hit.place, hit.score) == (
-            "7",
-            "kan lon",
-            "T",
-            "a.txt",
-            "line 3",
-            2.5,
-        )
+        found = (hit.id, hit.passage, hit.title, hit.source, hit.place, hit.score)
+        assert found == ("7", "kan lon", "T", "a.txt", "line 3", 2.5)
     body = json.loads(asked[0][2])
     assert (body["size"], body["query"]["multi_match"]["query"]) == (3, "title kan and lon more")
     assert asked[0][1]["Authorization"] == "Basic bWU6YSBi"

@@ -83,9 +83,8 @@ def test_80_10_10(policy: MaskingConfig) -> None:
 @pytest.mark.parametrize(("mask_prob", "random_prob", "share"), [(1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.5, 0.0, 0.5)])
 def test_other_shares(mask_prob: float, random_prob: float, share: float) -> None:
     ids, lengths, keys = make_batch([128] * 401)
-    masked, positions, labels = mask_tokens(
-        ids, lengths, keys, MaskingConfig(0.15, False, mask_prob, random_prob), VOCAB
-    )
+    policy = MaskingConfig(0.15, False, mask_prob, random_prob)
+    masked, positions, labels = mask_tokens(ids, lengths, keys, policy, VOCAB)
     assert abs((masked[positions] == MASK).mean() - share) < 0.02
     assert np.isin(masked[positions][masked[positions] != labels], MASK).all()
 
@@ -204,9 +203,8 @@ def test_ngrams_are_as_long_as_the_source_says() -> None:
     for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1):
         counts[len(run)] += 1
     shares = [counts[n] / counts.total() for n in (1, 2, 3)]
-    assert (
-        np.abs(np.array(shares) - [6 / 11, 3 / 11, 2 / 11]).max() < 0.02
-    )  # neighbours make one run, a quota ends an n-gram
+    # neighbours make one run, a quota ends an n-gram
+    assert np.abs(np.array(shares) - [6 / 11, 3 / 11, 2 / 11]).max() < 0.02
     assert counts.total() > 3_500
 
 

@@ -76,9 +76,8 @@ def reference_pairs(
             if len(chunk) == 1 or (objective == "nsp" and draw(Stream.IS_RANDOM_NEXT, turn) < 0.5):
                 other = index
                 if len(text) > 1:
-                    other = [n for n in range(len(text)) if n != index][
-                        randint(0, len(text) - 2, Stream.RANDOM_DOCUMENT, turn)
-                    ]
+                    others = [n for n in range(len(text)) if n != index]
+                    other = others[randint(0, len(text) - 2, Stream.RANDOM_DOCUMENT, turn)]
                 first = randint(0, len(text[other]) - 1, Stream.RANDOM_SENTENCE, turn)
                 for sentence in text[other][first:]:
                     b += sentence
@@ -114,11 +113,8 @@ def reference_pairs(
 def test_pairs_equal_the_reference(
     lengths: Lengths, max_seq_length: int, short: float, seed: int, epoch: int, objective: str
 ) -> None:
-    expected = [
-        row
-        for index in range(len(lengths))
-        for row in reference_pairs(lengths, index, max_seq_length, short, seed, epoch, objective)
-    ]
+    given = (max_seq_length, short, seed, epoch, objective)
+    expected = [row for index in range(len(lengths)) for row in reference_pairs(lengths, index, *given)]
     assert as_rows(pairs_of(lengths, max_seq_length, short, seed, epoch, objective=objective)) == expected
 
 
@@ -178,9 +174,8 @@ def corpus() -> Lengths:
 
 @pytest.mark.parametrize("next_sentence", ["nsp", "sop"])
 def test_blocks_have_no_next_sentence(next_sentence: str) -> None:
-    with pytest.raises(
-        InputError, match=f"segments.next_sentence={next_sentence}: segments=full_sentences has no pairs"
-    ):
+    message = f"segments.next_sentence={next_sentence}: segments=full_sentences has no pairs"
+    with pytest.raises(InputError, match=message):
         SegmentsConfig("full_sentences", 64, 0.0, next_sentence)
 
 

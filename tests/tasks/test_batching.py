@@ -99,12 +99,7 @@ def batch_of(head: str, labels: list[object], weights: list[float] | None = None
     ("choice", [1, 1, 0, 0], None, 2, (2,), 2),
 ])  # fmt: skip
 def test_labels_and_what_the_loss_is_divided_by(
-    head: str,
-    labels: list[object],
-    weights: list[float] | None,
-    num_choices: int,
-    shape: tuple[int, ...],
-    count: float,
+    head: str, labels: list[object], weights: list[float] | None, num_choices: int, shape: tuple[int, ...], count: float
 ) -> None:
     batch = batch_of(head, labels, weights, num_choices)
     assert batch.labels is not None

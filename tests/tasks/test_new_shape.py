@@ -140,7 +140,6 @@ def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Toke
 
 
 def test_a_kind_that_there_is_not() -> None:
-    with pytest.raises(
-        InputError, match=r"task\.kind='grade': expected sequence or tagging or spans or choice or generation or grades"
-    ):
+    kinds = "sequence or tagging or spans or choice or generation or grades"
+    with pytest.raises(InputError, match=rf"task\.kind='grade': expected {kinds}"):
         task_config("sequence", "task.kind=grade")

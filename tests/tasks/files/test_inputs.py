@@ -93,11 +93,8 @@ def test_texts(
 @pytest.mark.parametrize("line", ["\ufeff", "\u200b", "\u00a0\u2060"])
 def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
     content = f"kan\n{line}\nlon\ufeff\n"
-    assert rows_of(opened(task_config("sequence"), content, given="text")) == [
-        ("kan", None),
-        ("", None),
-        ("lon\ufeff", None),
-    ]
+    found = rows_of(opened(task_config("sequence"), content, given="text"))
+    assert found == [("kan", None), ("", None), ("lon\ufeff", None)]
     assert rows_of(opened(task_config("tagging"), content, given="words")) == [(("kan",),), ((),), (("lon\ufeff",),)]
     records = f'{{"text": "kan"}}\n{line}\n{{"text": "lon"}}\n'
     assert rows_of(opened(task_config("sequence"), records, "in.jsonl")) == [("kan", None), ("", None), ("lon", None)]

@@ -61,11 +61,8 @@ def test_several_labels_at_once(tmp_path: Path, name: str) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        records = [
-            {"text": "a", "label": ["joy", "fear"]},
-            {"text": "b", "label": []},
-            {"text": "c", "label": ["fear"]},
-        ]
+        labels = {"a": ["joy", "fear"], "b": [], "c": ["fear"]}
+        records = [{"text": text, "label": label} for text, label in labels.items()]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / name)
     else:
         write(tmp_path, name, SEVERAL[name])
