@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,21 +157,3 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
         assert "task." not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "in.csv"]
     assert embed(model_dir, table, table.with_suffix(".npy"), "column=body") == 0  # as the message says
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_input(model_dir: Path, tmp_path: Path, python: Path) -> None:
-    """Ten times the texts, in the same memory."""
-    code = (
-        "import resource, sys; from bertkit.cli import run; assert run(sys.argv[1:]) == 0;"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    )
-    peaks = []
-    for count in (5_000, 50_000):
-        (tmp_path / "in.txt").write_text("kan lon mir kar\n" * count)
-        arguments = ["embed", f"model_dir={model_dir}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'o.npy'}"]
-        done = subprocess.run([python, "-c", code, *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stdout.split()[-1]) / 1024)
-    assert np.load(tmp_path / "o.npy", mmap_mode="r").shape == (50_000, HIDDEN)
-    assert peaks[1] - peaks[0] < 20, peaks  # megabytes

@@ -59,10 +59,8 @@ def test_a_model_is_measured_on_what_it_was_not_trained_on(prepared_dir: Path, t
     small = ["model=tiny", "model.hidden_size=32", "segments.max_seq_length=40", "steps=2", "device=cpu"]
     assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *small]) == 0
     checkpoint = "run/checkpoints/step-00000002"
-    results = [
-        evaluate(capsys, f"model_dir={tmp_path / name}", f"data_dir={prepared_dir}")
-        for name in ("run", "run/model", checkpoint)
-    ]
+    models = [f"model_dir={tmp_path / name}" for name in ("run", "run/model", checkpoint)]
+    results = [evaluate(capsys, model, f"data_dir={prepared_dir}") for model in models]
     assert results[0] == results[1] == results[2]
     result = results[0]
     assert result["split"] == "held_out"
@@ -298,14 +296,11 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) 
     task = ["task=tagging", "task.max_seq_length=20", f"data_dir={tmp_path}", "task.files.dev=dev.jsonl",
             "task.scheme=none", "task.metrics=[accuracy]", "task.best_metric=accuracy"]  # fmt: skip
     result = evaluate_task(capsys, *given, *task)
-    assert {key: result[key] for key in ("accuracy", "num_examples", "split")} == {
-        "accuracy": 1.0, "num_examples": 4, "split": "dev"
-    }  # fmt: skip
+    assert (result["accuracy"], result["num_examples"], result["split"]) == (1.0, 4, "dev")
     assert all(scores["f1"] == 1 for scores in result["per_label"].values())
 
-    finder = export_model(
-        small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False), tokenizer, tmp_path / "finder"
-    )
+    model = small_model(tokenizer.vocab_size, heads=("span",), with_pooler=False)
+    finder = export_model(model, tokenizer, tmp_path / "finder")
     answers = [{"text": "kan lon min kar lor", "answer_start": 0}]
     rows = [{"id": str(n), "question": "kan", "context": "kan lon min kar lor", "answers": answers} for n in range(3)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

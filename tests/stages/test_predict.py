@@ -52,20 +52,8 @@ def predict(model: Path, name: Path, content: str, *more: str) -> list[dict[str,
     """Write an input, predict, and read the output beside it."""
     name.write_text(content, encoding="utf-8", newline="")
     output = name.with_name("out.jsonl")
-    assert (
-        run(
-            [
-                "predict",
-                f"model_dir={model}",
-                f"input={name}",
-                f"output={output}",
-                "overwrite=true",
-                "device=cpu",
-                *more,
-            ]
-        )
-        == 0
-    )
+    given = [f"model_dir={model}", f"input={name}", f"output={output}", "overwrite=true", "device=cpu"]
+    assert run(["predict", *given, *more]) == 0
     assert not list(name.parent.glob("*.partial"))
     return read(output)
 
@@ -133,11 +121,8 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: C
     for change, line in (("task.colums.text=a", "unknown key 'task.colums.text'; did you mean 'task.columns.text'?"),
                          ("task.max_seq_length=a", "task.max_seq_length='a': expected a whole number")):  # fmt: skip
         refused(run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]), line, capsys)
-    assert (
-        run(["predict", model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"])
-        == 2
-    )
-    assert "no column 'text'" in capsys.readouterr().err
+    given = [model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"]
+    refused(run(["predict", *given]), "no column 'text'", capsys)
 
 
 def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
@@ -154,10 +139,8 @@ def test_words_in_a_sentence_a_line(make: Make, tmp_path: Path) -> None:
     assert [len(row["tags"]) for row in rows] == [2, 0, 2000, 2, 0]
     assert {tag for row in rows for tag in row["tags"]} <= {"O", "B-X", "I-X"}
     conll = (tmp_path / "out.conll").read_text(encoding="utf-8")
-    expected = "".join(
-        "".join(f"{word}\t{tag}\n" for word, tag in zip(row["words"], row["tags"], strict=True)) + "\n" for row in rows
-    )
-    assert conll == expected
+    tagged = [zip(row["words"], row["tags"], strict=True) for row in rows]
+    assert conll == "".join("".join(f"{word}\t{tag}\n" for word, tag in each) + "\n" for each in tagged)
     lists = "".join(json.dumps({"tokens": row["words"]}) + "\n" for row in rows)
     assert predict(make("token"), tmp_path / "in.jsonl", lists) == rows
 
@@ -210,9 +193,8 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
         return row
 
     pair = [f"text={TEXTS[0]}, ['min", "text_pair=kar=lor"]  # nothing of it is Hydra's
-    (row,) = predict(
-        make("sequence"), tmp_path / "in.jsonl", json.dumps({"text": TEXTS[0] + ", ['min", "text_pair": "kar=lor"})
-    )
+    record = json.dumps({"text": TEXTS[0] + ", ['min", "text_pair": "kar=lor"})
+    (row,) = predict(make("sequence"), tmp_path / "in.jsonl", record)
     capsys.readouterr()
     assert said("sequence", *pair) == row
     assert said("token", "text=Kan lon.")["text"] == "Kan lon."
@@ -255,14 +237,12 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
         read = pandas.read_csv(output, sep="\t" if ending == "tsv" else ",", quoting=3 if ending == "tsv" else 0)
         found = read.fillna({"text": ""}).to_dict("records")
         for name in LABELS["sequence"]:
-            assert [row[f"probabilities.{name}"] for row in found] == pytest.approx(
-                [row["probabilities"][name] for row in rows]
-            )
+            shares = [row["probabilities"][name] for row in rows]
+            assert [row[f"probabilities.{name}"] for row in found] == pytest.approx(shares)
     last = 'a "b" , c' if ending == "tsv" else texts[-1]
     assert [row["text"] for row in found] == [*TEXTS, last]
-    assert [(row["id"], row["label"], row["stars"]) for row in found] == [
-        (row["id"], row["label"], row["stars"]) for row in rows
-    ]
+    ours, theirs = ([(row["id"], row["label"], row["stars"]) for row in each] for each in (found, rows))
+    assert ours == theirs
 
 
 def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,11 +289,8 @@ def test_answers(make: Make, tmp_path: Path) -> None:
     before = {path.name: path.read_text() for path in tmp_path.glob("*s.json")}
     assert predict(make("span"), tmp_path / "in.jsonl", lines, *SPANS) == rows
     assert {path.name: path.read_text() for path in tmp_path.glob("*s.json")} == before
-
-
-def test_an_answer_is_demanded(make: Make, tmp_path: Path) -> None:
-    more = [*SPANS, "task.spans.is_always_answered=true"]
-    rows = predict(make("span"), tmp_path / "in.json", squad("kan", ["lon min", ""]), *more)
+    always = [*SPANS, "task.spans.is_always_answered=true"]
+    rows = predict(make("span"), tmp_path / "in.json", squad("kan", ["lon min", ""]), *always)
     assert [bool(row["text"]) for row in rows] == [True, False]
 
 
@@ -326,9 +303,8 @@ def test_choices(make: Make, tmp_path: Path) -> None:
     assert general == {**rows[0], "id": "x", "probabilities": pytest.approx(rows[0]["probabilities"], abs=1e-6)}
     columns = ["task=choice", "task.columns.context=question", "task.columns.endings=[A,B]", "task.max_seq_length=40"]
     (row,) = predict(make("choice"), tmp_path / "own.csv", "question,A,B\nkan,lon a,lon b\n", *columns)
-    assert row["probabilities"] == pytest.approx(
-        np.divide(rows[0]["probabilities"][:2], sum(rows[0]["probabilities"][:2]))
-    )
+    two = rows[0]["probabilities"][:2]
+    assert row["probabilities"] == pytest.approx(np.divide(two, sum(two)))
     assert all(row["label"] == int(np.argmax(row["probabilities"])) for row in rows)
 
 
@@ -488,9 +464,8 @@ def test_rows_with_gaps_and_empty_ones_have_a_line(make: Make, tmp_path: Path, c
     assert [row["id"] for row in rows] == ["0", "1", "2"]
     said = capsys.readouterr().err.splitlines()
     assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text 'text', text_pair 'text_pair'"
-    assert (
-        said[1] == f"warning: 1 rows had too few cells, the first at {tmp_path / 'in.tsv'}:4; they were taken as empty"
-    )
+    gaps = f"1 rows had too few cells, the first at {tmp_path / 'in.tsv'}:4; they were taken as empty"
+    assert said[1] == f"warning: {gaps}"
 
 
 def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: Capsys) -> None:
@@ -521,16 +496,17 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_input(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["predict", "embed"])
+def test_memory_does_not_grow_with_the_input(command: str, make: Make, tmp_path: Path) -> None:
     """10,000 lines of 2,000 characters take little more than 1,000."""
+    code = "import sys, resource; from bertkit.cli import run; code = run(sys.argv[1:]); "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    given = [f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out.jsonl'}"]
     peaks = []
     for count in (1_000, 10_000):
         (tmp_path / "in.txt").write_text(("kan lon min " * 160 + "\n") * count)
-        command = [sys.executable, "-c", "import sys, resource; from bertkit.cli import run; code = run(sys.argv[1:]); "
-                   "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)", "predict",
-                   f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}", "device=cpu",
-                   f"output={tmp_path / 'out.jsonl'}"]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
+        started = [sys.executable, "-c", code, command, *given, "overwrite=true", "device=cpu"]
+        done = subprocess.run(started, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert len(read(tmp_path / "out.jsonl")) == count
         peaks.append(int(done.stdout) / 1024)

@@ -23,10 +23,8 @@ def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: Capsys) -> N
     counts = dataset.manifest["splits"]["train"]
     held_out = dataset.manifest["splits"]["held_out"]
     assert counts["documents"] + held_out["documents"] == 31
-    assert (
-        f"{counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens to train on"
-        in said
-    )
+    counted = f"{counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens"
+    assert f"{counted} to train on" in said
     assert said.count("[CLS]") == 3
     assert "warning: little text: " in said
     assert dataset.manifest["findings"][0]["name"] == "little text"
@@ -58,9 +56,8 @@ def test_another_dataset_is_left_alone(
     before = snapshot(tmp_path)
     capsys.readouterr()
     assert prepare(corpus, tmp_path / "data", *change) == 2
-    assert capsys.readouterr().err == (
-        f"error: output_dir={tmp_path / 'data'} holds another dataset ({named}); choose another one or remove it\n"
-    )
+    line = f"output_dir={tmp_path / 'data'} holds another dataset ({named}); choose another one or remove it\n"
+    assert capsys.readouterr().err == f"error: {line}"
     assert snapshot(tmp_path) == before
 
 
@@ -147,11 +144,8 @@ def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, caps
 def test_text_without_words(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "a.txt").write_text("\u200e\n\n\u200f\n")
     refused(prepare(tmp_path / "a.txt", tmp_path / "data"), "no words in the corpus to learn a vocabulary from", capsys)
-    assert (
-        prepare(tmp_path / "a.txt", tmp_path / "data", f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}")
-        == 2
-    )
-    assert "no text in it; check corpus.path" in capsys.readouterr().err
+    given = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    refused(prepare(tmp_path / "a.txt", tmp_path / "data", given), "no text in it; check corpus.path", capsys)
     assert not list(tmp_path.glob("data*"))
 
 

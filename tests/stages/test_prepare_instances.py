@@ -45,9 +45,8 @@ def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: Capsy
         arguments = google_rows(real_data(*row["input"].split("/")), tmp_path, row, str(number))
         assert run(arguments) == 0
         said = capsys.readouterr().out
-        assert (
-            f"{row['instances']:,} fixed instances of at most {row['max_seq_length']} tokens, of all documents" in said
-        )
+        counted = f"{row['instances']:,} fixed instances of at most {row['max_seq_length']} tokens, of all documents"
+        assert counted in said
         dump = tmp_path / f"{number}.jsonl"
         assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]
         dump.unlink()
@@ -92,12 +91,8 @@ def test_fixed_instances_on_disk(corpus: Path, tmp_path: Path, capsys: Capsys) -
     assert google(corpus, tmp_path / "data", "seed=5", "masking.whole_word=true", "tokenizer.rules=hugging_face") == 2
     said = capsys.readouterr()
     assert said.out.startswith("done already")
-    for change in (
-        "seed: 12345 there, 5 here",
-        "whole_word: False there, True here",
-        "'google' there, 'hugging_face' here",
-    ):
-        assert change in said.err
+    for change in ("seed: 12345 there, 5", "whole_word: False there, True", "'google' there, 'hugging_face'"):
+        assert f"{change} here" in said.err
     assert google(corpus, tmp_path / "other", f"dump={tmp_path}") == 2
     assert f"dump={tmp_path} is a folder above output_dir=" in capsys.readouterr().err
 
@@ -121,10 +116,6 @@ def test_places_where_no_dump_goes(corpus: Path, tmp_path: Path, dump: str, mess
     assert (said.err.count("\n"), said.out) == (1, "")
     assert snapshot(tmp_path) == before
     assert not list(tmp_path.glob("data*"))
-
-
-def test_a_dump_above_the_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
-    refused(google(corpus, tmp_path / "a" / "data", f"dump={tmp_path / 'a'}"), "is a folder above output_dir=", capsys)
 
 
 def test_a_dump_is_replaced_when_it_may_be_and_goes_into_a_pipe(corpus: Path, tmp_path: Path) -> None:
@@ -160,9 +151,6 @@ def test_instances_without_a_single_prediction(tmp_path: Path, capsys: Capsys) -
     """Words longer than an instance may predict are skipped, as in the original; where there are no others, it says so."""
     text = write_text(tmp_path / "text.txt", [["abcabc abcabc", "abcabcabc"]] * 3)
     vocab = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
-    refused(
-        google(text, tmp_path / "data", vocab, "masking.whole_word=true", "segments.max_predictions_per_seq=2"),
-        "masking.whole_word=true: none of the 8 instances has a token to predict",
-        capsys,
-    )
+    code = google(text, tmp_path / "data", vocab, "masking.whole_word=true", "segments.max_predictions_per_seq=2")
+    refused(code, "masking.whole_word=true: none of the 8 instances has a token to predict", capsys)
     assert not list(tmp_path.glob("data*"))

@@ -205,9 +205,8 @@ def test_what_a_killed_command_has_encoded_is_taken_unless_the_text_changed(
 
 def test_a_killed_worker_ends_the_command(text: Path, plain: dict[str, str], tmp_path: Path) -> None:
     more = ["num_workers=2", "part_bytes=2000"]
-    process = subprocess.Popen(
-        command(text, tmp_path / "data", *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command(text, tmp_path / "data", *more), **streams, text=True)
     encoded = tmp_path / "data.partial" / ".unfinished" / "pieces"
     while len(list(encoded.glob("*.done"))) < 3:
         assert process.poll() is None
