@@ -102,16 +102,9 @@ def test_a_card_of_somebody_elses_settings() -> None:
     """Read back, the card has one title, its own code and its own rows: no tag, link or line of what was put in."""
     evil = f"{HTML}{EVIL}| x |\n# title\n[a](javascript:b) `c`"
     facts = CardFacts(
-        evil,
-        settings={evil: evil, "optimizer": {"name": evil}},
-        results={evil: evil, "accuracy": 0.5},
-        metrics=("accuracy",),
-        measured_on=evil,
-        dataset=(evil, evil),
-        license=evil,
-        language=evil,
-        base_model=evil,
-    )
+        evil, settings={evil: evil, "optimizer": {"name": evil}}, results={evil: evil, "accuracy": 0.5}, dataset=(evil, evil),
+        metrics=("accuracy",), measured_on=evil, license=evil, language=evil, base_model=evil,
+    )  # fmt: skip
     card = model_card(small_model(heads=["sequence"], labels=("a", "b")), facts)
     assert not CONTROL.search(card)
     head, _, body = card.removeprefix("---\n").partition("\n---\n")

@@ -80,11 +80,7 @@ def test_a_build_that_fails_takes_the_folders_above_with_it(tmp_path: Path) -> N
 def test_a_file_that_may_not_grow_leaves_no_half(shared: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "in.txt").write_text("kan lon\n" * 400)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for command, model, name in (
-        ("predict", "tuned", "o.jsonl"),
-        ("embed", "run", "o.npy"),
-        ("embed", "run", "o.parquet"),
-    ):
+    for command, model, name in (("predict", "tuned", "o.jsonl"), ("embed", "run", "o.npy"), ("embed", "run", "o.parquet")):  # fmt: skip
         given = [f"model_dir={shared / model}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out' / name}"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
         try:

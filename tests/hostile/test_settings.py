@@ -51,9 +51,8 @@ def leaves(composed: Mapping[str, Any], path: str = "") -> Iterator[str]:
 def misspelt(key: str, rng: random.Random) -> str:
     """Double, drop or swap a letter."""
     at = rng.randrange(len(key) - 1)
-    return rng.choice(
-        (key[: at + 1] + key[at:], key[:at] + key[at + 1 :], key[:at] + key[at + 1] + key[at] + key[at + 2 :])
-    )
+    swapped = key[:at] + key[at + 1] + key[at] + key[at + 2 :]
+    return rng.choice((key[: at + 1] + key[at:], key[:at] + key[at + 1 :], swapped))
 
 
 def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
@@ -62,9 +61,8 @@ def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
     assert len(known) > 1
     for key in known:
         wrong = misspelt(key, rng)
-        for what, word in [("a letter", f"{wrong}=1")] * (wrong not in known) + [
-            (what, f"{key}={value}") for what, value in VALUES.items()
-        ]:
+        words = [("a letter", f"{wrong}=1")] * (wrong not in known)
+        for what, word in words + [(what, f"{key}={value}") for what, value in VALUES.items()]:
             if rng.random() < share:
                 yield what, word
 
@@ -78,13 +76,8 @@ def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]
         said = capsys.readouterr().err
         lines = said.splitlines()
         is_unnamed = what in NAMED and word.partition("=")[0].rpartition(".")[2] not in said
-        if (
-            is_unnamed
-            or code != 2
-            or not 1 <= len(lines) <= 6
-            or CONTROL.search(said)
-            or not lines[0].startswith("error: ")
-        ):
+        is_one_answer = code == 2 and 1 <= len(lines) <= 6 and lines[0].startswith("error: ")
+        if is_unnamed or not is_one_answer or CONTROL.search(said):
             faults.append(f"{what}: {word!r}: exit {code}, {said[:500]!r}")
     return count, faults
 

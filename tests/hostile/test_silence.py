@@ -52,9 +52,8 @@ def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: C
     arguments = [f"model_dir={tiny_runs / 'pre'}", f"data_dir={tiny_runs / 'task'}", f"output_dir={tmp_path / 'o'}"]
     assert run(["finetune", *TINY_FINETUNE, *arguments, "batch.sequences=1000"]) == 0
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: batch.sequences=")]
-    assert warnings == [
-        "warning: batch.sequences=1000 is more than the 16 there are to train on; every step takes all of them"
-    ]
+    too_many = "batch.sequences=1000 is more than the 16 there are to train on; every step takes all of them"
+    assert warnings == [f"warning: {too_many}"]
 
 
 def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: Capsys) -> None:

@@ -18,14 +18,9 @@ from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
 from bertkit.run import embedding
 
 TEXTS = [
-    "A cat sits on the mat.",
-    "",
-    "Ünïcödé: 日本語, emoji 🙂 and \u200b nothing",
-    "[SEP] and [MASK] are special here too",
-    " \t\n ",
-    "one " * 700,
-    *("word " * count for count in (1, 2, 3, 5, 8, 13, 40, 80)),
-]
+    "A cat sits on the mat.", "", "Ünïcödé: 日本語, emoji 🙂 and \u200b nothing", "[SEP] and [MASK] are special here too",
+    " \t\n ", "one " * 700, *("word " * count for count in (1, 2, 3, 5, 8, 13, 40, 80)),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """`bertkit view` as its readers meet it: exact numbers, a page in a real browser, pictures, and what is refused."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -19,6 +20,7 @@ from bertkit.cli import run
 from bertkit.data.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
+from bertkit.kernels.layout import Layout
 from bertkit.model.config import AttentionConfig, DecoderConfig
 from bertkit.run.aims import Target
 from bertkit.run.looking import attribute, rollout
@@ -28,9 +30,7 @@ from bertkit.view.look import Look
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")
-HOSTILE = (
-    "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 10_000
-)
+HOSTILE = "<script>document.title='x'</script> \u202eevil\u202c \x1b[31m \U0001f600 </script><img src=x> " + "a" * 9999
 Make = Callable[..., Path]
 
 
@@ -98,18 +98,14 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
     ids = tokenizer("kan lon mir")["input_ids"]
     facts = tokenizer.facts
     baseline = [number if number in (facts.cls, facts.sep) else facts.pad for number in ids]
-    found = attribute(
-        model, Target("", "sequence", ((None, 1),)), Feature(0, ids, [0] * len(ids), None), baseline, 32, 2048
-    )
+    feature = Feature(0, ids, [0] * len(ids), None)
+    found = attribute(model, Target("", "sequence", ((None, 1),)), feature, baseline, 32, 2048)
     table, embeddings = model.bert.embeddings.token.weight, model.bert.embeddings
-    layout = _layout(len(ids))
+    layout = Layout.from_lengths(torch.tensor([len(ids)]))
 
     def score(tokens: torch.Tensor) -> float:
-        summed = (
-            tokens
-            + embeddings.segment(torch.zeros(len(ids), dtype=torch.long))
-            + embeddings.position.weight[: len(ids)]
-        )
+        segments = embeddings.segment(torch.zeros(len(ids), dtype=torch.long))
+        summed = tokens + segments + embeddings.position.weight[: len(ids)]
         hidden = model.bert.encoder(embeddings.norm(summed), layout)[-1]
         pooled = torch.tanh(model.bert.pooler.dense(hidden[0]))
         return float(model.heads["sequence"].dense(pooled)[1])
@@ -128,12 +124,6 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
     assert found.score == pytest.approx(score(end), abs=1e-12)
     assert found.baseline_score == pytest.approx(score(start), abs=1e-12)
     assert abs(found.error) < 1e-6
-
-
-def _layout(length: int) -> Any:
-    from bertkit.kernels.layout import Layout
-
-    return Layout.from_lengths(torch.tensor([length]))
 
 
 CASES = [
@@ -370,11 +360,8 @@ def test_pictures(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     given = ["view", f"model_dir={make('sequence')}", "text=kan <b> & lon", "device=cpu"]
     assert run([*given, f"output={tmp_path / 'all.svg'}"]) == 0
     assert run([*given, f"output={tmp_path / 'one.svg'}", "layer=3", "head=2"]) == 0
-    images = [
-        len(list(ElementTree.parse(tmp_path / f"{name}.svg").iter("{http://www.w3.org/2000/svg}image")))
-        for name in ("all", "one")
-    ]
-    assert images == [6, 1]
+    pictures = [ElementTree.parse(tmp_path / f"{name}.svg") for name in ("all", "one")]
+    assert [len(list(each.iter("{http://www.w3.org/2000/svg}image"))) for each in pictures] == [6, 1]
     assert "Layer 3, head 2" in (tmp_path / "one.svg").read_text()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "resvg_py", None)
@@ -473,25 +460,17 @@ def test_a_browser_shows_every_view(browser: Browser, make: Make, tmp_path: Path
 
 def test_hostile_text_is_text(browser: Browser, make: Make, tokenizer: Tokenizer, tmp_path: Path) -> None:
     page = tmp_path / "a.html"
-    vocab = {**{token: number for number, token in enumerate(tokenizer.vocab)}}
+    vocab = {token: number for number, token in enumerate(tokenizer.vocab)}
     for strange in ("<script>", "</script><img>", "\u202e", "\U0001f600", '"><b>'):
         vocab[strange] = len(vocab)
     strange_tokenizer = Tokenizer(vocab, lowercase=True)
     model = small_model(len(vocab), heads=("token",), with_pooler=False, labels=("O", "<img src=x onerror=alert(1)>"))
     folder = export_model(model, strange_tokenizer, tmp_path / "m")
-    assert (
-        run(
-            ["view", f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]
-        )
-        == 0
-    )
+    given = [f"model_dir={folder}", f"text={HOSTILE}", f"output={page}", "device=cpu", "task.max_seq_length=41"]
+    assert run(["view", *given]) == 0
     ids = list(vocab.values())[-5:]
     look = made_up(5, 1, 1)
-    strange_look = Look(
-        [strange_tokenizer.vocab[number] for number in ids],
-        ids,
-        *(getattr(look, name) for name in list(Look.__dataclass_fields__)[2:]),
-    )
+    strange_look = dataclasses.replace(look, tokens=[strange_tokenizer.vocab[n] for n in ids], token_ids=ids)
     from bertkit.view.attention import attention_page
 
     other = tmp_path / "b.html"

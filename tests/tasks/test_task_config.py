@@ -43,18 +43,9 @@ TABLE = {
 }  # fmt: skip
 TABLE |= {alias: TABLE[name] for alias, name in (("classification", "sequence"), ("ner", "tagging"), ("qa", "spans"))}
 KINDS = {
-    "squad1": "spans",
-    "squad2": "spans",
-    "spans": "spans",
-    "conll2003": "tagging",
-    "pos": "tagging",
-    "swag": "choice",
-    "choice": "choice",
-    "ner": "tagging",
-    "qa": "spans",
-    "generation": "generation",
-    "translation": "generation",
-}
+    **dict.fromkeys(("squad1", "squad2", "spans", "qa"), "spans"), **dict.fromkeys(("conll2003", "pos", "ner"), "tagging"),
+    **dict.fromkeys(("swag", "choice"), "choice"), **dict.fromkeys(("generation", "translation"), "generation"),
+}  # fmt: skip
 LENGTHS = {"squad1": 384, "squad2": 384, "spans": 384, "qa": 384, "generation": 512}
 
 
