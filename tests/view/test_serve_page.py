@@ -523,7 +523,10 @@ def test_alternatives_are_for_questions_alone(server: str, folders: dict[str, Pa
     assert all(pair[1][each["start"] : each["end"]] == each["text"] for each in more["alternatives"])
     for body, message in (
         ({"inputs": ["kan"], "model": "stars", "alternatives": 2}, "has no effect on a model of kind sequence"),
-        ({"inputs": [pair], "model": "reader", "alternatives": 21}, "alternatives: Input should be less than or equal to 20"),
+        (
+            {"inputs": [pair], "model": "reader", "alternatives": 21},
+            "alternatives: Input should be less than or equal to 20",
+        ),
         ({"inputs": [pair], "model": "reader", "alternatives": True}, "alternatives: Input should be"),
     ):
         with pytest.raises(urllib.error.HTTPError, match="400") as refused:
