@@ -4,8 +4,6 @@ Source: chromedevtools.github.io/devtools-protocol; `--remote-debugging-pipe` re
 messages end with a zero byte.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What the tests share: small corpora, small models, and where real data lies."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses
@@ -35,6 +33,8 @@ from bertkit.model.config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+Capsys = pytest.CaptureFixture[str]
 
 # Axes of different primes, so that swapped axes cannot pass.
 HIDDEN, HEADS, LAYERS, INTERMEDIATE, POSITIONS = 26, 2, 3, 37, 41
@@ -77,6 +77,14 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") or name.startswith("SLURM_"):
             monkeypatch.delenv(name)
+
+
+def refused(code: int, words: str, capsys: Capsys) -> None:
+    """A command ended with code 2 and one line, its last, which has these words in it."""
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2, lines
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:] != [], lines
+    assert words in lines[-1]
 
 
 def real_data(*parts: str) -> Path:
@@ -164,21 +172,12 @@ def prepared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TINY_SHAPE = (
-    "model=tiny",
-    "model.hidden_size=26",
-    "model.num_hidden_layers=1",
-    "model.num_attention_heads=2",
-    "model.intermediate_size=37",
-    "model.max_position_embeddings=32",
-)
+    "model=tiny", "model.hidden_size=26", "model.num_hidden_layers=1", "model.num_attention_heads=2",
+    "model.intermediate_size=37", "model.max_position_embeddings=32",
+)  # fmt: skip
 TINY_PRETRAIN = (
-    "steps=2",
-    "schedule.warmup_steps=1",
-    "batch.sequences=4",
-    "segments.max_seq_length=32",
-    "device=cpu",
-    *TINY_SHAPE,
-)
+    "steps=2", "schedule.warmup_steps=1", "batch.sequences=4", "segments.max_seq_length=32", "device=cpu", *TINY_SHAPE
+)  # fmt: skip
 TINY_FINETUNE = ("task=sequence", "num_epochs=1", "batch.sequences=8", "device=cpu", "task.max_seq_length=32")
 
 
@@ -200,19 +199,10 @@ def tiny_runs(prepared_dir: Path) -> Path:
 
 def small_config(vocab_size: int = 131, dropout: float = 0.0, **changes: Any) -> BertConfig:
     config = BertConfig(
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=INTERMEDIATE,
-        hidden_act="gelu",
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        max_position_embeddings=POSITIONS,
-        type_vocab_size=2,
-        initializer_range=0.05,
-        layer_norm_eps=1e-12,
-        vocab_size=vocab_size,
-    )
+        hidden_size=HIDDEN, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=INTERMEDIATE,
+        hidden_act="gelu", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, layer_norm_eps=1e-12,
+        max_position_embeddings=POSITIONS, type_vocab_size=2, initializer_range=0.05, vocab_size=vocab_size,
+    )  # fmt: skip
     return dataclasses.replace(config, **changes)
 
 

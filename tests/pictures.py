@@ -8,8 +8,6 @@ alignment.svg     stays as recipes/translate made it; attention_zoo.svg as recip
 Each picture brings its own background, and another one where dark colours are preferred.
 """
 
-from __future__ import annotations
-
 import ast
 import html
 import re

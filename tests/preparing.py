@@ -1,7 +1,5 @@
 """`bertkit prepare` as the tests call it, and what it wrote."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How the tests compose a task, until a command does."""
 
-from __future__ import annotations
-
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf

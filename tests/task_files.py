@@ -1,7 +1,5 @@
 """Files of tasks as the tests write and read them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

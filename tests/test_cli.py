@@ -1,7 +1,5 @@
 """The command line: help, refusals, exit codes; bad input gets one line and leaves nothing behind."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import make_text, small_model, write_text
+from conftest import Capsys, make_text, refused, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
 from bertkit.cli import run
@@ -48,7 +46,7 @@ def test_help_may_be_cut_short() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_prepare_shows_the_instances_it_makes(capsys: Capsys) -> None:
     assert run(["prepare", "--help"]) == 0
     said = capsys.readouterr().out
     assert "\nsegments= google\n" in said
@@ -114,7 +112,6 @@ REFUSED = [
     ("prepare segments=null output_dir=y", "missing value: set corpus.path="),
     ("prepare corpus.path= output_dir=y", "missing value: set corpus.path="),
     (f"{PREPARE} num_workers=0", "num_workers=0: expected at least 1"),
-    (f"{PREPARE} num_cached_words=-1", "num_cached_words=-1: expected at least 0"),
     (f"{PREPARE} part_bytes=0", "part_bytes=0: expected at least 1"),
     (f"{PREPARE} shard=5/4 tokenizer.path=z", "shard=5/4: expected i/n with i from 1"),
     (f"{PREPARE} shard=one tokenizer.path=z", "shard=one: expected i/n with i from 1"),
@@ -142,9 +139,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("command", "line"), REFUSED)
-def test_refusals(
-    command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals(command: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(command.split()) == 2
     said = capsys.readouterr()
@@ -154,45 +149,13 @@ def test_refusals(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_configuration_errors_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "steps=-1", "seed=text", "batch.sequences=0"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3, lines
 
 
-def write_gibberish(path: Path) -> Path:
-    path.write_bytes(bytes(range(256)) * 40)
-    return path
-
-
-def write_bad_line(path: Path) -> Path:
-    path.write_bytes(b"eine Zeile\n" * 41 + "Stra\xdfe\n".encode("latin-1"))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "make", "line"),
-    [
-        ("empty.txt", lambda path: path.write_text(""), "empty.txt: no text in this file"),
-        ("blank.txt", lambda path: path.write_text("\n \n\n"), "blank.txt: no text in this file"),
-        ("binary.txt", write_gibberish, "binary.txt:1: not text (a zero byte at column 1)"),
-        ("latin.txt", write_bad_line, "latin.txt:42: not UTF-8 (byte 0xdf at column 5)"),
-        ("bad.jsonl", lambda path: path.write_text('{"text": "a"}\n{"text": \n'), "bad.jsonl:2: not JSON"),
-        ("other.jsonl", lambda path: path.write_text('{"body": "a"}\n'), "no field 'text' (it has: body)"),
-    ],
-)
-def test_text_that_cannot_be_read(
-    name: str, make: object, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make(tmp_path / name)  # type: ignore[operator]
-    assert run(["prepare", f"corpus.path={tmp_path / name}", f"output_dir={tmp_path / 'out'}"]) == 2
-    said = capsys.readouterr().err
-    assert line in said
-    assert said.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_vocabulary_without_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_without_mask(tmp_path: Path, capsys: Capsys) -> None:
     text = write_text(tmp_path / "text.txt", make_text(3))
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n")
@@ -201,9 +164,7 @@ def test_a_vocabulary_without_mask(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_with_another_vocabulary(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_with_another_vocabulary(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     tokenizer = load_tokenizer(prepared_dir)
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("".join(f"{token}\n" for token in [*tokenizer.vocab, "onemore"]))
@@ -216,9 +177,7 @@ def test_a_model_with_another_vocabulary(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_output_directory_that_holds_something_else(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_directory_that_holds_something_else(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     text = write_text(tmp_path / "text.txt", make_text(3))
@@ -232,7 +191,7 @@ def test_an_output_directory_that_holds_something_else(
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_data_is_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     shutil.copytree(prepared_dir, tmp_path / "data")
     shard = tmp_path / "data" / "train" / "tokens-00000.bin"
     content = bytearray(shard.read_bytes())
@@ -306,7 +265,7 @@ def test_every_option_composes_and_builds_with_every_command() -> None:
         build_with(command, choice)
 
 
-def test_cfg_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cfg_prints_the_composed_configuration(capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "output_dir=y", "model=mini", "--cfg", "job"]) == 0
     assert "hidden_size: 256" in capsys.readouterr().out
 
@@ -326,7 +285,7 @@ def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_debug_reaches_the_runs_of_a_sweep(tmp_path: Path, capfd: Capsys) -> None:
     missing = ["-m", "prepare", f"corpus.path={tmp_path / 'none'}", f"output_dir={tmp_path / 'sweep'}"]
     missing += ["held_out_prob=0.1,0.2"]
     assert run([*missing, "--debug"]) == 1
@@ -372,39 +331,27 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     assert "bertkit.cli" in entry
 
 
-def test_no_cuda_device(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *TINY, "device=cuda"]) == 2
-    assert "device=cuda: no CUDA device here" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_task_has_its_composed_settings(tmp_path: Path, capsys: Capsys) -> None:
     """Also of one from a directory of one's own; `bertkit help` says the same as `--help`."""
     own = tmp_path / "task"
     own.mkdir()
-    (own / "stars.yaml").write_text(
-        "# Stars of reviews.\ndefaults:\n  - regression\n  - _self_\nname: stars\nmax_seq_length: 77\n"
-    )
+    text = "# Stars of reviews.\ndefaults:\n  - regression\n  - _self_\nname: stars\nmax_seq_length: 77\n"
+    (own / "stars.yaml").write_text(text)
     assert run(["help", "finetune", "task=ner"]) == 0
     said = capsys.readouterr().out
-    assert {"  task.name: ner", "  task.columns.words: null", "  task.best_metric: overall_f1"} <= set(
-        said.splitlines()
-    )
+    expected = {"  task.name: ner", "  task.columns.words: null", "  task.best_metric: overall_f1"}
+    assert expected <= set(said.splitlines())
     assert run(["finetune", "task=ner", "--help"]) == 0
     assert capsys.readouterr().out == said
     assert run(["finetune", "task=stars", "--help", f"--config-dir={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {"  # Stars of reviews.", "  task.max_seq_length: 77", "  task.labels: regression"} <= set(lines)
     assert any(line.startswith("task= ax, ") and "stars" in line for line in lines)
-    assert run(["finetune", "task=star", "--help"]) == 2
-    assert "unknown option task=star" in capsys.readouterr().err
-    assert run(["help", "finetun"]) == 2
-    assert "unknown command 'finetun'; did you mean 'finetune'?" in capsys.readouterr().err
+    refused(run(["finetune", "task=star", "--help"]), "unknown option task=star", capsys)
+    refused(run(["help", "finetun"]), "unknown command 'finetun'; did you mean 'finetune'?", capsys)
 
 
-def test_what_is_installed_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_installed_where(capsys: Capsys) -> None:
     assert run(["--info"]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said["torch"] == torch.__version__
@@ -412,7 +359,7 @@ def test_what_is_installed_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(said["cpu"].split()[0]) >= 1
 
 
-def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_settings_are_taken_again(tmp_path: Path, capsys: Capsys) -> None:
     """All of them, but for what the command line names; what an older file lacks has its default."""
 
     def printed(*arguments: str) -> dict[str, Any]:
@@ -421,14 +368,9 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFi
         return found
 
     given = [
-        "task=qa",
-        "model_dir=m",
-        "data_dir=d",
-        "output_dir=o",
-        "task.spans.n_best=7",
-        "optimizer=lamb",
+        "task=qa", "model_dir=m", "data_dir=d", "output_dir=o", "task.spans.n_best=7", "optimizer=lamb",
         "log.every_steps=9",
-    ]
+    ]  # fmt: skip
     before = printed("finetune", *given)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(before))
@@ -444,11 +386,8 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFi
     path.write_text(yaml.safe_dump(old))
     again = printed("pretrain", f"--config={path}", "seed=5")
     assert (again["model_dir"], again["kernels"], again["seed"], again["steps"]) == ("other", "auto", 5, 7)
-    assert (again["segments"]["kind"], again["model"], again["log"]) == (
-        "full_sentences",
-        old["model"],
-        {"every_steps": "auto", "trackers": []},
-    )
+    assert (again["segments"]["kind"], again["model"]) == ("full_sentences", old["model"])
+    assert again["log"] == {"every_steps": "auto", "trackers": []}
     del old["segments"]["next_sentence"], old["masking"]["max_ngram"]
     path.write_text(yaml.safe_dump(old))
     again = printed("pretrain", f"--config={path}")
@@ -458,5 +397,4 @@ def test_saved_settings_are_taken_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["pretrain", "--config", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml: " in (said := capsys.readouterr().err)
     assert "give the config.yaml of a run" in said
-    assert run(["pretrain", "--config", str(path), "stepz=3"]) == 2
-    assert "unknown key 'stepz'; did you mean 'steps'?" in capsys.readouterr().err
+    refused(run(["pretrain", "--config", str(path), "stepz=3"]), "unknown key 'stepz'; did you mean 'steps'?", capsys)

@@ -1,7 +1,5 @@
 """Python's door: the examples of its docstrings run, and it takes and refuses what the command line does."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import sys
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_text, write_text
+from conftest import Capsys, make_text, write_text
 
 import bertkit
 from bertkit import commands
@@ -59,7 +57,7 @@ def test_a_run_shows_its_report(made: dict[str, Any]) -> None:
         bertkit.load_predictor(bertkit.Run(None, None, {}))
 
 
-def test_it_says_what_the_command_line_says(made: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_the_command_line_says(made: dict[str, Any], capsys: Capsys) -> None:
     with pytest.raises(InputError, match=r"^unknown key 'model.hiden_size'; did you mean 'hidden_size'\?$"):
         bertkit.pretrain(data_dir="books", output_dir="x", model={"hiden_size": 32})
     with pytest.raises(InputError, match="steps='many': expected a whole number"):

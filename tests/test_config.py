@@ -1,7 +1,5 @@
 """Plain mappings to frozen dataclasses: every type, every error, all at once."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -162,28 +160,22 @@ class Home:
     pet: Cat | Dog | None
 
 
-@pytest.mark.parametrize(
-    ("pet", "built"),
-    [
-        ({"kind": "tiger", "num_lives": 9}, Cat("tiger", 9)),
-        ({"kind": "dog", "is_loud": True}, Dog("dog", True)),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("pet", "built"), [
+    ({"kind": "tiger", "num_lives": 9}, Cat("tiger", 9)),
+    ({"kind": "dog", "is_loud": True}, Dog("dog", True)),
+    (None, None),
+])  # fmt: skip
 def test_one_of_several_groups_is_chosen_by_its_kind(pet: Any, built: Any) -> None:
     assert build(Home, {"pet": pet}) == Home(built)
 
 
-@pytest.mark.parametrize(
-    ("pet", "message"),
-    [
-        ({"kind": "dog", "num_lives": 9}, "unknown key 'pet.num_lives'\nmissing value: set pet.is_loud="),
-        ({"kind": "cow", "num_lives": 9}, "pet.kind='cow': expected cat or tiger or dog"),
-        ({"kind": ["dog"], "is_loud": True}, "pet.kind=['dog']: expected cat or tiger or dog"),
-        ({"is_loud": True}, "missing value: set pet.kind= to cat or tiger or dog"),
-        ("dog", "pet='dog': expected a group of settings or null"),
-    ],
-)
+@pytest.mark.parametrize(("pet", "message"), [
+    ({"kind": "dog", "num_lives": 9}, "unknown key 'pet.num_lives'\nmissing value: set pet.is_loud="),
+    ({"kind": "cow", "num_lives": 9}, "pet.kind='cow': expected cat or tiger or dog"),
+    ({"kind": ["dog"], "is_loud": True}, "pet.kind=['dog']: expected cat or tiger or dog"),
+    ({"is_loud": True}, "missing value: set pet.kind= to cat or tiger or dog"),
+    ("dog", "pet='dog': expected a group of settings or null"),
+])  # fmt: skip
 def test_none_of_several_groups(pet: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
         build(Home, {"pet": pet})

@@ -1,7 +1,5 @@
 """The images: no Docker is needed to see that they are pinned, run without rights, and copy and run what is there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -57,16 +55,13 @@ def test_the_images(name: str) -> None:
     assert faults(instructions(read(name))) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ("python:3.11.14-slim-bookworm", "python:3.11-slim", "FROM python:3.11-slim: not a full version"),
-        ("USER bertkit", "USER root", "no user"),
-        ("USER bertkit\n", "", "no user"),
-        ("bertkit:bertkit . /bertkit", "bertkit:bertkit src /bertkit", "COPY src: not there"),
-        ("docker/install.sh", "docker/instal.sh", "RUN: docker/instal.sh is not there"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "fault"), [
+    ("python:3.11.14-slim-bookworm", "python:3.11-slim", "FROM python:3.11-slim: not a full version"),
+    ("USER bertkit", "USER root", "no user"),
+    ("USER bertkit\n", "", "no user"),
+    ("bertkit:bertkit . /bertkit", "bertkit:bertkit src /bertkit", "COPY src: not there"),
+    ("docker/install.sh", "docker/instal.sh", "RUN: docker/instal.sh is not there"),
+])  # fmt: skip
 def test_a_faulty_image_is_found(old: str, new: str, fault: str) -> None:
     assert old in read("Dockerfile")
     assert fault in faults(instructions(read("Dockerfile").replace(old, new)))

@@ -3,8 +3,6 @@
 `python tests/house.py` prints what is measured here of the code's shape, and more.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

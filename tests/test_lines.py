@@ -1,7 +1,5 @@
 """Lines of text files: cut at line feeds alone, unpacked, and refused with their number where they are no text."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

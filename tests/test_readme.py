@@ -3,8 +3,6 @@
 The recipes run in a copy that needs no installation; as they are installed: pytest -m slow tests/test_readme.py
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,12 +1,11 @@
 """What a message tells the user to do ends the complaint: each remedy is taken from the message and followed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from conftest import Capsys
 
 from bertkit.cli import run
 from bertkit.run.rules import FINETUNE as FINETUNE_RULES
@@ -65,7 +64,7 @@ GIVEN_ON = [
 ]
 
 
-def complaints(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def complaints(command: str, capsys: Capsys) -> list[str]:
     code = run(shlex.split(command))
     lines = capsys.readouterr().err.splitlines()
     assert code == (2 if lines else 0)
@@ -73,9 +72,7 @@ def complaints(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("command", "wrong", "said", "followed"), FOLLOWED)
-def test_what_a_message_says_ends_it(
-    command: str, wrong: str, said: str, followed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_message_says_ends_it(command: str, wrong: str, said: str, followed: str, capsys: Capsys) -> None:
     line, remedy = next(
         (line, found[1]) for line in complaints(f"{command} {wrong}", capsys) if (found := re.search(said, line))
     )
@@ -86,9 +83,7 @@ def test_what_a_message_says_ends_it(
 
 
 @pytest.mark.parametrize(("command", "wrong", "taker"), GIVEN_ON)
-def test_a_setting_of_another_command_is_taken_there(
-    command: str, wrong: str, taker: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_setting_of_another_command_is_taken_there(command: str, wrong: str, taker: str, capsys: Capsys) -> None:
     (line,) = complaints(f"{command} {wrong}", capsys)
     given = re.search(r"give (\S+) to bertkit (\w+)", line)
     assert given, line
@@ -99,7 +94,7 @@ def test_a_setting_of_another_command_is_taken_there(
         assert "whose output_dir is data_dir= here" in line
 
 
-def test_what_other_commands_and_tools_take_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_other_commands_and_tools_take_is_taken(tmp_path: Path, capsys: Capsys) -> None:
     """Synonyms, aliases, and options with an equals sign."""
     for command in (
         "export checkpoint=no/such/model output_dir=no/out",

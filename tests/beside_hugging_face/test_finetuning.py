@@ -6,8 +6,6 @@ prints the largest differences. Same initial weights and batches, no dropout; be
 Sequences of a batch are equally long, for Hugging Face's span loss takes padding into its softmax.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

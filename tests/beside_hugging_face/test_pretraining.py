@@ -5,8 +5,6 @@
 prints the curves. One thread; the two implementations take turns, so that whatever else the machine does slows both.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

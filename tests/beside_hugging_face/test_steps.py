@@ -6,8 +6,6 @@ prints the largest differences. Same text, same initial weights, same batches, n
 and packs it, the other side pads it and takes it whole.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
@@ -84,14 +82,11 @@ def text(name: str, folder: Path) -> Path:
     return write_text(folder / "text.txt", make_text(61))
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"),
-    [
-        ("made up", 30),
-        pytest.param("made up", 200, marks=pytest.mark.slow),
-        pytest.param("books", 200, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("name", "steps"), [
+    ("made up", 30),
+    pytest.param("made up", 200, marks=pytest.mark.slow),
+    pytest.param("books", 200, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None:
     from transformers import BertForPreTraining
 

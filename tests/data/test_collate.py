@@ -1,7 +1,5 @@
 """Collating: `[CLS] A [SEP] B [SEP]` by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reading text: every format, and every error with its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -128,9 +126,8 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
 
 
 def test_wiki_text_that_repeats_no_title_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "wiki").write_text(
-        '<doc id="1" url="u" title="T">\nText first.\n</doc>\n<doc id="2" title="E">\nE\n</doc>\n'
-    )
+    wiki = '<doc id="1" url="u" title="T">\nText first.\n</doc>\n<doc id="2" title="E">\nE\n</doc>\n'
+    (tmp_path / "wiki").write_text(wiki)
     assert read(tmp_path / "wiki") == [["Text first."]]
 
 
@@ -177,14 +174,11 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("none.txt", "no such file, folder or match; for a dataset of the hub, add corpus=hub"),
-        ("*.none", "no such file, folder or match"),
-        ("folder", "no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet or WikiExtractor files"),
-    ],
-)
+@pytest.mark.parametrize(("path", "message"), [
+    ("none.txt", "no such file, folder or match; for a dataset of the hub, add corpus=hub"),
+    ("*.none", "no such file, folder or match"),
+    ("folder", "no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet or WikiExtractor files"),
+])  # fmt: skip
 def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "image.png").write_bytes(b"\x89PNG")
@@ -193,44 +187,35 @@ def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> Non
     assert f"corpus.path={tmp_path / path}: {message}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"encoding": "utf-9"}, "corpus.encoding='utf-9': unknown encoding; try utf-8 or latin-1"),
-        (
-            {"encoding": "utf-16"},
-            "corpus.encoding='utf-16': lines do not end in the byte 0x0a; convert the files to UTF-8",
-        ),
-        ({"encoding": "utf-32-be"}, "corpus.encoding='utf-32-be': lines do not end in"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"encoding": "utf-9"}, "corpus.encoding='utf-9': unknown encoding; try utf-8 or latin-1"),
+    ({"encoding": "utf-16"}, "corpus.encoding='utf-16': lines do not end in the byte 0x0a; convert the files to UTF-8"),
+    ({"encoding": "utf-32-be"}, "corpus.encoding='utf-32-be': lines do not end in"),
+])  # fmt: skip
 def test_refused_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         config(**{"path": "x", **changes})
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("paragraph", "sentences"),
-    [
-        ("", []),
-        ("No end", ["No end"]),
-        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        ("Mr. Smith met Dr. J. Brown. He left.", ["Mr. Smith met Dr. J. Brown.", "He left."]),
-        ("It is 3.14 or so. 42 is more.", ["It is 3.14 or so.", "42 is more."]),
-        ("e.g. This is one. i.e. Not two.", ["e.g. This is one. i.e. Not two."]),
-        ("Vol. 3 has No. 7. End.", ["Vol. 3 has No. 7.", "End."]),
-        ('He said "Go." Then he went.', ['He said "Go."', "Then he went."]),
-        ("(It was.) “Why?” ‘Who knows.’", ["(It was.)", "“Why?”", "‘Who knows.’"]),
-        ("Wait... What? really? Yes.", ["Wait...", "What? really?", "Yes."]),
-        ("a.b. c", ["a.b. c"]),
-        ("Été. Île. Ünder.", ["Été.", "Île.", "Ünder."]),
-        ("Да. Нет. Ναι. Όχι", ["Да.", "Нет.", "Ναι. Όχι"]),
-        ("他来了。她走了！好吗？是", ["他来了。", "她走了！", "好吗？", "是"]),
-        ("  One.   Two.  ", ["One.", "Two."]),
-        ("One.\tTwo.", ["One.", "Two."]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("paragraph", "sentences"), [
+    ("", []),
+    ("No end", ["No end"]),
+    ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+    ("Mr. Smith met Dr. J. Brown. He left.", ["Mr. Smith met Dr. J. Brown.", "He left."]),
+    ("It is 3.14 or so. 42 is more.", ["It is 3.14 or so.", "42 is more."]),
+    ("e.g. This is one. i.e. Not two.", ["e.g. This is one. i.e. Not two."]),
+    ("Vol. 3 has No. 7. End.", ["Vol. 3 has No. 7.", "End."]),
+    ('He said "Go." Then he went.', ['He said "Go."', "Then he went."]),
+    ("(It was.) “Why?” ‘Who knows.’", ["(It was.)", "“Why?”", "‘Who knows.’"]),
+    ("Wait... What? really? Yes.", ["Wait...", "What? really?", "Yes."]),
+    ("a.b. c", ["a.b. c"]),
+    ("Été. Île. Ünder.", ["Été.", "Île.", "Ünder."]),
+    ("Да. Нет. Ναι. Όχι", ["Да.", "Нет.", "Ναι. Όχι"]),
+    ("他来了。她走了！好吗？是", ["他来了。", "她走了！", "好吗？", "是"]),
+    ("  One.   Two.  ", ["One.", "Two."]),
+    ("One.\tTwo.", ["One.", "Two."]),
+])  # fmt: skip
 def test_split_sentences(paragraph: str, sentences: list[str]) -> None:
     assert split_sentences(paragraph) == sentences
 

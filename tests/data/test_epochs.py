@@ -1,7 +1,5 @@
 """The examples of an epoch on disk are those computed in memory."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path
@@ -69,11 +67,8 @@ def test_two_epochs_and_the_first_stay_on_disk(split: Split, tmp_path: Path) -> 
     cache = EpochCache(tmp_path / "cache", split, PAIRS, seed=3)
     for epoch in range(7):
         cache.open(epoch)
-    assert sorted(path.name[:11] for path in (tmp_path / "cache").iterdir()) == [
-        "epoch-00000",
-        "epoch-00005",
-        "epoch-00006",
-    ]
+    kept = sorted(path.name[:11] for path in (tmp_path / "cache").iterdir())
+    assert kept == ["epoch-00000", "epoch-00005", "epoch-00006"]
 
 
 def test_a_faster_process_and_a_dead_one(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Google's instances: the same as the original's, draw for draw, and the streaming pairs have their statistics."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -101,14 +99,7 @@ BY_HAND = {
     ),
     "a short target, once for the document": (
         [FIVE[:2], OTHER],
-        [
-            ("random", 0.05),
-            ("randint", 2, 10, 3),
-            ("randint", 0, 1, 1),
-            ("randint", 0, 2, 2),
-            ("randint", 0, 1, 1),
-            ("randint", 0, 2, 1),
-        ],
+        [("random", 0.05), *(("randint", *draw) for draw in ((2, 10, 3), (0, 1, 1), (0, 2, 2), (0, 1, 1), (0, 2, 1)))],
         [([11, 12, 13], [81, 82], True), ([21, 22, 23, 24], [71, 72, 73], True)],
     ),
     "a sentence as long as the pair: B is wanted no tokens and still has one sentence": (
@@ -184,9 +175,8 @@ def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Ca
         if name not in made:
             folder, dtype = tmp_path_factory.mktemp("google") / "split", token_dtype(uncased.vocab_size)
             writer = SplitWriter(folder, dtype, 1 << 27)
-            text = CorpusConfig(
-                "files", str(real_data(*name.split("/"))), "text", "text", "lines", "utf-8", None, "train"
-            )
+            path = str(real_data(*name.split("/")))
+            text = CorpusConfig("files", path, "text", "text", "lines", "utf-8", None, "train")
             for document in Corpus(text, join_files=True):
                 ids = [sentence for sentence in uncased.encode_document(document) if sentence]
                 if ids:
@@ -321,17 +311,14 @@ def test_streaming_pairs_have_the_statistics_of_googles(
     assert np.mean(ours_kinds, axis=0) == pytest.approx((0.8, 0.1), abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"max_seq_length": 7}, "segments.max_seq_length=7: expected 8 to 65,535"),
-        ({"max_seq_length": 65_536}, "segments.max_seq_length=65536: expected 8 to 65,535"),
-        ({"short": -0.1}, "segments.short_seq_prob=-0.1: expected 0 to 1"),
-        ({"short": 1.1}, "segments.short_seq_prob=1.1: expected 0 to 1"),
-        ({"dupe_factor": 0}, "segments.dupe_factor=0: expected at least 1"),
-        ({"most": 0}, "segments.max_predictions_per_seq=0: expected at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"max_seq_length": 7}, "segments.max_seq_length=7: expected 8 to 65,535"),
+    ({"max_seq_length": 65_536}, "segments.max_seq_length=65536: expected 8 to 65,535"),
+    ({"short": -0.1}, "segments.short_seq_prob=-0.1: expected 0 to 1"),
+    ({"short": 1.1}, "segments.short_seq_prob=1.1: expected 0 to 1"),
+    ({"dupe_factor": 0}, "segments.dupe_factor=0: expected at least 1"),
+    ({"most": 0}, "segments.max_predictions_per_seq=0: expected at least 1"),
+])  # fmt: skip
 def test_the_bounds_of_the_settings(changed: dict[str, Any], message: str) -> None:
     settings(8, 0.0)
     settings(65_535, 1.0)

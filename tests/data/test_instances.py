@@ -1,7 +1,5 @@
 """Stored instances: what is written is what is read, in the shuffled order, as batches and as lines."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

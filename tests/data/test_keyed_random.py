@@ -1,7 +1,5 @@
 """Keyed draws: pure functions of their key, fair, and permutations that are permutations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

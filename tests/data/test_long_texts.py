@@ -1,7 +1,5 @@
 """A long text that is cut has the tokens, offsets and words that it has in one piece."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Masking: the exact count, 80/10/10, whole words, n-grams of them, and independence of the batch."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -85,9 +83,8 @@ def test_80_10_10(policy: MaskingConfig) -> None:
 @pytest.mark.parametrize(("mask_prob", "random_prob", "share"), [(1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.5, 0.0, 0.5)])
 def test_other_shares(mask_prob: float, random_prob: float, share: float) -> None:
     ids, lengths, keys = make_batch([128] * 401)
-    masked, positions, labels = mask_tokens(
-        ids, lengths, keys, MaskingConfig(0.15, False, mask_prob, random_prob), VOCAB
-    )
+    policy = MaskingConfig(0.15, False, mask_prob, random_prob)
+    masked, positions, labels = mask_tokens(ids, lengths, keys, policy, VOCAB)
     assert abs((masked[positions] == MASK).mean() - share) < 0.02
     assert np.isin(masked[positions][masked[positions] != labels], MASK).all()
 
@@ -131,16 +128,13 @@ def words_of(ids: np.ndarray) -> list[list[int]]:
     return [word for word in words if word]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "possible"),
-    [
-        ([10, 410, 411, 412, 413], [[]]),  # one word of five pieces, quota 1: nothing fits
-        ([10, 410, 411, 20], [[4]]),  # only the second word fits
-        ([10, 20], [[1], [2]]),
-        ([410, 10, 411], [[1]]),  # a piece right after [CLS] starts a word of its own
-        ([10, SEP, 410, 20, 411], [[1], [3]]),  # a piece right after [SEP] does not belong to the word before it
-    ],
-)
+@pytest.mark.parametrize(("tokens", "possible"), [
+    ([10, 410, 411, 412, 413], [[]]),  # one word of five pieces, quota 1: nothing fits
+    ([10, 410, 411, 20], [[4]]),  # only the second word fits
+    ([10, 20], [[1], [2]]),
+    ([410, 10, 411], [[1]]),  # a piece right after [CLS] starts a word of its own
+    ([10, SEP, 410, 20, 411], [[1], [3]]),  # a piece right after [SEP] does not belong to the word before it
+])  # fmt: skip
 def test_whole_words_by_hand(tokens: list[int], possible: list[list[int]]) -> None:
     ids = np.array([CLS, *tokens, SEP])
     seen = []
@@ -209,23 +203,19 @@ def test_ngrams_are_as_long_as_the_source_says() -> None:
     for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1):
         counts[len(run)] += 1
     shares = [counts[n] / counts.total() for n in (1, 2, 3)]
-    assert (
-        np.abs(np.array(shares) - [6 / 11, 3 / 11, 2 / 11]).max() < 0.02
-    )  # neighbours make one run, a quota ends an n-gram
+    # neighbours make one run, a quota ends an n-gram
+    assert np.abs(np.array(shares) - [6 / 11, 3 / 11, 2 / 11]).max() < 0.02
     assert counts.total() > 3_500
 
 
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        ((0.0, False, 0.8, 0.1), "masking.probability=0.0: expected a number between 0 and 1"),
-        ((1.0, False, 0.8, 0.1), "masking.probability=1.0"),
-        ((0.15, False, 0.9, 0.2), "sum to at most 1"),
-        ((0.15, False, -0.1, 0.1), "masking.mask_prob=-0.1"),
-        ((0.15, True, 0.8, 0.1, 0), "masking.max_ngram=0: expected at least 1"),
-        ((0.15, False, 0.8, 0.1, 2), "masking.max_ngram=2: an n-gram is of whole words, and masking.whole_word=false"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "message"), [
+    ((0.0, False, 0.8, 0.1), "masking.probability=0.0: expected a number between 0 and 1"),
+    ((1.0, False, 0.8, 0.1), "masking.probability=1.0"),
+    ((0.15, False, 0.9, 0.2), "sum to at most 1"),
+    ((0.15, False, -0.1, 0.1), "masking.mask_prob=-0.1"),
+    ((0.15, True, 0.8, 0.1, 0), "masking.max_ngram=0: expected at least 1"),
+    ((0.15, False, 0.8, 0.1, 2), "masking.max_ngram=2: an n-gram is of whole words, and masking.whole_word=false"),
+])  # fmt: skip
 def test_refused(policy: tuple, message: str) -> None:
     with pytest.raises(InputError, match=message):
         MaskingConfig(*policy)

@@ -1,7 +1,5 @@
 """The prepared dataset on disk: what is written is read, and damage is refused."""
 
-from __future__ import annotations
-
 import hashlib
 from itertools import pairwise
 from pathlib import Path

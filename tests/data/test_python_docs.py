@@ -1,7 +1,5 @@
 """The embedded corpus: enough prose, the same every time, and clean."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

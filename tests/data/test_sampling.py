@@ -1,7 +1,5 @@
 """Sampling: which examples make up a step, as a function of the step alone."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Segment pairs beside the original algorithm written down once more, and blocks of full sentences by hand."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 
@@ -78,9 +76,8 @@ def reference_pairs(
             if len(chunk) == 1 or (objective == "nsp" and draw(Stream.IS_RANDOM_NEXT, turn) < 0.5):
                 other = index
                 if len(text) > 1:
-                    other = [n for n in range(len(text)) if n != index][
-                        randint(0, len(text) - 2, Stream.RANDOM_DOCUMENT, turn)
-                    ]
+                    others = [n for n in range(len(text)) if n != index]
+                    other = others[randint(0, len(text) - 2, Stream.RANDOM_DOCUMENT, turn)]
                 first = randint(0, len(text[other]) - 1, Stream.RANDOM_SENTENCE, turn)
                 for sentence in text[other][first:]:
                     b += sentence
@@ -116,11 +113,8 @@ def reference_pairs(
 def test_pairs_equal_the_reference(
     lengths: Lengths, max_seq_length: int, short: float, seed: int, epoch: int, objective: str
 ) -> None:
-    expected = [
-        row
-        for index in range(len(lengths))
-        for row in reference_pairs(lengths, index, max_seq_length, short, seed, epoch, objective)
-    ]
+    given = (max_seq_length, short, seed, epoch, objective)
+    expected = [row for index in range(len(lengths)) for row in reference_pairs(lengths, index, *given)]
     assert as_rows(pairs_of(lengths, max_seq_length, short, seed, epoch, objective=objective)) == expected
 
 
@@ -180,9 +174,8 @@ def corpus() -> Lengths:
 
 @pytest.mark.parametrize("next_sentence", ["nsp", "sop"])
 def test_blocks_have_no_next_sentence(next_sentence: str) -> None:
-    with pytest.raises(
-        InputError, match=f"segments.next_sentence={next_sentence}: segments=full_sentences has no pairs"
-    ):
+    message = f"segments.next_sentence={next_sentence}: segments=full_sentences has no pairs"
+    with pytest.raises(InputError, match=message):
         SegmentsConfig("full_sentences", 64, 0.0, next_sentence)
 
 
@@ -208,31 +201,25 @@ def blocks_of(lengths: Lengths, max_seq_length: int, epoch: int = 0) -> list[lis
     return [segments[first:last] for first, last in itertools.pairwise(starts)]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "blocks"),
-    [
-        ([[8]], [[(0, 8)]]),  # capacity 8: a sentence that fills it
-        ([[3, 3, 3]], [[(0, 6)], [(6, 3)]]),  # whole sentences
-        ([[4, 4, 4]], [[(0, 8)], [(8, 4)]]),
-        ([[9]], [[(0, 8)], [(8, 1)]]),  # longer than a block: cut
-        ([[2, 19, 3]], [[(0, 2)], [(2, 8)], [(10, 8)], [(18, 6)]]),  # the rest is joined to the next sentence
-        ([[1, 1, 1, 1, 1, 1, 1, 1, 1]], [[(0, 8)], [(8, 1)]]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lengths", "blocks"), [
+    ([[8]], [[(0, 8)]]),  # capacity 8: a sentence that fills it
+    ([[3, 3, 3]], [[(0, 6)], [(6, 3)]]),  # whole sentences
+    ([[4, 4, 4]], [[(0, 8)], [(8, 4)]]),
+    ([[9]], [[(0, 8)], [(8, 1)]]),  # longer than a block: cut
+    ([[2, 19, 3]], [[(0, 2)], [(2, 8)], [(10, 8)], [(18, 6)]]),  # the rest is joined to the next sentence
+    ([[1, 1, 1, 1, 1, 1, 1, 1, 1]], [[(0, 8)], [(8, 1)]]),
+])  # fmt: skip
 def test_blocks_of_one_document_by_hand(lengths: Lengths, blocks: list[list[tuple[int, int]]]) -> None:
     assert blocks_of(lengths, 10) == blocks
 
 
-@pytest.mark.parametrize(
-    ("lengths", "sizes"),
-    [
-        ([[4], [3]], [[4, 3]]),  # 4 + separator + 3 = 8
-        ([[4], [4]], [[4], [4]]),  # 4 + separator + 4 = 9
-        ([[7], [7]], [[7], [7]]),
-        ([[2], [2], [2]], [[2, 2, 2]]),  # 2 + 1 + 2 + 1 + 2 = 8
-        ([[1], [1], [1], [1], [1]], [[1, 1, 1, 1], [1]]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lengths", "sizes"), [
+    ([[4], [3]], [[4, 3]]),  # 4 + separator + 3 = 8
+    ([[4], [4]], [[4], [4]]),  # 4 + separator + 4 = 9
+    ([[7], [7]], [[7], [7]]),
+    ([[2], [2], [2]], [[2, 2, 2]]),  # 2 + 1 + 2 + 1 + 2 = 8
+    ([[1], [1], [1], [1], [1]], [[1, 1, 1, 1], [1]]),
+])  # fmt: skip
 def test_a_separator_between_documents_takes_room(lengths: Lengths, sizes: list[list[int]]) -> None:
     """Documents of one size, so that their order does not matter."""
     got = [[length for _, length in block] for block in blocks_of(lengths, 10)]

@@ -1,7 +1,5 @@
 """What is wrong with a corpus: a finding for every fault, and none without."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -55,19 +53,16 @@ def test_a_clean_corpus_has_no_findings() -> None:
     assert names(make()) == names(make(), blank_lines_expected=False) == []
 
 
-@pytest.mark.parametrize(
-    ("corpus", "expected"),
-    [
-        (make(1, 2_003), ["one document"]),
-        (make(2, 10_007), ["no blank lines"]),
-        ([*make(), (["\u200b"], [[]])], ["empty documents"]),
-        (make(distinct=False), ["duplicate lines"]),
-        (make(unknown=0.02), ["unknown rate"]),
-        (make(13, 3, 521), ["long lines"]),
-        (make(3, 7), ["little text"]),
-        (make(1, 7, distinct=False), ["one document", "little text"]),
-    ],
-)
+@pytest.mark.parametrize(("corpus", "expected"), [
+    (make(1, 2_003), ["one document"]),
+    (make(2, 10_007), ["no blank lines"]),
+    ([*make(), (["\u200b"], [[]])], ["empty documents"]),
+    (make(distinct=False), ["duplicate lines"]),
+    (make(unknown=0.02), ["unknown rate"]),
+    (make(13, 3, 521), ["long lines"]),
+    (make(3, 7), ["little text"]),
+    (make(1, 7, distinct=False), ["one document", "little text"]),
+])  # fmt: skip
 def test_each_fault_is_found_alone(corpus: Corpus, expected: list[str]) -> None:
     assert names(corpus) == expected
 

@@ -1,7 +1,5 @@
 """The tokenizer: the same vocabulary from the same text, and the same ids as Hugging Face's from real ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -77,14 +75,11 @@ def test_trained_case(lowercase: bool, ids_alike: bool) -> None:
     assert any(token != token.lower() for token in tokenizer.vocab[5:]) == (not lowercase)
 
 
-@pytest.mark.parametrize(
-    ("sentences", "vocab_size", "message"),
-    [
-        ([], 101, "no words in the corpus to learn a vocabulary from; check corpus.path"),
-        ([" \t"], 101, "no words in the corpus"),
-        (["".join(map(chr, range(0x4E00, 0x4E80)))], 200, "vocab_size=200 has no room for the 128 characters of the corpus"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sentences", "vocab_size", "message"), [
+    ([], 101, "no words in the corpus to learn a vocabulary from; check corpus.path"),
+    ([" \t"], 101, "no words in the corpus"),
+    (["".join(map(chr, range(0x4E00, 0x4E80)))], 200, "vocab_size=200 has no room for the 128 characters of the corpus"),
+])  # fmt: skip
 def test_nothing_to_learn(sentences: list[str], vocab_size: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         train_wordpiece(lambda: iter(sentences), vocab_size, True, 2)
@@ -109,19 +104,13 @@ def write_vocab(path: Path, tokens: list[str], end: str = "\n") -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        (
-            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"],
-            r"vocab.txt: vocabulary of 5 tokens has no \[MASK\]; BERT needs \[PAD\]",
-        ),
-        (["a", "b"], r"has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
-        ([*SPECIAL_TOKENS, "a", "b", "a"], r'vocab.txt:8: token "a" stands on line 6 already'),
-        ([*SPECIAL_TOKENS, "a", "[CLS]"], r'vocab.txt:7: token "\[CLS\]" stands on line 3 already'),
-        ([], "has no"),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "message"), [
+    (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], r"vocab.txt: vocabulary of 5 tokens has no \[MASK\]; BERT needs \[PAD\]"),
+    (["a", "b"], r"has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
+    ([*SPECIAL_TOKENS, "a", "b", "a"], r'vocab.txt:8: token "a" stands on line 6 already'),
+    ([*SPECIAL_TOKENS, "a", "[CLS]"], r'vocab.txt:7: token "\[CLS\]" stands on line 3 already'),
+    ([], "has no"),
+])  # fmt: skip
 def test_vocabularies_that_bert_cannot_use(tmp_path: Path, tokens: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_tokenizer(write_vocab(tmp_path / "vocab.txt", tokens))
@@ -148,21 +137,18 @@ def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
         Tokenizer({**{token: n for n, token in enumerate(SPECIAL_TOKENS)}, "a": 7}, lowercase=True)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "settings", "asked", "lowercase"),
-    [
-        (["a", "b"], None, None, True),
-        (["a", "B"], None, None, False),
-        (["a", "[unused1]", "<S>"], None, None, True),
-        (["a", "##B"], None, None, False),
-        (["a", "É"], None, None, False),
-        (["a", "B"], None, True, True),
-        (["a", "b"], {"do_lower_case": False}, None, False),
-        (["a", "B"], {"do_lower_case": True}, None, True),
-        (["a", "b"], {"do_lower_case": False}, True, True),
-        (["a", "b"], {}, None, True),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "settings", "asked", "lowercase"), [
+    (["a", "b"], None, None, True),
+    (["a", "B"], None, None, False),
+    (["a", "[unused1]", "<S>"], None, None, True),
+    (["a", "##B"], None, None, False),
+    (["a", "É"], None, None, False),
+    (["a", "B"], None, True, True),
+    (["a", "b"], {"do_lower_case": False}, None, False),
+    (["a", "B"], {"do_lower_case": True}, None, True),
+    (["a", "b"], {"do_lower_case": False}, True, True),
+    (["a", "b"], {}, None, True),
+])  # fmt: skip
 def test_cased_or_not(tmp_path: Path, tokens: list[str], settings: Any, asked: bool | None, lowercase: bool) -> None:
     write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, *tokens])
     if settings is not None:
@@ -214,15 +200,12 @@ def test_call_by_hand() -> None:
     assert isinstance(arrays, np.ndarray)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((["a", "b"], ["c"]), {}, "2 texts but 1 pairs; expected as many of each"),
-        (("a",), {"truncation": True}, "truncation=True needs max_length="),
-        ((["a", "a b"],), {"return_tensors": "pt"}, "different lengths do not make a tensor; set padding=True"),
-        (("a",), {"return_tensors": "tf"}, "return_tensors='tf': expected 'pt' or 'np'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "options", "message"), [
+    ((["a", "b"], ["c"]), {}, "2 texts but 1 pairs; expected as many of each"),
+    (("a",), {"truncation": True}, "truncation=True needs max_length="),
+    ((["a", "a b"],), {"return_tensors": "pt"}, "different lengths do not make a tensor; set padding=True"),
+    (("a",), {"return_tensors": "tf"}, "return_tensors='tf': expected 'pt' or 'np'"),
+])  # fmt: skip
 def test_calls_that_cannot_work(tokenizer: Tokenizer, arguments: tuple, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         tokenizer(*arguments, **options)
@@ -321,17 +304,14 @@ def letters(rules: Any = "google", lowercase: bool = True) -> Tokenizer:
     return Tokenizer({token: n for n, token in enumerate(tokens)}, lowercase, rules=rules)
 
 
-@pytest.mark.parametrize(
-    ("text", "google", "hugging_face"),
-    [
-        ("x" * 100, ["x", *["##x"] * 99], ["x", *["##x"] * 99]),
-        ("x" * 101, ["x", *["##x"] * 100], ["[UNK]"]),
-        ("x" * 200, ["x", *["##x"] * 199], ["[UNK]"]),
-        ("x" * 201, ["[UNK]"], ["[UNK]"]),
-        ("a[MASK]b", ["a", "[", "m", "##ask", "]", "b"], ["a", "[MASK]", "b"]),
-        ("A\ue000", ["[UNK]"], ["a"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "google", "hugging_face"), [
+    ("x" * 100, ["x", *["##x"] * 99], ["x", *["##x"] * 99]),
+    ("x" * 101, ["x", *["##x"] * 100], ["[UNK]"]),
+    ("x" * 200, ["x", *["##x"] * 199], ["[UNK]"]),
+    ("x" * 201, ["[UNK]"], ["[UNK]"]),
+    ("a[MASK]b", ["a", "[", "m", "##ask", "]", "b"], ["a", "[MASK]", "b"]),
+    ("A\ue000", ["[UNK]"], ["a"]),
+])  # fmt: skip
 def test_both_rules_by_hand(text: str, google: list[str], hugging_face: list[str]) -> None:
     for rules, expected in (("google", google), ("hugging_face", hugging_face)):
         tokenizer = letters(rules)

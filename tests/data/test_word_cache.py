@@ -1,7 +1,5 @@
 """The word cache gives what the tokenizers library gives, token for token, whatever the text."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a hostile case is, and what every answer to one must be: see `check`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -25,14 +23,10 @@ class Case:
     """A command that nobody should give, and how it has to end."""
 
     name: str
-    arguments: Sequence[
-        str
-    ]  # {here} is the case's own folder, also the current directory; {shared} what the session made
+    arguments: Sequence[str]  # {here} is the case's own folder, the current directory; {shared} what the session made
     words: str = ""  # a regular expression that its line of error has
     code: int = 2
-    files: Mapping[str, Content] = field(
-        default_factory=dict
-    )  # to write before, by name; a function makes what is no file
+    files: Mapping[str, Content] = field(default_factory=dict)  # to write before; a function makes what is no file
     stdin: bytes | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     kept: Sequence[str] = ()  # names that the command may leave in the folder
@@ -97,11 +91,8 @@ def check(case: Case, python: Path, folder: Path, shared: Path) -> None:
     assert not left, f"{said}\nleft in the temporary folder: {sorted(left)}"
     after = listing(folder)
     gone = {name for name in before if after.get(name) != before[name]}
-    new = {
-        name
-        for name in after.keys() - before.keys()
-        if not any(name == kept or name.startswith(f"{kept}/") for kept in case.kept)
-    }
+    new = after.keys() - before.keys()
+    new -= {name for name in new for kept in case.kept if name == kept or name.startswith(f"{kept}/")}
     assert not gone, f"{said}\nchanged or gone: {sorted(gone)}"
     assert not new, f"{said}\nleft behind: {sorted(new)}"
     if case.more is not None:
@@ -117,10 +108,6 @@ def listing(folder: Path) -> dict[str, tuple[object, ...]]:
             continue
         state = path.lstat()
         is_file = path.is_file() and not path.is_symlink()
-        found[name] = (
-            state.st_mode,
-            state.st_ino,
-            state.st_size if is_file else None,
-            os.readlink(path) if path.is_symlink() else None,
-        )
+        target = os.readlink(path) if path.is_symlink() else None
+        found[name] = (state.st_mode, state.st_ino, state.st_size if is_file else None, target)
     return found

@@ -4,8 +4,6 @@ prepare, pretrain, resume, finetune, predict, evaluate, export and verify run in
 every connection, process and unpickled name, and with secrets in the environment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -73,9 +71,8 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SLURM_"))}
     command = [sys.executable, "audited.py", "commands.json", "seen.json"]
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        command, cwd=folder, env={**plain, **CANARIES, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    variables = {**plain, **CANARIES, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     seen = json.loads((folder / "seen.json").read_text())
     assert seen["codes"] == [0] * 11 + [2, 2], done.stdout + done.stderr

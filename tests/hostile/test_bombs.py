@@ -1,7 +1,5 @@
 """What is too large is refused before it is made; what has no end is not read to it; time grows with the text alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import math
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Capsys
 
 from bertkit import lines
 from bertkit.cli import run
@@ -26,7 +25,7 @@ from bertkit.model.config import AttentionConfig, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 
-def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> None:
+def refused(capsys: Capsys, words: str, *arguments: str) -> None:
     began = time.monotonic()
     assert run(list(arguments)) == 2, capsys.readouterr()
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
@@ -35,27 +34,22 @@ def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> 
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ("model.hidden_size=1000000000", "GB of memory"),
-        ("model.hidden_size=100000000000000000000", "GB of memory"),
-        ("model.max_position_embeddings=100000000000", "GB of memory"),
-        ("model.intermediate_size=1000000000000", "GB of memory"),
-        ("model.type_vocab_size=1000000000000", "GB of memory"),
-        ("model.num_hidden_layers=10000000", "expected 1 to 10,000"),
-        ("batch.sequences=1000000000", "batch.sequences=1000000000 of 128 tokens would need at least 4,096.0 GB"),
-    ],
-)
-def test_sizes_of_pretraining(
-    setting: str, words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("setting", "words"), [
+    ("model.hidden_size=1000000000", "GB of memory"),
+    ("model.hidden_size=100000000000000000000", "GB of memory"),
+    ("model.max_position_embeddings=100000000000", "GB of memory"),
+    ("model.intermediate_size=1000000000000", "GB of memory"),
+    ("model.type_vocab_size=1000000000000", "GB of memory"),
+    ("model.num_hidden_layers=10000000", "expected 1 to 10,000"),
+    ("batch.sequences=1000000000", "batch.sequences=1000000000 of 128 tokens would need at least 4,096.0 GB"),
+])  # fmt: skip
+def test_sizes_of_pretraining(setting: str, words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     given = [f"data_dir={prepared_dir}", "model=tiny", "steps=1", "schedule.warmup_steps=0"]
     refused(capsys, words, "pretrain", *given, f"output_dir={tmp_path / 'run'}", setting)
     assert not (tmp_path / "run").exists()
 
 
-def test_other_sizes(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_sizes(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     vocabulary = ["corpus=python_docs", "tokenizer.vocab_size=1000000000000", f"output_dir={tmp_path}/p"]
     refused(capsys, "expected 100 to 10,000,000", "prepare", *vocabulary)
     assert not (tmp_path / "p").exists()

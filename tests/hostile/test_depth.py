@@ -1,7 +1,5 @@
 """Nesting and aliases without end, and files that say what they should not: one line, exit 2."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Capsys, refused
 
 from bertkit.cli import run
 from bertkit.lines import parse_json
@@ -33,31 +32,26 @@ def test_json_has_an_end() -> None:
     assert parse_yaml("{a: [1e-4, x], b: null}") == {"a": ["1e-4", "x"], "b": None}
 
 
-def refused(capsys: pytest.CaptureFixture[str], words: str, *arguments: str) -> None:
-    assert run(list(arguments)) == 2, capsys.readouterr()
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert len(errors) == 1, errors
-    assert words in errors[0]
-
-
 @pytest.mark.parametrize("text", ["# nothing", "- a\n- b\n", "17", "1: 2", f"a: {DEEP}", "a: \xff"])
-def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_bytes(text.encode("latin-1"))
     given = ["pretrain", "--config-dir", str(tmp_path), "experiment=mine", "data_dir=x", "output_dir=y"]
-    refused(capsys, "mine.yaml: ", *given)
-    refused(capsys, "mine.yaml: ", *given, "--help")
+    refused(run([*given]), "mine.yaml: ", capsys)
+    refused(run([*given, "--help"]), "mine.yaml: ", capsys)
 
 
-def test_brackets_of_overrides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    refused(capsys, "deep", "pretrain", f"data.skip_steps={DEEP}")
-    refused(capsys, "deep", "pretrain", "-m", f"data.skip_steps={DEEP}")
-    refused(capsys, "no such", "prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}")
+def test_brackets_of_overrides(capsys: Capsys, tmp_path: Path) -> None:
+    refused(run(["pretrain", f"data.skip_steps={DEEP}"]), "deep", capsys)
+    refused(run(["pretrain", "-m", f"data.skip_steps={DEEP}"]), "deep", capsys)
+    refused(run(["prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}"]), "no such", capsys)
 
 
-def test_deep_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_deep_records(capsys: Capsys, tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text('{"text": ' + "[" * 900 + "]" * 900 + "}\n")
-    refused(capsys, "deep.jsonl:1: not JSON", "prepare", f"corpus.path={tmp_path}", f"output_dir={tmp_path / 'out'}")
+    refused(
+        run(["prepare", f"corpus.path={tmp_path}", f"output_dir={tmp_path / 'out'}"]), "deep.jsonl:1: not JSON", capsys
+    )
 
 
 def at(*path: Any) -> Callable[[Any], Any]:
@@ -71,21 +65,18 @@ def at(*path: Any) -> Callable[[Any], Any]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (at("files", [1]), "files=[1]: expected"),
-        (at("files", "../else", {"bytes": 1, "sha256": "x"}), "which lies elsewhere"),
-        (at("files", "train/sentences.bin", "bytes", "12"), "files.train/sentences.bin.bytes='12': expected a whole number"),
-        (at("splits", {}), "splits.train=None"),
-        (at("splits", "train", "shard_tokens", [-1]), "no counts of a split"),
-        (at("fingerprint", 3), "fingerprint=3: expected text"),
-        (at("corpus", None), "corpus=None: expected"),
-        (at("statistics", {}), "no field 'statistics.unigram_entropy'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "words"), [
+    (at("files", [1]), "files=[1]: expected"),
+    (at("files", "../else", {"bytes": 1, "sha256": "x"}), "which lies elsewhere"),
+    (at("files", "train/sentences.bin", "bytes", "12"), "files.train/sentences.bin.bytes='12': expected a whole number"),
+    (at("splits", {}), "splits.train=None"),
+    (at("splits", "train", "shard_tokens", [-1]), "no counts of a split"),
+    (at("fingerprint", 3), "fingerprint=3: expected text"),
+    (at("corpus", None), "corpus=None: expected"),
+    (at("statistics", {}), "no field 'statistics.unigram_entropy'"),
+])  # fmt: skip
 def test_the_manifest_of_a_dataset(
-    change: Callable[[Any], Any], words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Any], Any], words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(prepared_dir, tmp_path / "data")
     path = tmp_path / "data" / "manifest.json"
@@ -93,22 +84,19 @@ def test_the_manifest_of_a_dataset(
     change(content)
     path.write_text(json.dumps(content))
     given = [f"data_dir={tmp_path / 'data'}", "model=tiny", "steps=1", f"output_dir={tmp_path / 'run'}"]
-    refused(capsys, words, "pretrain", *given)
+    refused(run(["pretrain", *given]), words, capsys)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
-    [
-        ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case='false': expected true or false or null"),
-        ("tokenizer_config.json", [1], "[1]: expected a group of values"),
-        ("tokenizer_config.json", {"strip_accents": "no"}, "strip_accents='no'"),
-        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "3"}}}, "model.vocab.a='3': expected a whole number"),
-        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": 3}}, "normalizer": [1]}, "normalizer=[1]: expected"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "content", "words"), [
+    ("tokenizer_config.json", {"do_lower_case": "false"}, "do_lower_case='false': expected true or false or null"),
+    ("tokenizer_config.json", [1], "[1]: expected a group of values"),
+    ("tokenizer_config.json", {"strip_accents": "no"}, "strip_accents='no'"),
+    ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "3"}}}, "model.vocab.a='3': expected a whole number"),
+    ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": 3}}, "normalizer": [1]}, "normalizer=[1]: expected"),
+])  # fmt: skip
 def test_the_files_of_a_tokenizer(
-    file: str, content: Any, words: str, prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str, content: Any, words: str, prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(prepared_dir / "tokenizer", tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / file).write_text(json.dumps(content))
@@ -116,4 +104,4 @@ def test_the_files_of_a_tokenizer(
         (tmp_path / "tokenizer" / "vocab.txt").unlink()
     (tmp_path / "text.txt").write_text("a cat\n")
     given = [f"corpus.path={tmp_path / 'text.txt'}", f"tokenizer.path={tmp_path / 'tokenizer'}"]
-    refused(capsys, words, "prepare", *given, f"output_dir={tmp_path / 'out'}")
+    refused(run(["prepare", *given, f"output_dir={tmp_path / 'out'}"]), words, capsys)

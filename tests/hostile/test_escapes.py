@@ -1,17 +1,14 @@
 """What others wrote reaches a terminal, or a page, as text and no more."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from cases import CONTROL, Case, check, each
-from conftest import TINY_FINETUNE, small_model
+from conftest import TINY_FINETUNE, Capsys, small_model
 
 from bertkit.cli import run
 from bertkit.errors import InputError, in_json, in_markdown, say, shown
@@ -61,7 +58,7 @@ def test_one_line_without_control_characters(case: Case, python: Path, tmp_path:
     check(case, python, tmp_path, tiny_runs)
 
 
-def test_marks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_marks(capsys: Capsys) -> None:
     assert shown(EVIL) == MARKS
     assert shown("na\u00efve \u4e2d\u6587 \u05d0") == "na\u00efve \u4e2d\u6587 \u05d0"
     assert shown("x\udcff\ud800") == r"x\xff\ud800"
@@ -91,7 +88,7 @@ def test_whatever_is_printed_is_said() -> None:
     assert found == []
 
 
-def test_predictions_on_a_terminal(tiny_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_on_a_terminal(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     """A label of the model and an id of the input go out as JSON that a terminal shows, and that reads back."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"id": EVIL, "text": "kan"}) + "\n")
@@ -105,16 +102,9 @@ def test_a_card_of_somebody_elses_settings() -> None:
     """Read back, the card has one title, its own code and its own rows: no tag, link or line of what was put in."""
     evil = f"{HTML}{EVIL}| x |\n# title\n[a](javascript:b) `c`"
     facts = CardFacts(
-        evil,
-        settings={evil: evil, "optimizer": {"name": evil}},
-        results={evil: evil, "accuracy": 0.5},
-        metrics=("accuracy",),
-        measured_on=evil,
-        dataset=(evil, evil),
-        license=evil,
-        language=evil,
-        base_model=evil,
-    )
+        evil, settings={evil: evil, "optimizer": {"name": evil}}, results={evil: evil, "accuracy": 0.5}, dataset=(evil, evil),
+        metrics=("accuracy",), measured_on=evil, license=evil, language=evil, base_model=evil,
+    )  # fmt: skip
     card = model_card(small_model(heads=["sequence"], labels=("a", "b")), facts)
     assert not CONTROL.search(card)
     head, _, body = card.removeprefix("---\n").partition("\n---\n")

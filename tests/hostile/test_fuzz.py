@@ -1,7 +1,5 @@
 """Good files with changes by fixed seeds, to every reader: each is read or refused in one line, soon, in little memory."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

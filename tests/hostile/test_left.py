@@ -1,12 +1,11 @@
 """Nothing is left behind: no folder after a refusal, no half of a file on a full disk, no process."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 
 import pytest
 from cases import Case, check
+from conftest import Capsys
 
 from bertkit.cli import run
 from bertkit.errors import InputError
@@ -34,8 +33,7 @@ QUICK = ("prepare of nothing", "predict of a broken row", "embed of a broken row
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=case.name, marks=[] if case.name in QUICK else [pytest.mark.slow]) for case in CASES],
+    "case", [pytest.param(case, id=case.name, marks=[] if case.name in QUICK else [pytest.mark.slow]) for case in CASES]
 )
 def test_a_refusal_leaves_nothing(case: Case, python: Path, tmp_path: Path, shared: Path) -> None:
     check(case, python, tmp_path, shared)
@@ -73,16 +71,10 @@ def test_a_build_that_fails_takes_the_folders_above_with_it(tmp_path: Path) -> N
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_a_file_that_may_not_grow_leaves_no_half(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_may_not_grow_leaves_no_half(shared: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "in.txt").write_text("kan lon\n" * 400)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for command, model, name in (
-        ("predict", "tuned", "o.jsonl"),
-        ("embed", "run", "o.npy"),
-        ("embed", "run", "o.parquet"),
-    ):
+    for command, model, name in (("predict", "tuned", "o.jsonl"), ("embed", "run", "o.npy"), ("embed", "run", "o.parquet")):  # fmt: skip
         given = [f"model_dir={shared / model}", f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out' / name}"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
         try:

@@ -1,7 +1,5 @@
 """Numbers that no computation stands: weights, learning rates; and a directory that names code."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

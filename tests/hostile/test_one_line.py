@@ -1,14 +1,12 @@
 """One line, and a fitting exit code, whatever happens to the streams and the variables of a command."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cases import Case, check, each
-from conftest import TINY_PRETRAIN
+from conftest import TINY_PRETRAIN, Capsys
 
 from bertkit.cli import run
 from bertkit.launch.world import tasks_of_host, variables_of_slurm
@@ -52,14 +50,14 @@ def test_tasks_of_slurm() -> None:
     assert variables_of_slurm({**TASK, "SLURM_STEP_ID": "3"})["MASTER_PORT"] == "20010"
 
 
-def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command(capsys: Capsys) -> None:
     """Nothing at all is a question; an empty word is a mistake, and says what there is."""
     assert run([]) == 0
     assert run([""]) == 2
     assert "first steps:" in capsys.readouterr().out
 
 
-def test_five_findings_and_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_five_findings_and_how_many_more(capsys: Capsys) -> None:
     assert run(["pretrain", *(f"key_{n}=1" for n in range(13))]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 6

@@ -1,7 +1,5 @@
 """Nothing is taken from the environment into what a command writes, and nothing is sought in the network unasked."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

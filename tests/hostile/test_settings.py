@@ -1,7 +1,5 @@
 """Every setting of every command with a wrong letter, and with values that nobody can mean: one line, and nothing done."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Any
 
 import pytest
 from cases import CONTROL
+from conftest import Capsys
 
 from bertkit import commands
 from bertkit.cli import run
@@ -51,9 +50,8 @@ def leaves(composed: Mapping[str, Any], path: str = "") -> Iterator[str]:
 def misspelt(key: str, rng: random.Random) -> str:
     """Double, drop or swap a letter."""
     at = rng.randrange(len(key) - 1)
-    return rng.choice(
-        (key[: at + 1] + key[at:], key[:at] + key[at + 1 :], key[:at] + key[at + 1] + key[at] + key[at + 2 :])
-    )
+    swapped = key[:at] + key[at + 1] + key[at] + key[at + 2 :]
+    return rng.choice((key[: at + 1] + key[at:], key[:at] + key[at + 1 :], swapped))
 
 
 def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
@@ -62,14 +60,13 @@ def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
     assert len(known) > 1
     for key in known:
         wrong = misspelt(key, rng)
-        for what, word in [("a letter", f"{wrong}=1")] * (wrong not in known) + [
-            (what, f"{key}={value}") for what, value in VALUES.items()
-        ]:
+        words = [("a letter", f"{wrong}=1")] * (wrong not in known)
+        for what, word in words + [(what, f"{key}={value}") for what, value in VALUES.items()]:
             if rng.random() < share:
                 yield what, word
 
 
-def answers(command: str, share: float, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]:
     """Give each word beside good ones; count them, and list what was not answered in one line."""
     count, faults = 0, []
     for what, word in words_of(command, share):
@@ -78,13 +75,8 @@ def answers(command: str, share: float, capsys: pytest.CaptureFixture[str]) -> t
         said = capsys.readouterr().err
         lines = said.splitlines()
         is_unnamed = what in NAMED and word.partition("=")[0].rpartition(".")[2] not in said
-        if (
-            is_unnamed
-            or code != 2
-            or not 1 <= len(lines) <= 6
-            or CONTROL.search(said)
-            or not lines[0].startswith("error: ")
-        ):
+        is_one_answer = code == 2 and 1 <= len(lines) <= 6 and lines[0].startswith("error: ")
+        if is_unnamed or not is_one_answer or CONTROL.search(said):
             faults.append(f"{what}: {word!r}: exit {code}, {said[:500]!r}")
     return count, faults
 
@@ -92,7 +84,7 @@ def answers(command: str, share: float, capsys: pytest.CaptureFixture[str]) -> t
 @pytest.mark.parametrize("share", [0.03, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_words_are_refused(
-    command: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert set(COMMANDS) == set(GIVEN)

@@ -1,14 +1,12 @@
 """What used to be taken without a word has an error, or a warning."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
 
 import pytest
 from cases import Case, check, each
-from conftest import TINY_FINETUNE, TINY_PRETRAIN
+from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys
 
 from bertkit.cli import run
 from bertkit.data.sources import _below
@@ -50,16 +48,15 @@ def test_said(case: Case, tmp_path: Path, tiny_runs: Path, python: Path) -> None
     check(case, python, tmp_path, tiny_runs)
 
 
-def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     arguments = [f"model_dir={tiny_runs / 'pre'}", f"data_dir={tiny_runs / 'task'}", f"output_dir={tmp_path / 'o'}"]
     assert run(["finetune", *TINY_FINETUNE, *arguments, "batch.sequences=1000"]) == 0
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: batch.sequences=")]
-    assert warnings == [
-        "warning: batch.sequences=1000 is more than the 16 there are to train on; every step takes all of them"
-    ]
+    too_many = "batch.sequences=1000 is more than the 16 there are to train on; every step takes all of them"
+    assert warnings == [f"warning: {too_many}"]
 
 
-def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text(TEXT)
     os.symlink("a.txt", tmp_path / "in" / "b.txt")

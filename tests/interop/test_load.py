@@ -1,7 +1,5 @@
 """Any model directory in; a directory out that `transformers` loads by itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -40,17 +38,14 @@ def test_there_and_back_is_exact(exported: Path, tokenizer: Tokenizer) -> None:
     assert load_tokenizer(exported / "pretraining")("kan lor.")["input_ids"] == tokenizer("kan lor.")["input_ids"]
 
 
-@pytest.mark.parametrize(
-    ("directory", "heads", "held"),
-    [
-        ("pretraining", None, ["masked_lm", "next_sentence"]),
-        ("pretraining", ["masked_lm"], ["masked_lm"]),
-        ("pretraining", ["next_sentence"], ["next_sentence"]),
-        ("pretraining", [], []),
-        ("masked_lm", None, ["masked_lm"]),
-        ("encoder", None, []),
-    ],
-)
+@pytest.mark.parametrize(("directory", "heads", "held"), [
+    ("pretraining", None, ["masked_lm", "next_sentence"]),
+    ("pretraining", ["masked_lm"], ["masked_lm"]),
+    ("pretraining", ["next_sentence"], ["next_sentence"]),
+    ("pretraining", [], []),
+    ("masked_lm", None, ["masked_lm"]),
+    ("encoder", None, []),
+])  # fmt: skip
 def test_choice_of_heads(exported: Path, directory: str, heads: list[str] | None, held: list[str]) -> None:
     assert list(load_model(exported / directory, heads).model.heads) == held
 

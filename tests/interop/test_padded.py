@@ -1,7 +1,5 @@
 """The door for padded tensors, beside the Hugging Face implementation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Pairs of BERTs, of which the second one writes, in the format of `transformers`: the same numbers both ways."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from conftest import minilm_dir, small_config, small_model
+from conftest import Capsys, minilm_dir, refused, small_config, small_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import EncoderDecoderModel
@@ -94,11 +92,8 @@ def test_loading_takes_every_tensor(pair_dir: Path) -> None:
     poolers = {f"encoder.pooler.dense.{which}" for which in ("weight", "bias")}
     assert set(report.skipped) == poolers
     assert report.new == []
-    assert (
-        len(report.loaded)
-        == len(load_file(pair_dir / "model.safetensors")) - 2
-        == 5 + 16 * LAYERS + 5 + 26 * LAYERS + 5
-    )
+    num_tensors = len(load_file(pair_dir / "model.safetensors")) - 2
+    assert len(report.loaded) == num_tensors == 5 + 16 * LAYERS + 5 + 26 * LAYERS + 5
     assert model.config.decoder == DecoderConfig(kind="bert", start_token_id=START, end_token_id=END)
     assert model.config.variant == {}
     assert model.bert.pooler is None
@@ -242,10 +237,9 @@ def test_the_encoder_of_a_pair_is_a_bert(tmp_path: Path, tokenizer: Tokenizer) -
     classifier, report = load_directory(tmp_path / "pair", ("sequence",))
     assert {name.split(".")[1] for name in report.new} == {"pooler", "sequence"}
     assert classifier.config.decoder is None
-    with pytest.raises(
-        InputError, match=r"bert: a model without a decoder; finetune begins one from it with decoder=bert"
-    ):
-        load_model(export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "bert"), ["generation"])
+    bert = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "bert")
+    with pytest.raises(InputError, match="a model without a decoder; finetune begins one from it with decoder=bert"):
+        load_model(bert, ["generation"])
 
 
 # beginning with a BERT
@@ -283,9 +277,8 @@ def test_a_pair_begins_with_a_bert(share: bool, has_head: bool, tmp_path: Path, 
 def test_no_pair_begins_with_another_model(changes: Any, named: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
     config = small_config(tokenizer.vocab_size, hidden_size=28, attention=AttentionConfig(**changes))
     write_model(BertWithHeads(config, ("masked_lm",), with_pooler=False), tokenizer, tmp_path)
-    with pytest.raises(
-        InputError, match=rf"config\.json: decoder=bert with {named}: a decoder begins as a BERT without"
-    ):
+    message = rf"config\.json: decoder=bert with {named}: a decoder begins as a BERT without"
+    with pytest.raises(InputError, match=message):
         load_directory(tmp_path, ("generation",), decoder=DecoderConfig(kind="bert"))
 
 
@@ -311,10 +304,7 @@ def test_a_pair_of_a_real_checkpoint(tmp_path: Path) -> None:
     assert not set(missing) & new - {"decoder.cls.predictions.decoder.weight", "decoder.cls.predictions.decoder.bias"}
     texts = ["A committee has met.", "It rained all day, and the river rose over the meadows."]
     given = load_tokenizer(source)(texts, padding=True, return_tensors="pt")
-    targets = {
-        "decoder_input_ids": given["input_ids"].flip(0),
-        "decoder_attention_mask": given["attention_mask"].flip(0),
-    }
+    targets = {f"decoder_{name}": given[name].flip(0) for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
         logits = load_model(tmp_path)(**given, **targets).logits["generation"]
         expected = theirs(**given, **targets).logits * targets["decoder_attention_mask"][..., None]
@@ -358,14 +348,13 @@ def test_models_of_bertkits_own(kind: Any, norm: Any, score: Any, tmp_path: Path
 # the commands
 
 
-def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
     write_model(small_pair(tokenizer), tokenizer, tmp_path)
     out = tmp_path / "out"
     assert run(["export", f"checkpoint={tmp_path}", f"output_dir={out}"]) == 0
     assert f"exported EncoderDecoderModel to {out}" in capsys.readouterr().out
-    assert {"README.md", "config.json", "model.safetensors", "parity.json", "tokenizer.json"} <= {
-        p.name for p in out.iterdir()
-    }
+    names = {path.name for path in out.iterdir()}
+    assert {"README.md", "config.json", "model.safetensors", "parity.json", "tokenizer.json"} <= names
     assert run(["export", f"checkpoint={tmp_path}", f"output_dir={out}"]) == 0
     assert "done already" in capsys.readouterr().out
     assert run(["verify", f"model_dir={out}", f"output={tmp_path / 'certificate.json'}"]) == 0
@@ -378,12 +367,8 @@ def test_export_and_verify(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.
 
 
 @pytest.mark.parametrize("more", ["google=true", "onnx=true", "sentence_transformers=true", "head=masked_lm"])
-def test_layouts_that_a_pair_has_not(
-    more: str, tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_layouts_that_a_pair_has_not(more: str, tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
     write_model(small_pair(tokenizer), tokenizer, tmp_path)
-    assert run(["export", f"checkpoint={tmp_path}", f"output_dir={tmp_path / 'out'}", more]) == 2
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said
-    assert more.split("=")[0] in said
+    code = run(["export", f"checkpoint={tmp_path}", f"output_dir={tmp_path / 'out'}", more])
+    refused(code, more.split("=")[0], capsys)
     assert not (tmp_path / "out").exists()

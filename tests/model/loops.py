@@ -5,8 +5,6 @@ holds for complex numbers too: f(x + ih) has the derivative of f in its imaginar
 a difference (Squire and Trapp 1998). So a softmax subtracts no maximum.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Sequences in one batch never see each other, nor slack; on CUDA neither, as far as a CPU can compute it (test_gpu.py has the rest)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

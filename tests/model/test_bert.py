@@ -1,7 +1,5 @@
 """Initial weights, heads, ties, and the shapes that the docstrings promise."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 tests/interop/test_pairs.py has pairs of BERTs beside those of `transformers`, test_recurrent.py recurrent ones beside loops.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Where sequences lie in a packed batch; padding and unpadding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

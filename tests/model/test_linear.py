@@ -1,7 +1,5 @@
 """Linear maps and dropout beside the plain way: the same values and gradients, exact probabilities; and the names of fast ways."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -3,8 +3,6 @@
 The loops hold for complex numbers, whose imaginary parts are derivatives, as in loops.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Every option of attention, norm and pooling beside loops of numpy, and what must hold between them."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import itertools
@@ -13,6 +11,7 @@ import loops
 import numpy as np
 import pytest
 import torch
+from conftest import Capsys
 from torch import Tensor, nn
 
 import bertkit.model
@@ -108,10 +107,7 @@ CASES = {
     "causal": config_of(pattern="causal", pooling="mean"),
     "window": config_of(pattern="window"),
     "bigbird": config_of(pattern="bigbird"),
-    **{
-        f"linformer_{shared}": config_of(pattern="linformer", compression_shared=shared)
-        for shared in ("none", "heads", "key_value", "layers")
-    },
+    **{f"linformer_{shared}": config_of(pattern="linformer", compression_shared=shared) for shared in ("none", "heads", "key_value", "layers")},
     "pre": config_of(NormConfig(placement="pre")),
     "rms": config_of(NormConfig(kind="rms")),
     "mean": config_of(pooling="mean"),
@@ -123,7 +119,7 @@ CASES = {
     "location_bigbird": config_of(score="location", pattern="bigbird"),
     "dot_relative_window": config_of(score="dot", positions="relative", pattern="window"),
     "additive_linformer": config_of(score="additive", positions="none", pattern="linformer"),
-}
+}  # fmt: skip
 
 
 def test_there_is_a_case_of_every_option() -> None:
@@ -358,40 +354,35 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["attention.positions=sinusoidal", "model.hidden_size=27", "model.num_attention_heads=3"],
-         "model.hidden_size=27: attention.positions=sinusoidal needs an even number"),
-        (["attention.positions=rotary", "model.hidden_size=26", "model.num_attention_heads=2"],
-         "model.hidden_size / model.num_attention_heads=13: attention.positions=rotary needs an even number"),
-        (["attention.pattern=causal"], "pooling=first with attention.pattern=causal: [CLS] sees only itself"),
-        (["attention.score=location", "attention.positions=rotary"],
-         "attention.positions=rotary with attention.score=location: a location score looks at no key"),
-        (["attention.relative_to=[]", "attention.positions=relative"], "attention.relative_to=[]: expected keys, values or both"),
-        (["attention.window=0", "attention.pattern=window"], "attention.window=0: expected 1 to"),
-        (["attention.max_distance=-1", "attention.positions=relative"], "attention.max_distance=-1: expected 0 to"),
-        *(
-            ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
-            for name, value, needs in (
-                ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative"),
-                ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window"),
-                ("block_size", 7, "pattern=bigbird"), ("random_blocks", 7, "pattern=bigbird"),
-                ("random_seed", 7, "pattern=bigbird"), ("compressed_size", 7, "pattern=linformer"),
-                ("compression_shared", "none", "pattern=linformer"),
-            )
-        ),
-        (["attention.pattern=windo"], "attention.pattern"),
-        (["attention.score=scaled"], "attention.score"),
-        (["attention.widow=7"], "unknown key 'attention.widow'; did you mean 'window'?"),
-        (["norm.kind=rmsnorm"], "norm.kind"),
-        (["norm=before"], "norm"),
-        (["pooling=cls"], "pooling"),
-    ],
-)  # fmt: skip
-def test_what_has_no_meaning_is_refused_in_one_line(
-    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("more", "said"), [
+    (["attention.positions=sinusoidal", "model.hidden_size=27", "model.num_attention_heads=3"],
+     "model.hidden_size=27: attention.positions=sinusoidal needs an even number"),
+    (["attention.positions=rotary", "model.hidden_size=26", "model.num_attention_heads=2"],
+     "model.hidden_size / model.num_attention_heads=13: attention.positions=rotary needs an even number"),
+    (["attention.pattern=causal"], "pooling=first with attention.pattern=causal: [CLS] sees only itself"),
+    (["attention.score=location", "attention.positions=rotary"],
+     "attention.positions=rotary with attention.score=location: a location score looks at no key"),
+    (["attention.relative_to=[]", "attention.positions=relative"], "attention.relative_to=[]: expected keys, values or both"),
+    (["attention.window=0", "attention.pattern=window"], "attention.window=0: expected 1 to"),
+    (["attention.max_distance=-1", "attention.positions=relative"], "attention.max_distance=-1: expected 0 to"),
+    *(
+        ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
+        for name, value, needs in (
+            ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative"),
+            ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window"),
+            ("block_size", 7, "pattern=bigbird"), ("random_blocks", 7, "pattern=bigbird"),
+            ("random_seed", 7, "pattern=bigbird"), ("compressed_size", 7, "pattern=linformer"),
+            ("compression_shared", "none", "pattern=linformer"),
+        )
+    ),
+    (["attention.pattern=windo"], "attention.pattern"),
+    (["attention.score=scaled"], "attention.score"),
+    (["attention.widow=7"], "unknown key 'attention.widow'; did you mean 'window'?"),
+    (["norm.kind=rmsnorm"], "norm.kind"),
+    (["norm=before"], "norm"),
+    (["pooling=cls"], "pooling"),
+])  # fmt: skip
+def test_what_has_no_meaning_is_refused_in_one_line(more: list[str], said: str, capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "output_dir=y", *more]) == 2
     line = capsys.readouterr().err
     assert line.startswith("error: ")

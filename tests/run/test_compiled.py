@@ -1,7 +1,5 @@
 """Compiled layers beside plain ones: the same numbers, the same names, and nothing compiled twice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Vectors of texts, beside the package sentence_transformers: real weights, every pooling, texts of all lengths."""
 
-from __future__ import annotations
-
 import doctest
 import warnings
 from collections.abc import Callable
@@ -20,14 +18,9 @@ from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
 from bertkit.run import embedding
 
 TEXTS = [
-    "A cat sits on the mat.",
-    "",
-    "Ünïcödé: 日本語, emoji 🙂 and \u200b nothing",
-    "[SEP] and [MASK] are special here too",
-    " \t\n ",
-    "one " * 700,
-    *("word " * count for count in (1, 2, 3, 5, 8, 13, 40, 80)),
-]
+    "A cat sits on the mat.", "", "Ünïcödé: 日本語, emoji 🙂 and \u200b nothing", "[SEP] and [MASK] are special here too",
+    " \t\n ", "one " * 700, *("word " * count for count in (1, 2, 3, 5, 8, 13, 40, 80)),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +99,13 @@ def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
     assert np.abs(cut[1] - short[0]).max() <= 1e-6
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pooling": "median"}, "pooling='median': expected mean or cls or max or null"),
-        ({"precision": "fp8"}, "precision='fp8': expected fp32 or bf16"),
-        ({"max_seq_length": 2}, "max_seq_length=2: expected at least 3"),
-        ({"max_seq_length": 600}, f"max_seq_length=600 exceeds the model's max_position_embeddings={POSITIONS}"),
-        ({"batch_tokens": 0}, "batch_tokens=0: expected at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"pooling": "median"}, "pooling='median': expected mean or cls or max or null"),
+    ({"precision": "fp8"}, "precision='fp8': expected fp32 or bf16"),
+    ({"max_seq_length": 2}, "max_seq_length=2: expected at least 3"),
+    ({"max_seq_length": 600}, f"max_seq_length=600 exceeds the model's max_position_embeddings={POSITIONS}"),
+    ({"batch_tokens": 0}, "batch_tokens=0: expected at least 1"),
+])  # fmt: skip
 def test_refused(arguments: dict[str, Any], message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=message):
         load_embedder(small_dir, **arguments)

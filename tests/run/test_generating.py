@@ -1,7 +1,5 @@
 """Texts that are written: the same as `generate` of `transformers` gives, and what must hold of the search."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from typing import Any
@@ -43,10 +41,9 @@ def make_pair() -> EncoderDecoderModel:
         "vocab_size": VOCAB, "hidden_size": 26, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 37,
         "max_position_embeddings": POSITIONS, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
-    sides = (
-        transformers.BertConfig(**shape),
-        transformers.BertConfig(**shape, is_decoder=True, add_cross_attention=True),
-    )
+    sides = [
+        transformers.BertConfig(**shape, **more) for more in ({}, {"is_decoder": True, "add_cross_attention": True})
+    ]
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*sides)
     config.update({"decoder_start_token_id": START, "eos_token_id": END, "pad_token_id": 0})
     model = EncoderDecoderModel(config)
@@ -236,10 +233,8 @@ def test_other_sources_of_a_batch_change_nothing(pair: tuple[BertWithHeads, Any]
     ours, sources = pair[0], sources_of(31)
     together = write(ours, sources, **SEARCHES[how])
     for number in (0, 3, 17, 30):
-        for texts in (
-            write(ours, [sources[number]], **SEARCHES[how])[0],
-            write(ours, sources[::-1], **SEARCHES[how])[30 - number],
-        ):
+        alone, backwards = (write(ours, given, **SEARCHES[how]) for given in ([sources[number]], sources[::-1]))
+        for texts in (alone[0], backwards[30 - number]):
             assert [text for text, _ in texts] == [text for text, _ in together[number]]
             np.testing.assert_allclose([s for _, s in texts], [s for _, s in together[number]], rtol=0, atol=1e-5)
 

@@ -1,7 +1,5 @@
 """The losses of the task heads: sums and counts beside torch's means, on numbers and on cut-up batches; no step waits for its device."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """n-grams, sentence order and pairs without a label, by the commands: trained, resumed, measured, continued."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import Capsys, refused
 
 from bertkit.cli import run
 from bertkit.config import build
@@ -40,7 +39,7 @@ def scores(run_dir: Path) -> dict[str, float]:
     return {name: value for name, value in found.items() if name.startswith(("mlm_", "nsp_"))}
 
 
-def measured(capsys: pytest.CaptureFixture[str], model: Path, data: Path, *more: str) -> tuple[dict[str, float], str]:
+def measured(capsys: Capsys, model: Path, data: Path, *more: str) -> tuple[dict[str, float], str]:
     """What evaluate gives, and what it says."""
     capsys.readouterr()
     assert run(["evaluate", f"model_dir={model}", f"data_dir={data}", "segments.max_seq_length=24", *more]) == 0
@@ -65,7 +64,7 @@ def unlabelled(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_sentence_order_has_the_head_and_the_names_of_next_sentence_prediction(
-    prepared_dir: Path, albert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, albert: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     config = json.loads((albert / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
@@ -80,9 +79,7 @@ def test_sentence_order_has_the_head_and_the_names_of_next_sentence_prediction(
     assert first["nsp_loss"] != other["nsp_loss"]
 
 
-def test_evaluate_draws_pairs_as_the_run_did(
-    prepared_dir: Path, albert: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_draws_pairs_as_the_run_did(prepared_dir: Path, albert: Path, capsys: Capsys) -> None:
     """So that the label that is measured is the one that was learned; the command line may ask for another."""
     found, said = measured(capsys, albert, prepared_dir, "masking=ngram")
     assert found == pytest.approx(scores(albert), rel=1e-5)
@@ -97,9 +94,7 @@ def test_evaluate_draws_pairs_as_the_run_did(
     assert measured(capsys, albert.parent / "elsewhere", prepared_dir, "masking=ngram", "split=held_out")[0] == nsp
 
 
-def test_resumed_bit_for_bit(
-    prepared_dir: Path, albert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resumed_bit_for_bit(prepared_dir: Path, albert: Path, tmp_path: Path, capsys: Capsys) -> None:
     shutil.copytree(albert, tmp_path / "run")
     (tmp_path / "run" / "eval.json").unlink()
     for gone in (tmp_path / "run" / "model", *all_checkpoints(tmp_path / "run")[:2]):
@@ -117,9 +112,7 @@ def test_resumed_bit_for_bit(
     assert rows[0] == rows[1]
 
 
-def test_pairs_without_a_label_train_a_masked_lm_alone(
-    prepared_dir: Path, unlabelled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pairs_without_a_label_train_a_masked_lm_alone(prepared_dir: Path, unlabelled: Path, capsys: Capsys) -> None:
     config = json.loads((unlabelled / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
     assert not any(name.startswith("nsp") for row in read_metrics(unlabelled / "metrics.jsonl") for name in row)
@@ -135,7 +128,7 @@ def test_pairs_without_a_label_train_a_masked_lm_alone(
 
 
 def test_continued_with_another_objective(
-    prepared_dir: Path, albert: Path, unlabelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, albert: Path, unlabelled: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """A head that is not there is made, one that is not needed left out; two lengths have the objective of the run."""
     more = ["final_phase.max_seq_length=40", "final_phase.share=0.5"]
@@ -148,21 +141,16 @@ def test_continued_with_another_objective(
     assert "holds moments of other parameters than this run's" in capsys.readouterr().err
 
 
-def test_a_run_keeps_its_objective(
-    prepared_dir: Path, albert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: Path, capsys: Capsys) -> None:
     allow = "resume.allow=[segments,masking]"
     assert run(command(prepared_dir, albert, "masking=ngram", allow)) == 2
     said = capsys.readouterr().err
     assert "segments.next_sentence: 'sop' there, 'nsp' here" in said
     assert "segments.next_sentence had its effect when the run began" in said
-    assert run(command(prepared_dir, albert, "next_sentence=sop")) == 2
-    assert "masking.max_ngram: 3 there, 1 here" in capsys.readouterr().err
+    refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.max_ngram: 3 there, 1 here", capsys)
 
 
-def test_a_run_from_before_there_were_objectives(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_from_before_there_were_objectives(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """It goes on as it was, and is no run with another objective."""
     run_dir = tmp_path / "run"
     assert run(command(prepared_dir, run_dir, "steps=2")) == 0

@@ -3,8 +3,6 @@
 Run it with: pytest -m slow -s tests/run/test_resume_time.py
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

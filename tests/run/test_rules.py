@@ -1,7 +1,5 @@
 """Every setting has a class, and a changed one is taken, said or refused accordingly."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -133,9 +131,8 @@ def test_allowed_by_name(tmp_path: Path, allow: list[str], outcome: bool | str) 
         return
     with pytest.raises(InputError) as error:
         run_dir.check(tmp_path, theirs, PRETRAIN, allow)
-    assert str(error.value).startswith(
-        outcome or f"output_dir={tmp_path} holds another run (optimizer.peak_learning_rate"
-    )
+    expected = outcome or f"output_dir={tmp_path} holds another run (optimizer.peak_learning_rate"
+    assert str(error.value).startswith(expected)
 
 
 def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:

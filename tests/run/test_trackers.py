@@ -1,13 +1,12 @@
 """Trackers of experiments: they get every row, and whatever happens to them, the run goes on."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from conftest import Capsys
 
 from bertkit.cli import run
 from bertkit.run import trackers
@@ -29,9 +28,7 @@ def package(folder: Path, name: str, code: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def test_what_there_is_not_is_refused_at_once(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_there_is_not_is_refused_at_once(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(prepared_dir, tmp_path / "run", "tensorbord", "swanlab") == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: log.trackers: unknown tensorbord; did you mean 'tensorboard'? (one of aim, clearml, comet_ml, dvclive, mlflow, "
@@ -42,7 +39,7 @@ def test_what_there_is_not_is_refused_at_once(
 
 
 def test_one_that_fails_is_named_and_left_alone(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package(tmp_path, "swanlab", "def init(**_): raise OSError('no\\nserver')", monkeypatch)
     assert pretrain(prepared_dir, tmp_path / "run", "swanlab") == 0
@@ -50,9 +47,7 @@ def test_one_that_fails_is_named_and_left_alone(
     assert (tmp_path / "run" / "eval.json").exists()
 
 
-def test_no_step_waits_for_a_slow_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_step_waits_for_a_slow_one(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, "swanlab", "import time\ndef init(**_): time.sleep(1)", monkeypatch)
     monkeypatch.setattr(trackers, "LAST_SECONDS", 0.2)
     slow = Trackers(["swanlab"], tmp_path / "run", {"seed": 0, "batch": {"sequences": 4}})

@@ -1,7 +1,5 @@
 """Runs beside one another: six planted differences, each named; tables, curves, and what is no run."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Page, make_text, write_text
+from conftest import Capsys, Page, make_text, refused, write_text
 
 from bertkit.cli import run
 
@@ -40,25 +38,22 @@ def make(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
     return directory
 
 
-def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, *runs: Path | str) -> str:
+def said(capsys: Capsys, tmp_path: Path, *runs: Path | str) -> str:
     capsys.readouterr()
     assert run(["compare", *map(str, runs), f"output={tmp_path / 'page.html'}", "overwrite=true"]) == 0
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("change", "step", "what"),
-    [
-        ("seed=1", 1, "batch"),
-        ("masking.probability=0.3", 1, "loss"),
-        ("model.initializer_range=0.05", 1, "loss"),
-        ("optimizer.peak_learning_rate=3e-3", 1, "learning_rate"),
-        ("batch.sequences=9", 1, "batch"),
-        ("optimizer.weight_decay=0.5", 2, "loss"),
-    ],
-)
+@pytest.mark.parametrize(("change", "step", "what"), [
+    ("seed=1", 1, "batch"),
+    ("masking.probability=0.3", 1, "loss"),
+    ("model.initializer_range=0.05", 1, "loss"),
+    ("optimizer.peak_learning_rate=3e-3", 1, "learning_rate"),
+    ("batch.sequences=9", 1, "batch"),
+    ("optimizer.weight_decay=0.5", 2, "loss"),
+])  # fmt: skip
 def test_a_planted_difference_is_named(
-    change: str, step: int, what: str, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: str, step: int, what: str, make: Make, tmp_path: Path, capsys: Capsys
 ) -> None:
     text = said(capsys, tmp_path, make(), make(change))
     (line,) = (line for line in text.splitlines() if line.startswith("why: "))
@@ -70,7 +65,7 @@ def test_a_planted_difference_is_named(
     assert f"| {change.partition('=')[0]} | " in text
 
 
-def test_other_data_is_named(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_data_is_named(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """Of the same vocabulary, so that nothing else differs."""
     corpus, other = write_text(tmp_path / "corpus.txt", make_text(61, seed=1)), tmp_path / "data"
     settings = yaml.safe_load((make() / "config.yaml").read_text())
@@ -83,7 +78,7 @@ def test_other_data_is_named(make: Make, tmp_path: Path, capsys: pytest.CaptureF
     assert " diverge at step 1\n" in text
 
 
-def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     first, second, third = make(), make("checkpoint.keep_last=1"), make("seed=1")
     text = said(capsys, tmp_path, first, second)
     assert "are the same at all 3 steps that both log\n" in text
@@ -104,9 +99,7 @@ def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: p
     assert "/unfinished | 3, not finished | " in text
 
 
-def test_seeds_of_several_settings_are_summed_up(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_of_several_settings_are_summed_up(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     settings = [(), ("masking.probability=0.3",)]
     runs = [make(*more, *seed) for more in settings for seed in ((), ("seed=1",))]
     losses = [json.loads((each / "eval.json").read_text())["mlm_loss"] for each in runs]
@@ -120,9 +113,8 @@ def test_seeds_of_several_settings_are_summed_up(
     assert page.tags.count("polyline") == 2 * page.tags.count("svg") > 12
 
 
-def test_too_few_runs(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["compare", str(make())]) == 2
-    assert "expected at least two run directories, such as runs/a runs/b" in capsys.readouterr().err
+def test_too_few_runs(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    refused(run(["compare", str(make())]), "expected at least two run directories, such as runs/a runs/b", capsys)
     assert run(["compare", str(make()), str(tmp_path)]) == 2
     found = capsys.readouterr().err
     assert f"left out, for they hold no run: {tmp_path}\n" in found

@@ -1,17 +1,14 @@
 """`bertkit embed` as a user meets it: every format in and out, in order, whole or as far as it came."""
 
-from __future__ import annotations
-
 import io
 import json
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import HIDDEN, small_model
+from conftest import HIDDEN, Capsys, small_model
 from pyarrow import parquet
 
 from bertkit import export_model, load_embedder
@@ -55,7 +52,7 @@ def read(path: Path) -> tuple[list[str] | None, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["vectors.npy", "vectors.parquet", "vectors.jsonl"])
 def test_every_format_has_the_same_vectors(
-    name: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     output = tmp_path / "new" / name
@@ -97,7 +94,7 @@ def test_settings_reach_the_vectors(model_dir: Path, tmp_path: Path) -> None:
 
 
 def test_from_standard_input_to_standard_output(
-    model_dir: Path, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     stream = io.BufferedReader(io.BytesIO("\n".join(TEXTS).encode()))  # type: ignore[arg-type]
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
@@ -109,7 +106,7 @@ def test_from_standard_input_to_standard_output(
 
 @pytest.mark.parametrize("ending", ["npy", "parquet", "jsonl"])
 def test_what_came_before_an_error_is_kept_and_can_be_read(
-    ending: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ending: str, model_dir: Path, expected: np.ndarray, tmp_path: Path, capsys: Capsys
 ) -> None:
     lines = [json.dumps({"text": text}) for text in TEXTS]
     (tmp_path / "in.jsonl").write_text("\n".join([*lines[:4], '{"text": 3}']), encoding="utf-8")
@@ -126,7 +123,7 @@ def test_what_came_before_an_error_is_kept_and_can_be_read(
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]  # nothing came of it
 
 
-def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "in.txt").write_text("")
     for ending in ("npy", "parquet", "jsonl"):
         assert embed(model_dir, tmp_path / "in.txt", tmp_path / f"out.{ending}") == 0
@@ -136,24 +133,14 @@ def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "out.jsonl").read_text() == ""
 
 
-def test_refused(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     table, folder = tmp_path / "in.csv", tmp_path / "folder"
     table.write_text("title,body\na,b\n")
     folder.mkdir()
     cases: list[tuple[Any, Any, list[str], str]] = [
-        (
-            table,
-            "out.txt",
-            [],
-            "output=out.txt: expected a name that ends in .npy, .parquet, .jsonl, or - for JSON lines",
-        ),
+        (table, "out.txt", [], "output=out.txt: expected a name that ends in .npy, .parquet, .jsonl, or - for JSON lines"),
         (table, table.with_suffix(".npy"), [], "(it has: 'title', 'body'); set column="),
-        (
-            table,
-            table.with_suffix(".npy"),
-            ["column=bdy"],
-            "no column 'bdy' (it has: 'title', 'body'); did you mean 'body'?",
-        ),
+        (table, table.with_suffix(".npy"), ["column=bdy"], "no column 'bdy' (it has: 'title', 'body'); did you mean 'body'?"),
         (table, table.with_suffix(".npy"), ["column=5"], "no column 5 (it has 2); set column="),
         (table, table.with_suffix(".npy"), ["pooling=sum"], "pooling='sum': expected mean or cls or max or null"),
         (table, table.with_suffix(".npy"), ["normalise=true"], "did you mean 'normalize'?"),
@@ -162,7 +149,7 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         (tmp_path / "a.jsonl", tmp_path / "a.jsonl", [], "is the input; choose another file"),
         (tmp_path / "folder/../a.jsonl", tmp_path / "a.jsonl", [], "is the input; choose another file"),
         (folder, tmp_path / "out.npy", [], "is a folder; give one of its files"),
-    ]
+    ]  # fmt: skip
     for given, output, more, message in cases:
         assert embed(model_dir, given, output, *more) == 2
         said = capsys.readouterr().err
@@ -170,26 +157,3 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert "task." not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "in.csv"]
     assert embed(model_dir, table, table.with_suffix(".npy"), "column=body") == 0  # as the message says
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_input(model_dir: Path, tmp_path: Path, python: Path) -> None:
-    """Ten times the texts, in the same memory."""
-    code = (
-        "import resource, sys; from bertkit.cli import run; assert run(sys.argv[1:]) == 0;"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    )
-    peaks = []
-    for count in (5_000, 50_000):
-        (tmp_path / "in.txt").write_text("kan lon mir kar\n" * count)
-        arguments = [
-            "embed",
-            f"model_dir={model_dir}",
-            f"input={tmp_path / 'in.txt'}",
-            f"output={tmp_path / f'{count}.npy'}",
-        ]
-        done = subprocess.run([python, "-c", code, *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stdout.split()[-1]) / 1024)
-    assert np.load(tmp_path / "50000.npy", mmap_mode="r").shape == (50_000, HIDDEN)
-    assert peaks[1] - peaks[0] < 20, peaks  # megabytes

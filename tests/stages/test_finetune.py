@@ -1,7 +1,5 @@
 """Fine-tuning as a user meets it: the run directory, stops and resumes, frozen parts, and what it learns."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -18,7 +16,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import Page, small_model, strike
+from conftest import Capsys, Page, refused, small_model
 from forks import KILL
 from safetensors.torch import load_file, save_file
 
@@ -117,9 +115,7 @@ def test_scores_stand_beside_guessing(two_epochs: tuple[Path, str]) -> None:
     assert result["warnings"] == []
 
 
-def test_what_went_wrong_quietly_is_said(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """A rate at which nothing is learned, and texts of which no end is seen; following the advice ends both."""
     tiny_rate = ["optimizer.peak_learning_rate=1e-9", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *tiny_rate, "task.max_seq_length=8") == 0
@@ -129,18 +125,15 @@ def test_what_went_wrong_quietly_is_said(
     long = tmp_path / "long"
     long.mkdir()
     for name in ("train", "dev"):
-        (long / f"{name}.tsv").write_text(
-            "text\tlabel\n" + "kan lon min kan lon min kan\tgood\nkar lor mir kar lor mir kar\tbad\n" * 4
-        )
+        rows = "kan lon min kan lon min kan\tgood\nkar lor mir kar lor mir kar\tbad\n"
+        (long / f"{name}.tsv").write_text("text\tlabel\n" + rows * 4)
     assert finetune(long, start, tmp_path / "cut", "task.max_seq_length=8", "num_epochs=1") == 0
     assert capsys.readouterr().out.count("every example is truncated, so the model never sees how a text ends") == 2
     assert finetune(long, start, tmp_path / "whole", "task.max_seq_length=24", "num_epochs=1") == 0
     assert "truncated, so" not in capsys.readouterr().out
 
 
-def test_a_small_encoder_has_a_rate_that_fits(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_encoder_has_a_rate_that_fits(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Said with its reason, written into config.yaml, and known when the command is given again."""
     given = ["optimizer.peak_learning_rate=auto", "num_epochs=1"]
     assert finetune(data, start, tmp_path / "run", *given) == 0
@@ -159,13 +152,6 @@ def test_rates_by_width() -> None:
     widths = {16: 1e-3, 128: 7e-4, 256: 2e-4, 384: 8e-5, 512: 5e-5, 768: 2e-5, 1024: 2e-5}  # by hand
     assert {width: settings.rate_for(width) for width in widths} == pytest.approx(widths)
     assert settings.with_rate(1e-4).with_rate(2e-4).optimizer.peak == 1e-4
-
-
-def test_the_files_of_a_run(finished: Path) -> None:
-    names = {path.name for path in finished.iterdir()}
-    assert names >= {"config.yaml", "manifest.json", "metrics.jsonl", "eval.json", "report.html", "predictions.jsonl",
-                     "checkpoints", "model"}  # fmt: skip
-    assert "best" not in names
 
 
 def test_every_step_is_logged_and_every_epoch_is_measured(finished: Path) -> None:
@@ -197,30 +183,14 @@ def test_the_report_and_the_result_tell_labels_apart(finished: Path) -> None:
     assert 0 <= result["calibration_error"] < 1
     text = "\n".join(Page((finished / "report.html").read_text()).text)
     commonest = max(scores["support"] for scores in result["per_label"].values()) / 23
-    assert (
-        f"Accuracy {result['accuracy']:.4f} on the dev split, where guessing scores {commonest:.4f}."
-        in text.replace("Accuracy 1 ", "Accuracy 1.0000 ")
-    )
+    scored = f"Accuracy {result['accuracy']:.4f} on the dev split, where guessing scores {commonest:.4f}."
+    assert scored in text.replace("Accuracy 1 ", "Accuracy 1.0000 ")
     assert "train: 0 of 53 examples; dev: 0 of 23 examples" in text
     assert "per_label" not in (finished / "model" / "README.md").read_text()
 
 
-def test_transformers_knows_the_labels(finished: Path) -> None:
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(finished / "model")
-    assert model.config.id2label == {0: "bad", 1: "good"}
-
-
-def test_a_finished_run_is_done_already(
-    data: Path, start: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = final_weights(finished)
-    assert finetune(data, start, finished) == 0
-    assert "done already" in capsys.readouterr().out
-    assert final_weights(finished) == before
-
-
 def test_a_finished_run_is_no_other_run(
-    data: Path, start: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, start: Path, finished: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """Not one from other weights, on fewer rows, or with another seed."""
     before = final_weights(finished)
@@ -231,16 +201,9 @@ def test_a_finished_run_is_no_other_run(
     fewer = shutil.copytree(data, tmp_path / "other data")
     (fewer / "train.tsv").write_text("".join((data / "train.tsv").read_text().splitlines(keepends=True)[:-1]))
     for changed in ((data, other), (fewer, start)):
-        assert finetune(*changed, finished) == 2
-        assert "holds another run" in capsys.readouterr().err
-    assert finetune(data, start, finished, "seed=7") == 2
-    assert "seed: 0 there, 7 here" in capsys.readouterr().err
+        refused(finetune(*changed, finished), "holds another run", capsys)
+    refused(finetune(data, start, finished, "seed=7"), "seed: 0 there, 7 here", capsys)
     assert final_weights(finished) == before
-
-
-def test_a_run_is_exported_with_its_task(finished: Path, tmp_path: Path) -> None:
-    assert run(["export", f"checkpoint={finished}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
-    assert "BERT for sequence" in (tmp_path / "exported" / "README.md").read_text()
 
 
 PATIENT = ["num_epochs=20", "evaluation.patience=2", "checkpoint.every_steps=5"]
@@ -275,13 +238,10 @@ def a_patient_run(patient: Patient, tmp_path: Path) -> Path:
     return Path(shutil.copytree(patient.run_dir, tmp_path / "run"))
 
 
-def test_it_learns(patient: Patient) -> None:
-    assert result_of(patient.run_dir)["accuracy"] > 0.9
-
-
 def test_the_last_checkpoint_is_not_the_model_when_an_earlier_one_scores_better(patient: Patient) -> None:
-    """The score soon stays the same, and the earliest of equal ones is kept; patience ends the run."""
+    """The score soon stays the same, and the earliest of equal ones is kept; patience ends the run, which has learned."""
     run_dir = patient.run_dir
+    assert result_of(run_dir)["accuracy"] > 0.9
     rows = [row for row in read_metrics(run_dir / "metrics.jsonl") if "eval_accuracy" in row]
     scores = [row["eval_accuracy"] for row in rows]
     best = scores.index(max(scores))
@@ -304,9 +264,7 @@ def test_the_best_is_one_of_the_checkpoints_until_the_end(patient: Patient) -> N
     assert [step_of(path) for path in all_checkpoints(patient.run_dir)] == [last]
 
 
-def test_a_run_goes_on_with_the_best_it_had(
-    data: Path, start: Path, a_patient_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_with_the_best_it_had(data: Path, start: Path, a_patient_run: Path, capsys: Capsys) -> None:
     (last,), best = all_checkpoints(a_patient_run), result_of(a_patient_run)["best_step"]
     weights = final_weights(a_patient_run)
     assert finetune(data, start, a_patient_run, *PATIENT, "num_epochs=21", "resume.allow=[num_epochs]") == 0
@@ -315,9 +273,7 @@ def test_a_run_goes_on_with_the_best_it_had(
     assert final_weights(a_patient_run) == weights
 
 
-def test_a_damaged_best_is_not_taken(
-    data: Path, start: Path, a_patient_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_best_is_not_taken(data: Path, start: Path, a_patient_run: Path, capsys: Capsys) -> None:
     """A run that is over but for its end: the best checkpoint was damaged; removed, the last one is taken."""
     best = step_dir(a_patient_run, result_of(a_patient_run)["best_step"])
     shutil.rmtree(a_patient_run / "model")
@@ -347,10 +303,8 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(data: Path, start: Path, tm
     assert codes == [75, -signal.SIGKILL]
     assert finetune(data, start, tmp_path / "stopped", *more) == 0
     assert final_weights(tmp_path / "stopped") == final_weights(tmp_path / "whole")
-    rows_of = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "stopped")]
-    assert [{**row, "tokens_per_second": 0} for row in rows_of[0]] == [
-        {**row, "tokens_per_second": 0} for row in rows_of[1]
-    ]
+    whole, stopped = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "stopped"))
+    assert [row | {"tokens_per_second": 0} for row in whole] == [row | {"tokens_per_second": 0} for row in stopped]
 
 
 FROZEN = {
@@ -362,7 +316,7 @@ FROZEN = {
 
 @pytest.mark.parametrize("freeze", FROZEN)
 def test_frozen_parameters_do_not_change_and_have_no_state(
-    freeze: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    freeze: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     assert finetune(data, start, tmp_path / "run", f"freeze={freeze}", "num_epochs=1") == 0
     assert f"frozen: {freeze}" in capsys.readouterr().out
@@ -414,15 +368,10 @@ def test_learning_rates_by_layer(data: Path, start: Path, tmp_path: Path) -> Non
     assert finetune(data, start, tmp_path / "run", *more) == 0
     before = read_tensors(start / "model.safetensors")
     after = read_tensors(tmp_path / "run" / "model" / "model.safetensors")
-    moves = {
-        name: float((after[name] - before[name]).abs().max())
-        for name in (
-            "bert.embeddings.LayerNorm.bias",
-            *(f"bert.encoder.layer.{layer}.output.dense.bias" for layer in range(3)),
-            "bert.pooler.dense.bias",
-        )
-    }
-    assert list(moves.values()) == pytest.approx([1e-3 / 16, 1e-3 / 8, 1e-3 / 4, 1e-3 / 2, 1e-3], rel=1e-3)
+    layers = [f"encoder.layer.{layer}.output.dense" for layer in range(3)]
+    names = [f"bert.{part}.bias" for part in ("embeddings.LayerNorm", *layers, "pooler.dense")]
+    moves = [float((after[name] - before[name]).abs().max()) for name in names]
+    assert moves == pytest.approx([1e-3 / 16, 1e-3 / 8, 1e-3 / 4, 1e-3 / 2, 1e-3], rel=1e-3)
 
 
 def test_top_layers_can_be_drawn_anew(start: Path, data: Path, tmp_path: Path) -> None:
@@ -436,9 +385,7 @@ def test_top_layers_can_be_drawn_anew(start: Path, data: Path, tmp_path: Path) -
     assert {".".join(name.split(".")[:4]) for name in changed} == {"bert.encoder.layer.2", "bert.pooler.dense.weight"}
 
 
-def test_starting_from_another_task(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_starting_from_another_task(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The head of the same labels goes on, in the order of the new task; of other labels, a new one is made."""
     assert finetune(data, start, tmp_path / "first", "num_epochs=5", "task.labels=[good,bad]") == 0
     capsys.readouterr()
@@ -447,16 +394,13 @@ def test_starting_from_another_task(
     assert "newly" not in capsys.readouterr().out
     first, same = (json.loads((tmp_path / name / "eval.json").read_text()) for name in ("first", "same"))
     assert same["accuracy"] == first["accuracy"] > 0.8
-    assert json.loads((tmp_path / "same" / "model" / "config.json").read_text())["id2label"] == {
-        "0": "bad",
-        "1": "good",
-    }
+    assert load_model(tmp_path / "same").config.labels == ("bad", "good")
     assert finetune(data, tmp_path / "first", tmp_path / "other", *more, "task.labels=[bad,good,ugly]") == 0
     said = capsys.readouterr().out
-    assert "2 left out (of a head of other labels: good, bad), 2 newly initialised (sequence)" in said
+    assert "2 left out (of a head of other labels: good; bad), 2 newly initialised (sequence)" in said
 
 
-def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_class_weights(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     from bertkit.run.task_data import balanced_weights
 
     assert balanced_weights(np.array([0, 0, 0, 2]), 3) == (4 / 9, 1.0, 4 / 3)
@@ -480,7 +424,7 @@ def test_a_regression(start: Path, tmp_path: Path) -> None:
     assert "sequence_accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
-def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """Any number of words of two topics, and a label for each topic that is there."""
     rng = np.random.default_rng(0)
     for name, count in (("train", 83), ("dev", 29)):
@@ -502,9 +446,7 @@ def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     assert run(["evaluate", f"model_dir={run_dir}", *task]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert {key: scores[key] for key in ("f1_micro", "f1_macro", "accuracy")} == {
-        key: result[key] for key in ("f1_micro", "f1_macro", "accuracy")
-    }
+    assert all(scores[key] == result[key] for key in ("f1_micro", "f1_macro", "accuracy"))
     output = tmp_path / "out.jsonl"
     assert run(["predict", f"model_dir={run_dir}", f"input={tmp_path / 'dev.jsonl'}", f"output={output}"]) == 0
     predicted = [json.loads(line) for line in output.read_text().splitlines()]
@@ -512,9 +454,8 @@ def test_several_labels_at_once(start: Path, tmp_path: Path, capsys: pytest.Capt
     assert run(["export", f"checkpoint={run_dir}", "head=task", f"output_dir={tmp_path / 'exported'}"]) == 0
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
     assert model.config.problem_type == "multi_label_classification"
-    ids = load_tokenizer(run_dir)([json.loads((tmp_path / "dev.jsonl").read_text().splitlines()[0])["text"]])[
-        "input_ids"
-    ]
+    first = json.loads((tmp_path / "dev.jsonl").read_text().splitlines()[0])
+    ids = load_tokenizer(run_dir)([first["text"]])["input_ids"]
     shares = model(torch.tensor(ids)).logits[0].sigmoid().tolist()
     assert list(predicted[0]["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
 
@@ -531,8 +472,6 @@ def test_choices(start: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text(header + "\n".join(rows) + "\n")
     assert finetune(tmp_path, start, tmp_path / "run", "task=swag", "num_epochs=6") == 0
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["accuracy"] > 0.9
-    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert config["architectures"] == ["BertForMultipleChoice"]
 
 
 def test_tags(start: Path, tmp_path: Path) -> None:
@@ -554,8 +493,6 @@ def test_tags(start: Path, tmp_path: Path) -> None:
     lines = [line.split() for line in (tmp_path / "run" / "predictions.txt").read_text().split("\n") if line]
     assert [line[0] for line in lines] == words
     assert {len(line) for line in lines} == {3}
-    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert config["architectures"] == ["BertForTokenClassification"]
 
 
 def test_spans(start: Path, tmp_path: Path) -> None:
@@ -573,23 +510,16 @@ def test_spans(start: Path, tmp_path: Path) -> None:
         content = {"version": "1.1", "data": [{"title": "made up", "paragraphs": questions}]}
         (tmp_path / f"{name}-v1.1.json").write_text(json.dumps(content))
     more = [
-        "task=squad1",
-        "task.max_seq_length=24",
-        "task.spans.window_step=9",
-        "task.spans.max_query_length=6",
+        "task=squad1", "task.max_seq_length=24", "task.spans.window_step=9", "task.spans.max_query_length=6",
         "num_epochs=7",
-    ]
+    ]  # fmt: skip
     assert finetune(tmp_path, start, tmp_path / "run", *more) == 0
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact_match"] > 50
     for name in ("predictions", "nbest_predictions", "null_odds"):
         assert set(json.loads((tmp_path / "run" / f"{name}.json").read_text())) == {f"dev{n}" for n in range(17)}
-    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
-def test_a_part_of_train_is_held_out(
-    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_train_is_held_out(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
     only = tmp_path / "data"
     only.mkdir()
     shutil.copy(data / "train.tsv", only)
@@ -601,9 +531,7 @@ def test_a_part_of_train_is_held_out(
     assert f"held out of {only}/train.tsv (tsv): {num_dev} rows" in said
 
 
-def test_metrics_are_checked_when_the_labels_are_known(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_are_checked_when_the_labels_are_known(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text("kan NN\nlon DT\n")
     assert finetune(tmp_path, start, tmp_path / "run", "task=tagging") == 2
@@ -612,58 +540,41 @@ def test_metrics_are_checked_when_the_labels_are_known(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_device_is_said_before_the_files_are_read(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert finetune(tmp_path / "none", start, tmp_path / "run", "device=cuda") == 2
     assert "device=cuda: no CUDA device here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("setting", "line"),
-    [
-        ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
-        ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
-        ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
-        ("layer_decay=0", "layer_decay=0.0: expected a number above 0"),
-        ("num_epochs=0", "num_epochs=0.0: expected a positive number"),
-        ("class_weights=[1,0]", "class_weights=[1.0, 0.0]: expected balanced, or a positive number"),
-        ("evaluation.patience=0", "evaluation.patience=0: expected at least 1"),
-        ("checkpoint.every_steps=0", "checkpoint.every_steps=0: expected at least 1"),
-        ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
-        ("task.labels=[good,ugly]", "unknown label 'bad'"),
-        ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
-        ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
-        ("task.metrics=[acc]", "task.metrics: unknown acc"),
-        ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
-        ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
-        ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
-        ("dev_share=1", "dev_share=1.0: expected a number between 0 and 1"),
-        ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
-        ("task=sequense", "task=sequense; did you mean 'sequence'?"),
-    ],
-)
-def test_refusals(
-    setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert finetune(data, start, tmp_path / "run", *setting.split()) == 2
-    said = capsys.readouterr().err
-    assert line in said
-    assert said.count("\n") == 1
+@pytest.mark.parametrize(("setting", "line"), [
+    ("freeze=layer:2", "freeze=layer:2: expected null, embeddings, encoder, or layers:K"),
+    ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
+    ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
+    ("layer_decay=0", "layer_decay=0.0: expected a number above 0"),
+    ("num_epochs=0", "num_epochs=0.0: expected a positive number"),
+    ("class_weights=[1,0]", "class_weights=[1.0, 0.0]: expected balanced, or a positive number"),
+    ("evaluation.patience=0", "evaluation.patience=0: expected at least 1"),
+    ("checkpoint.every_steps=0", "checkpoint.every_steps=0: expected at least 1"),
+    ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
+    ("task.labels=[good,ugly]", "unknown label 'bad'"),
+    ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
+    ("task.best_metric=f1", "task.best_metric=f1: expected one of accuracy"),
+    ("task.metrics=[acc]", "task.metrics: unknown acc"),
+    ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
+    ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
+    ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
+    ("dev_share=1", "dev_share=1.0: expected a number between 0 and 1"),
+    ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
+    ("task=sequense", "task=sequense; did you mean 'sequence'?"),
+])  # fmt: skip
+def test_refusals(setting: str, line: str, data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
+    refused(finetune(data, start, tmp_path / "run", *setting.split()), line, capsys)
     assert not (tmp_path / "run").exists()
 
 
 HEADER = "sentence1\tsentence2\tlabel\n"
-GOOD = HEADER + "kan\tlon\tentailment\nmin\tkan\tnot_entailment\n"
 SPAN = '{"id": "q", "question": "kan", "context": "lon min", "answers": [{"text": "kan", "answer_start": 0}]}\n'
-FAULTS = [
-    # task, file, its content, the error after the folder
+FAULTS = [  # task, file, its content, the error after the folder; the others are in tests/tasks/files/test_bad_files.py
     ("rte", "train.tsv", HEADER + "kan\tlon\tyes\n", "/train.tsv:2: label: unknown label 'yes'; expected 'entailment'"),
-    ("rte", "train.tsv", "sentence1\tlabel\nkan\tentailment\n", "/train.tsv:1: no column 'sentence2' (it has: 'sentence1', 'label')"),
-    ("rte", "train.tsv", HEADER + "kan\tlon\t\n", "/train.tsv:2: label: empty label; expected 'entailment'"),
-    ("rte", "train.tsv", HEADER + "kan\tlon\tentailment\tx\n", "/train.tsv:2: too many cells (4, expected 3"),
-    ("rte", "train.tsv", "index\t" + HEADER + "3\tkan\tlon\tentailment\n" * 2, "/train.tsv:3: index '3' is there twice, first at {}/train.tsv:2"),
-    ("rte", "train.tsv", "sentence1\tsentence2\nkan\tlon\n", "/train.tsv:1: no column 'label' (it has: 'sentence1', 'sentence2'); set task.columns.label= (labels are expected here; a test file has none)"),
     ("sequence", "train.tsv", "text\tlabel\nkan\t1\nkan\tgood\n", "/train.tsv:3: label: mixed label types: 'good' is text, but '1' at {}/train.tsv:2 is a number"),
     ("squad1", "train-v1.1.json", SPAN, "/train-v1.1.json:1: question 'q': answer 'kan' is not in its context at answer_start=0"),
     ("tagging", "train.txt", "kan O\nlon B-\n", "/train.txt:2: tag 'B-' does not parse; expected O, or B-, I-"),
@@ -672,20 +583,17 @@ FAULTS = [
 
 @pytest.mark.parametrize(("task", "name", "content", "line"), FAULTS)
 def test_bad_input_is_one_line(
-    task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    task: str, name: str, content: str, line: str, start: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """With its file, line and field, before anything is written."""
     (tmp_path / name).write_text(content)
     given = [f"data_dir={tmp_path}", f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "task.max_seq_length=40"]
     more = ["task.spans.max_query_length=9"] if task == "squad1" else []
-    assert run(["finetune", f"task={task}", *given, *more]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {tmp_path}{line.format(tmp_path)}")
-    assert said.count("\n") == 1
+    refused(run(["finetune", f"task={task}", *given, *more]), f"error: {tmp_path}{line.format(tmp_path)}", capsys)
     assert not (tmp_path / "run").exists()
 
 
-def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: Capsys) -> None:
     """One label alone, and texts that the tokenizer does not know."""
     rows = ["ж	ж	entailment", "kan	lon	entailment", "min	ж ж	entailment"]
     for name in ("train", "dev"):
@@ -700,42 +608,6 @@ def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: pyte
         assert f"warning: {tmp_path}/{name}.tsv (tsv): {unknown}" in said
     assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}"]) == 0
     assert f"warning: {tmp_path}/dev.tsv (tsv): {unknown}" in capsys.readouterr().err
-
-
-def test_bad_input_through_the_shell(start: Path, tmp_path: Path, python: Path) -> None:
-    (tmp_path / "train.tsv").write_text(GOOD)
-    (tmp_path / "dev.tsv").write_text(GOOD + "kan	lon\n")
-    command = [python, "-m", "bertkit", "finetune", "task=rte", f"data_dir={tmp_path}", f"model_dir={start}",
-               f"output_dir={tmp_path / 'run'}", "task.max_seq_length=24"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"error: {tmp_path}/dev.tsv:4: too few cells (2, expected 3: sentence1, sentence2, label); correct the line, or set "
-        "task.format=\n"
-    )
-
-
-def test_no_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["finetune", "model_dir=x", "output_dir=y"]) == 2
-    assert capsys.readouterr().err.startswith("error: missing value: set task=")
-
-
-def test_a_step_that_is_not_finite_is_skipped_and_logged(data: Path, start: Path, tmp_path: Path) -> None:
-    """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
-    more = ["log.every_steps=5", "checkpoint.every_steps=4"]
-    with pytest.MonkeyPatch.context() as patch:
-        strike(patch, (2, 6, 7, 14))
-        assert finetune(data, start, tmp_path / "struck", *more) == 0
-    assert finetune(data, start, tmp_path / "left_out", *more, "data.skip_steps=[2,6,7,14]") == 0
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        struck, left_out = (all_checkpoints(tmp_path / run)[0] for run in ("struck", "left_out"))
-        assert sha256_file(struck / name) == sha256_file(left_out / name)
-    rows = read_metrics(tmp_path / "struck" / "metrics.jsonl")
-    assert [row["step"] for row in rows] == [1, 2, 5, 6, 7, 10, 14]
-    assert {row["step"]: len(row["examples"]) for row in rows if "skipped" in row} == {2: 8, 6: 8, 7: 5, 14: 5}
-    with pytest.MonkeyPatch.context() as patch:
-        strike(patch, range(1, 15))
-        assert finetune(data, start, tmp_path / "lost", *more) == 5
 
 
 def test_one_order_of_adding_is_kept_from_the_start(data: Path, start: Path, tmp_path: Path) -> None:

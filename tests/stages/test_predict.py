@@ -1,7 +1,5 @@
 """Predictions as a user meets them: a line for each input, from files and pipes, for every head."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import small_model
+from conftest import Capsys, refused, small_model
 from task_configs import task_config
 
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
@@ -54,20 +52,8 @@ def predict(model: Path, name: Path, content: str, *more: str) -> list[dict[str,
     """Write an input, predict, and read the output beside it."""
     name.write_text(content, encoding="utf-8", newline="")
     output = name.with_name("out.jsonl")
-    assert (
-        run(
-            [
-                "predict",
-                f"model_dir={model}",
-                f"input={name}",
-                f"output={output}",
-                "overwrite=true",
-                "device=cpu",
-                *more,
-            ]
-        )
-        == 0
-    )
+    given = [f"model_dir={model}", f"input={name}", f"output={output}", "overwrite=true", "device=cpu"]
+    assert run(["predict", *given, *more]) == 0
     assert not list(name.parent.glob("*.partial"))
     return read(output)
 
@@ -113,7 +99,7 @@ def test_pairs_ids_and_a_test_file_of_glue(make: Make, tmp_path: Path) -> None:
     assert [row["id"] for row in rows] == ["a", "a"]
 
 
-def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """The settings of the run, unless the command line names a task."""
     given = ["task=sequence", "task.columns.text=review", "task.max_seq_length=8", "model_dir=x", "output_dir=y"]
     shutil.copytree(make("sequence"), tmp_path / "run" / "model")
@@ -134,13 +120,9 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: p
     assert "task=sequence is of pairs, and a text a line has no second one" in capsys.readouterr().err
     for change, line in (("task.colums.text=a", "unknown key 'task.colums.text'; did you mean 'task.columns.text'?"),
                          ("task.max_seq_length=a", "task.max_seq_length='a': expected a whole number")):  # fmt: skip
-        assert run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]) == 2
-        assert line in capsys.readouterr().err
-    assert (
-        run(["predict", model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"])
-        == 2
-    )
-    assert "no column 'text'" in capsys.readouterr().err
+        refused(run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]), line, capsys)
+    given = [model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"]
+    refused(run(["predict", *given]), "no column 'text'", capsys)
 
 
 def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
@@ -157,10 +139,8 @@ def test_words_in_a_sentence_a_line(make: Make, tmp_path: Path) -> None:
     assert [len(row["tags"]) for row in rows] == [2, 0, 2000, 2, 0]
     assert {tag for row in rows for tag in row["tags"]} <= {"O", "B-X", "I-X"}
     conll = (tmp_path / "out.conll").read_text(encoding="utf-8")
-    expected = "".join(
-        "".join(f"{word}\t{tag}\n" for word, tag in zip(row["words"], row["tags"], strict=True)) + "\n" for row in rows
-    )
-    assert conll == expected
+    tagged = [zip(row["words"], row["tags"], strict=True) for row in rows]
+    assert conll == "".join("".join(f"{word}\t{tag}\n" for word, tag in each) + "\n" for each in tagged)
     lists = "".join(json.dumps({"tokens": row["words"]}) + "\n" for row in rows)
     assert predict(make("token"), tmp_path / "in.jsonl", lists) == rows
 
@@ -203,7 +183,7 @@ def test_entities_in_running_text(make: Make, tmp_path: Path, tokenizer: Tokeniz
     assert predict(make("token"), tmp_path / "in.jsonl", records) == rows
 
 
-def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     def said(head: str, *given: str) -> dict[str, Any]:
         assert run(["predict", f"model_dir={make(head)}", "device=cpu", *given]) == 0
         found = capsys.readouterr()
@@ -213,9 +193,8 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: py
         return row
 
     pair = [f"text={TEXTS[0]}, ['min", "text_pair=kar=lor"]  # nothing of it is Hydra's
-    (row,) = predict(
-        make("sequence"), tmp_path / "in.jsonl", json.dumps({"text": TEXTS[0] + ", ['min", "text_pair": "kar=lor"})
-    )
+    record = json.dumps({"text": TEXTS[0] + ", ['min", "text_pair": "kar=lor"})
+    (row,) = predict(make("sequence"), tmp_path / "in.jsonl", record)
     capsys.readouterr()
     assert said("sequence", *pair) == row
     assert said("token", "text=Kan lon.")["text"] == "Kan lon."
@@ -233,8 +212,7 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: py
         ("token", ["text=kan", "text_pair=kan"], "text_pair: has no effect on this model"),
         ("choice", ["text=kan"], "text=: a choice has several endings; give them in a file"),
     ):
-        assert run(["predict", f"model_dir={make(head)}", "device=cpu", *given]) == 2
-        assert f"error: {line}" in capsys.readouterr().err
+        refused(run(["predict", f"model_dir={make(head)}", "device=cpu", *given]), f"error: {line}", capsys)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
@@ -259,14 +237,12 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
         read = pandas.read_csv(output, sep="\t" if ending == "tsv" else ",", quoting=3 if ending == "tsv" else 0)
         found = read.fillna({"text": ""}).to_dict("records")
         for name in LABELS["sequence"]:
-            assert [row[f"probabilities.{name}"] for row in found] == pytest.approx(
-                [row["probabilities"][name] for row in rows]
-            )
+            shares = [row["probabilities"][name] for row in rows]
+            assert [row[f"probabilities.{name}"] for row in found] == pytest.approx(shares)
     last = 'a "b" , c' if ending == "tsv" else texts[-1]
     assert [row["text"] for row in found] == [*TEXTS, last]
-    assert [(row["id"], row["label"], row["stars"]) for row in found] == [
-        (row["id"], row["label"], row["stars"]) for row in rows
-    ]
+    ours, theirs = ([(row["id"], row["label"], row["stars"]) for row in each] for each in (found, rows))
+    assert ours == theirs
 
 
 def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,11 +289,8 @@ def test_answers(make: Make, tmp_path: Path) -> None:
     before = {path.name: path.read_text() for path in tmp_path.glob("*s.json")}
     assert predict(make("span"), tmp_path / "in.jsonl", lines, *SPANS) == rows
     assert {path.name: path.read_text() for path in tmp_path.glob("*s.json")} == before
-
-
-def test_an_answer_is_demanded(make: Make, tmp_path: Path) -> None:
-    more = [*SPANS, "task.spans.is_always_answered=true"]
-    rows = predict(make("span"), tmp_path / "in.json", squad("kan", ["lon min", ""]), *more)
+    always = [*SPANS, "task.spans.is_always_answered=true"]
+    rows = predict(make("span"), tmp_path / "in.json", squad("kan", ["lon min", ""]), *always)
     assert [bool(row["text"]) for row in rows] == [True, False]
 
 
@@ -330,9 +303,8 @@ def test_choices(make: Make, tmp_path: Path) -> None:
     assert general == {**rows[0], "id": "x", "probabilities": pytest.approx(rows[0]["probabilities"], abs=1e-6)}
     columns = ["task=choice", "task.columns.context=question", "task.columns.endings=[A,B]", "task.max_seq_length=40"]
     (row,) = predict(make("choice"), tmp_path / "own.csv", "question,A,B\nkan,lon a,lon b\n", *columns)
-    assert row["probabilities"] == pytest.approx(
-        np.divide(rows[0]["probabilities"][:2], sum(rows[0]["probabilities"][:2]))
-    )
+    two = rows[0]["probabilities"][:2]
+    assert row["probabilities"] == pytest.approx(np.divide(two, sum(two)))
     assert all(row["label"] == int(np.argmax(row["probabilities"])) for row in rows)
 
 
@@ -412,7 +384,7 @@ def test_a_reader_that_has_seen_enough(make: Make, tmp_path: Path, python: Path)
 
 
 def test_a_bad_line_after_good_ones(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr("bertkit.tasks.files.readers.EXAMPLES_AT_ONCE", 3)
     (tmp_path / "in.jsonl").write_text('{"text": "kan"}\n' * 7 + '{"text": 5}\n' + '{"text": "kan"}\n')
@@ -434,37 +406,19 @@ REFUSALS = [
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: too many cells (3, expected 2"),
     ("token", "out.conll", "kan O\n", [], "out.conll would be written, which is the input; choose another file"),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
-    (
-        "sequence",
-        "in.tsv",
-        "kan\n",
-        ["task=mrpc", "task.max_seq_length=40"],
-        "has the labels bad, good, ugly; task=mrpc has",
-    ),
-    (
-        "sequence",
-        "in",
-        "kan\n",
-        ["task.needs_pair=true"],
-        "in: task=sequence is of pairs, and a text a line has",
-    ),
+    ("sequence", "in.tsv", "kan\n", ["task=mrpc", "task.max_seq_length=40"], "has the labels bad, good, ugly; task=mrpc has"),
+    ("sequence", "in", "kan\n", ["task.needs_pair=true"], "in: task=sequence is of pairs, and a text a line has"),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans, but model_dir="),
     ("sequence", "in.txt", "kan\n", ["task=sequence"], "task.max_seq_length=128 exceeds the model's"),
     ("sequence", "in.conll", "kan O\n", [], "in.conll: format conll is not for a model of sequence; set format="),
     ("sequence", "in.txt", "kan\n", ["format=words"], "format words is not for a model of sequence"),
     ("token", "in.conll", "kan O\nlon\n", [], "in.conll:2: too few cells"),
-    (
-        "span",
-        "in.jsonl",
-        '{"id": 1, "question": "a", "context": "b"}\n' * 2,
-        SPANS,
-        "in.jsonl:2: id '1' is there twice",
-    ),
+    ("span", "in.jsonl", '{"id": 1, "question": "a", "context": "b"}\n' * 2, SPANS, "in.jsonl:2: id '1' is there twice"),
     ("encoder", "in.txt", "kan\n", [], "a bare encoder, which says nothing of a text; fine-tune it"),
     ("masked_lm", "in.txt", "kan\n", ["task=sst2"], "no head for task=sst2, only masked_lm; fine-tune it first"),
     ("sequence", "missing.txt", None, [], "missing.txt: no such file"),
     ("sequence", "in.txt", "kan\n", ["top_k=0"], "top_k=0: expected at least 1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("head", "name", "content", "more", "line"), REFUSALS)
@@ -476,20 +430,17 @@ def test_refusals(
     line: str,
     make: Make,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     before = sorted(tmp_path.iterdir())
     given = [f"model_dir={make(head)}", f"input={tmp_path / name}", f"output={tmp_path / 'out.jsonl'}", "device=cpu"]
-    assert run(["predict", *given, *more]) == 2
-    said = capsys.readouterr().err
-    assert line in said
-    assert said.count("\n") == 1
+    refused(run(["predict", *given, *more]), line, capsys)
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """A probability for each label by itself, and those that are more likely than not."""
     model_dir = make("sequence", problem_type="multi_label_classification")
     rows = predict(model_dir, tmp_path / "in.txt", "".join(f"{text}\n" for text in TEXTS))
@@ -508,19 +459,16 @@ def test_several_labels_at_once(make: Make, tmp_path: Path, capsys: pytest.Captu
         assert f"task.multi_label={more}, but model_dir={given} predicts" in capsys.readouterr().err
 
 
-def test_rows_with_gaps_and_empty_ones_have_a_line(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_with_gaps_and_empty_ones_have_a_line(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     rows = predict(make("sequence"), tmp_path / "in.tsv", "text\ttext_pair\nkan\tlon\n\nmin\n")
     assert [row["id"] for row in rows] == ["0", "1", "2"]
     said = capsys.readouterr().err.splitlines()
     assert said[0] == f"{tmp_path / 'in.tsv'} read as tsv: text 'text', text_pair 'text_pair'"
-    assert (
-        said[1] == f"warning: 1 rows had too few cells, the first at {tmp_path / 'in.tsv'}:4; they were taken as empty"
-    )
+    gaps = f"1 rows had too few cells, the first at {tmp_path / 'in.tsv'}:4; they were taken as empty"
+    assert said[1] == f"warning: {gaps}"
 
 
-def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     """Neither those of a run, nor what is there already, unless it is said."""
     run_dir, other = tmp_path / "run", tmp_path / "other"
     for folder in (run_dir, other):
@@ -535,10 +483,7 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
         (run_dir / "metrics.jsonl", "metrics.jsonl is written too, and belongs to the run"),
         (other / "test.jsonl", "predictions.json is there already; choose another file, or set overwrite=true"),
     ):
-        assert run(["predict", *given, f"output={output}"]) == 2
-        said = capsys.readouterr().err
-        assert line in said
-        assert said.count("\n") == 1
+        refused(run(["predict", *given, f"output={output}"]), line, capsys)
         assert (output.parent / "predictions.json").read_text() == "{}"
         assert not output.exists()
     output = tmp_path / "new" / "test.jsonl"
@@ -547,16 +492,17 @@ def test_files_of_others_are_not_overwritten(make: Make, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_input(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["predict", "embed"])
+def test_memory_does_not_grow_with_the_input(command: str, make: Make, tmp_path: Path) -> None:
     """10,000 lines of 2,000 characters take little more than 1,000."""
+    code = "import sys, resource; from bertkit.cli import run; code = run(sys.argv[1:]); "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    given = [f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}"]
     peaks = []
     for count in (1_000, 10_000):
         (tmp_path / "in.txt").write_text(("kan lon min " * 160 + "\n") * count)
-        command = [sys.executable, "-c", "import sys, resource; from bertkit.cli import run; code = run(sys.argv[1:]); "
-                   "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)", "predict",
-                   f"model_dir={make('sequence')}", f"input={tmp_path / 'in.txt'}", "device=cpu",
-                   f"output={tmp_path / f'{count}.jsonl'}"]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
+        started = [sys.executable, "-c", code, command, *given, f"output={tmp_path / f'{count}.jsonl'}", "device=cpu"]
+        done = subprocess.run(started, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert len(read(tmp_path / f"{count}.jsonl")) == count
         peaks.append(int(done.stdout) / 1024)

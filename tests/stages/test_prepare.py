@@ -1,12 +1,10 @@
 """`bertkit prepare`, end to end: it says what it made, is idempotent, and careful with what is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_text, write_text
+from conftest import Capsys, make_text, refused, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit import load_tokenizer
@@ -18,17 +16,15 @@ def corpus(tmp_path: Path) -> Path:
     return write_text(tmp_path / "corpus.txt", make_text(31))
 
 
-def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data", "held_out_prob=0.2") == 0
     said = capsys.readouterr().out
     dataset = open_prepared(tmp_path / "data")
     counts = dataset.manifest["splits"]["train"]
     held_out = dataset.manifest["splits"]["held_out"]
     assert counts["documents"] + held_out["documents"] == 31
-    assert (
-        f"{counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens to train on"
-        in said
-    )
+    counted = f"{counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens"
+    assert f"{counted} to train on" in said
     assert said.count("[CLS]") == 3
     assert "warning: little text: " in said
     assert dataset.manifest["findings"][0]["name"] == "little text"
@@ -36,7 +32,7 @@ def test_it_says_what_it_made(corpus: Path, tmp_path: Path, capsys: pytest.Captu
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "data"]
 
 
-def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path / "data")
     capsys.readouterr()
@@ -46,35 +42,26 @@ def test_again_it_is_done_already(corpus: Path, tmp_path: Path, capsys: pytest.C
     assert snapshot(tmp_path / "data") == before
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (["tokenizer.vocab_size=137"], "tokenizer.vocab_size: 131 there, 137 here"),
-        (["held_out_prob=0.5"], "held_out_prob: 0.01 there, 0.5 here"),
-        (["shard_tokens=100"], "shard_tokens: 134217728 there, 100 here"),
-        (["corpus.sentences=split"], "corpus.sentences: 'auto' there, 'split' here"),
-        (
-            ["held_out_prob=0.5", "shard_tokens=100"],
-            "held_out_prob: 0.01 there, 0.5 here; shard_tokens: 134217728 there, 100 here",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    (["tokenizer.vocab_size=137"], "tokenizer.vocab_size: 131 there, 137 here"),
+    (["held_out_prob=0.5"], "held_out_prob: 0.01 there, 0.5 here"),
+    (["shard_tokens=100"], "shard_tokens: 134217728 there, 100 here"),
+    (["corpus.sentences=split"], "corpus.sentences: 'auto' there, 'split' here"),
+    (["held_out_prob=0.5", "shard_tokens=100"], "held_out_prob: 0.01 there, 0.5 here; shard_tokens: 134217728 there, 100 here"),
+])  # fmt: skip
 def test_another_dataset_is_left_alone(
-    corpus: Path, tmp_path: Path, change: list[str], named: str, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, change: list[str], named: str, capsys: Capsys
 ) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path)
     capsys.readouterr()
     assert prepare(corpus, tmp_path / "data", *change) == 2
-    assert capsys.readouterr().err == (
-        f"error: output_dir={tmp_path / 'data'} holds another dataset ({named}); choose another one or remove it\n"
-    )
+    line = f"output_dir={tmp_path / 'data'} holds another dataset ({named}); choose another one or remove it\n"
+    assert capsys.readouterr().err == f"error: {line}"
     assert snapshot(tmp_path) == before
 
 
-def test_the_same_text_elsewhere_is_the_same_dataset(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_text_elsewhere_is_the_same_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     before = snapshot(tmp_path / "data")
     moved = corpus.rename(tmp_path / "moved.txt")
@@ -91,34 +78,28 @@ def test_the_result_is_not_read_as_text(tmp_path: Path) -> None:
         assert prepare(tmp_path / "text", tmp_path / "text" / "out") == 0
 
 
-def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_text_is_another_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     corpus.write_text(corpus.read_text() + "\nOne more.\n")
     before = snapshot(tmp_path)
-    assert prepare(corpus, tmp_path / "data") == 2
-    assert "holds another dataset (" in capsys.readouterr().err
+    refused(prepare(corpus, tmp_path / "data"), "holds another dataset (", capsys)
     assert snapshot(tmp_path) == before
 
 
-def test_a_changed_vocabulary_is_another_dataset(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_vocabulary_is_another_dataset(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     vocab = write_vocabulary(tmp_path / "vocab.txt")
     given = f"tokenizer.path={vocab}"
     assert prepare(corpus, tmp_path / "data", given) == 0
     assert prepare(corpus, tmp_path / "data", given) == 0
     first = open_prepared(tmp_path / "data").fingerprint
     vocab.write_text(vocab.read_text() + "kan\n")
-    assert prepare(corpus, tmp_path / "data", given) == 2
-    assert "holds another dataset (" in capsys.readouterr().err
+    refused(prepare(corpus, tmp_path / "data", given), "holds another dataset (", capsys)
     assert prepare(corpus, tmp_path / "other", given) == 0
     assert open_prepared(tmp_path / "other").fingerprint != first
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "manifest.json"])
-def test_a_foreign_directory_is_left_alone(
-    corpus: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_foreign_directory_is_left_alone(corpus: Path, tmp_path: Path, name: str, capsys: Capsys) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_text("{}")
     before = snapshot(tmp_path)
@@ -139,9 +120,7 @@ def test_a_file_is_left_alone_and_an_empty_directory_is_filled(corpus: Path, tmp
 
 
 @pytest.mark.parametrize("given_vocabulary", [True, False])
-def test_an_error_in_the_middle_leaves_nothing(
-    tmp_path: Path, given_vocabulary: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_in_the_middle_leaves_nothing(tmp_path: Path, given_vocabulary: bool, capsys: Capsys) -> None:
     """With a given vocabulary the first documents are on the disk when the bad line comes."""
     text = "\n\n".join("\n".join(document) for document in make_text(211)).encode()
     (tmp_path / "bad.txt").write_bytes(text + b"\n\nfine\nbad \xff byte\n")
@@ -156,21 +135,17 @@ def test_an_error_in_the_middle_leaves_nothing(
     assert not list(tmp_path.glob("data*"))
 
 
-def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_refuses_what_the_linter_finds(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data", "strict=true") == 2
     assert "error: little text: 3,270 tokens are enough to try a command" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
-def test_text_without_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_without_words(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "a.txt").write_text("\u200e\n\n\u200f\n")
-    assert prepare(tmp_path / "a.txt", tmp_path / "data") == 2
-    assert "no words in the corpus to learn a vocabulary from" in capsys.readouterr().err
-    assert (
-        prepare(tmp_path / "a.txt", tmp_path / "data", f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}")
-        == 2
-    )
-    assert "no text in it; check corpus.path" in capsys.readouterr().err
+    refused(prepare(tmp_path / "a.txt", tmp_path / "data"), "no words in the corpus to learn a vocabulary from", capsys)
+    given = f"tokenizer.path={write_vocabulary(tmp_path / 'vocab.txt')}"
+    refused(prepare(tmp_path / "a.txt", tmp_path / "data", given), "no text in it; check corpus.path", capsys)
     assert not list(tmp_path.glob("data*"))
 
 
@@ -180,9 +155,7 @@ def test_half_a_surrogate_pair_is_read(tmp_path: Path) -> None:
     assert open_prepared(tmp_path / "data").manifest["statistics"]["unknown_rate"] == 0
 
 
-def test_a_damaged_dataset_is_named_and_left_alone(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_dataset_is_named_and_left_alone(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert prepare(corpus, tmp_path / "data") == 0
     (tmp_path / "data" / "train" / "sentences.bin").write_bytes(b"")
     assert prepare(corpus, tmp_path / "data") == 2
@@ -199,15 +172,12 @@ def test_shards_do_not_change_the_text(corpus: Path, tmp_path: Path) -> None:
     assert streams[0] == streams[1]
 
 
-@pytest.mark.parametrize(
-    ("more", "rules"),
-    [
-        ([], "hugging_face"),
-        (["tokenizer.rules=google"], "google"),
-        (["segments=google"], "google"),
-        (["segments=google", "tokenizer.rules=hugging_face"], "hugging_face"),
-    ],
-)
+@pytest.mark.parametrize(("more", "rules"), [
+    ([], "hugging_face"),
+    (["tokenizer.rules=google"], "google"),
+    (["segments=google"], "google"),
+    (["segments=google", "tokenizer.rules=hugging_face"], "hugging_face"),
+])  # fmt: skip
 def test_the_rules_of_a_dataset_are_kept_with_it(corpus: Path, tmp_path: Path, more: list[str], rules: str) -> None:
     assert prepare(corpus, tmp_path / "data", *more) == 0
     assert load_tokenizer(tmp_path / "data").rules == rules

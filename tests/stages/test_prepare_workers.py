@@ -1,7 +1,5 @@
 """`bertkit prepare` in many processes, killed, on many machines: the same bytes, in memory that does not grow."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import make_text, write_text
+from conftest import Capsys, make_text, refused, write_text
 from preparing import hashes, prepare, write_vocabulary
 
 from bertkit.cli import run
@@ -30,11 +28,8 @@ def test_two_runs_write_the_same_bytes(corpus: Path, tmp_path: Path) -> None:
     """Also in processes of their own, with other hash seeds."""
     for number in (1, 2):
         arguments = [
-            "prepare",
-            f"corpus.path={corpus}",
-            f"output_dir={tmp_path / str(number)}",
-            "tokenizer.vocab_size=131",
-        ]
+            "prepare", f"corpus.path={corpus}", f"output_dir={tmp_path / str(number)}", "tokenizer.vocab_size=131",
+        ]  # fmt: skip
         environment = {**os.environ, "PYTHONHASHSEED": str(number)}
         subprocess.run([sys.executable, "-m", "bertkit", *arguments], check=True, env=environment, capture_output=True)
     assert prepare(corpus, tmp_path / "3") == 0
@@ -68,12 +63,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
                 file.write("\n")
         assert corpus.stat().st_size > 900_000 * times
         arguments = [
-            "prepare",
-            f"corpus.path={corpus}",
-            f"output_dir={tmp_path / str(times)}",
-            f"tokenizer.path={vocab}",
+            "prepare", f"corpus.path={corpus}", f"output_dir={tmp_path / str(times)}", f"tokenizer.path={vocab}",
             "num_workers=1",
-        ]
+        ]  # fmt: skip
         done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
         peaks[times] = int(done.stdout.split("peak ")[1]) / 1024
         corpus.unlink()
@@ -131,11 +123,7 @@ def with_vocabulary(text: Path, vocab: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "more",
-    [
-        ["num_workers=2", "part_bytes=30000"],
-        ["num_workers=3", "part_bytes=7000"],
-        ["num_workers=1", "part_bytes=3000"],
-    ],
+    [["num_workers=2", "part_bytes=30000"], ["num_workers=3", "part_bytes=7000"], ["num_workers=1", "part_bytes=3000"]],
 )
 def test_how_it_is_made_does_not_change_the_dataset(
     text: Path, plain: dict[str, str], tmp_path: Path, more: list[str]
@@ -145,9 +133,7 @@ def test_how_it_is_made_does_not_change_the_dataset(
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_workers_name_the_first_bad_line(
-    own_text: Path, vocab: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_name_the_first_bad_line(own_text: Path, vocab: str, tmp_path: Path, capsys: Capsys) -> None:
     good = (own_text / "2.txt").read_bytes()
     for bad in (b"\nbad \xff\n", b"\nworse \0\n"):
         good += bad + b"\nfine\n" * 5_000
@@ -219,9 +205,8 @@ def test_what_a_killed_command_has_encoded_is_taken_unless_the_text_changed(
 
 def test_a_killed_worker_ends_the_command(text: Path, plain: dict[str, str], tmp_path: Path) -> None:
     more = ["num_workers=2", "part_bytes=2000"]
-    process = subprocess.Popen(
-        command(text, tmp_path / "data", *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command(text, tmp_path / "data", *more), **streams, text=True)
     encoded = tmp_path / "data.partial" / ".unfinished" / "pieces"
     while len(list(encoded.glob("*.done"))) < 3:
         assert process.poll() is None
@@ -251,12 +236,7 @@ def merge(shards: Sequence[Path], output: Path) -> int:
 
 
 def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
-    text: Path,
-    vocab: str,
-    shards: list[Path],
-    with_vocabulary: dict[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    text: Path, vocab: str, shards: list[Path], with_vocabulary: dict[str, str], tmp_path: Path, capsys: Capsys
 ) -> None:
     given = [shards[2], shards[0], shards[1]]
     assert merge(given, tmp_path / "merged") == 0
@@ -269,7 +249,7 @@ def test_shards_of_an_array_of_jobs_merge_to_the_dataset_of_one(
 
 
 def test_shards_that_do_not_belong_together(
-    text: Path, vocab: str, shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: Path, vocab: str, shards: list[Path], tmp_path: Path, capsys: Capsys
 ) -> None:
     for name, more in (("of_two", ["shard=2/2"]), ("other", ["shard=2/3", "held_out_prob=0.3"])):
         assert run(arguments(text, tmp_path / name, vocab, *more, "part_bytes=9000")) == 0
@@ -286,10 +266,7 @@ def test_shards_that_do_not_belong_together(
         ([one, text], "manifest.json: no such file"),
     ]:
         capsys.readouterr()
-        assert merge(given, tmp_path / "merged") == 2
-        said = capsys.readouterr().err
-        assert message in said
-        assert said.count("\n") == 1
+        refused(merge(given, tmp_path / "merged"), message, capsys)
         assert not list(tmp_path.glob("merged*"))
 
 

@@ -1,7 +1,5 @@
 """Pretraining as a user meets it: the run directory, stops and resumes, and what comes out at the end."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -19,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import make_text, strike, write_text
+from conftest import Capsys, make_text, strike, write_text
 from forks import KILL
 
 from bertkit import load_model
@@ -30,17 +28,10 @@ from bertkit.train.checkpoint import all_checkpoints, fault_of
 from bertkit.train.log import read_metrics
 
 SMALL = [
-    "device=cpu",
-    "model=tiny",
-    "model.hidden_size=32",
-    "model.intermediate_size=64",
-    "model.max_position_embeddings=48",
-    "segments.max_seq_length=40",
-    "batch.sequences=12",
-    "batch.micro_sequences=5",
-    "optimizer.peak_learning_rate=1e-3",
-    "log.every_steps=1",
-]
+    "device=cpu", "model=tiny", "model.hidden_size=32", "model.intermediate_size=64",
+    "model.max_position_embeddings=48", "segments.max_seq_length=40", "batch.sequences=12", "batch.micro_sequences=5",
+    "optimizer.peak_learning_rate=1e-3", "log.every_steps=1",
+]  # fmt: skip
 
 
 def pretrain(data: Path, output: Path, *more: str) -> int:
@@ -54,6 +45,10 @@ def start(data: Path, output: Path, *more: str, python: Path = Path(sys.executab
 
 def final_weights(run_dir: Path) -> str:
     return sha256_file(run_dir / "model" / "model.safetensors")
+
+
+def rows_without_pace(run_dir: Path) -> list[dict[str, float]]:
+    return [row | {"tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
 
 
 TWELVE = ["steps=12", "checkpoint.every_steps=3", "checkpoint.keep_last=2", "evaluation.every_steps=6"]
@@ -83,19 +78,6 @@ def test_a_run_says_whether_it_is_healthy(twelve_steps: tuple[Path, str]) -> Non
     assert "NSP accuracy" in twelve_steps[1]
 
 
-def test_the_files_of_a_run(finished: Path) -> None:
-    names = {path.name for path in finished.iterdir()}
-    assert names >= {
-        "config.yaml",
-        "manifest.json",
-        "metrics.jsonl",
-        "eval.json",
-        "report.html",
-        "checkpoints",
-        "model",
-    }
-
-
 def test_the_settings_and_the_manifest_of_a_run(finished: Path) -> None:
     assert yaml.safe_load((finished / "config.yaml").read_text())["steps"] == 12
     manifest = json.loads((finished / "manifest.json").read_text())
@@ -121,16 +103,14 @@ def test_the_last_checkpoints_are_kept(finished: Path) -> None:
     assert [path.name for path in all_checkpoints(finished)] == ["step-00000012", "step-00000009"]
 
 
-def test_a_finished_run_is_done_already(prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_done_already(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     before = sha256_file(finished / "metrics.jsonl"), final_weights(finished)
     assert pretrain(prepared_dir, finished, *TWELVE) == 0
     assert "done already" in capsys.readouterr().out
     assert (sha256_file(finished / "metrics.jsonl"), final_weights(finished)) == before
 
 
-def test_a_finished_run_is_no_run_with_other_settings(
-    prepared_dir: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_is_no_run_with_other_settings(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
     before = final_weights(finished)
     assert pretrain(prepared_dir, finished, *TWELVE, "seed=7", "masking.probability=0.2") == 2
     said = capsys.readouterr().err
@@ -175,10 +155,6 @@ def test_a_run_has_the_schedule_optimizer_and_clipping_it_was_asked_for(prepared
     assert len(set(made.values())) == len(made)
 
 
-def without_pace(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if key != "tokens_per_second"} for row in rows]
-
-
 def test_logged_values_are_means_since_the_line_before_and_survive_a_stop(
     prepared_dir: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -199,7 +175,7 @@ def test_logged_values_are_means_since_the_line_before_and_survive_a_stop(
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (tmp_path / "run" / "eval.json").unlink()
     assert pretrain(prepared_dir, tmp_path / "run", *more) == 0
-    assert without_pace(read_metrics(tmp_path / "run" / "metrics.jsonl")) == without_pace(rows)
+    assert rows_without_pace(tmp_path / "run") == [row | {"tokens_per_second": 0} for row in rows]
 
 
 def test_a_run_stopped_before_it_is_measured_has_a_report(prepared_dir: Path, tmp_path: Path) -> None:
@@ -214,18 +190,13 @@ def test_a_run_stopped_before_it_is_measured_has_a_report(prepared_dir: Path, tm
     assert "step 1<" in report.replace(".", "<")
 
 
-def test_steps_follow_the_text_and_the_time(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_follow_the_text_and_the_time(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The run keeps what it chose, and the same command knows it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pace, "MOST_EPOCHS", 1)
         assert pretrain(prepared_dir, tmp_path / "text") == 0
-        chosen = re.search(
-            r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step",
-            said := capsys.readouterr().out,
-            re.M,
-        )
+        said = capsys.readouterr().out
+        chosen = re.search(r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step", said, re.M)
         assert chosen, said
         length = int(re.search(r"([\d,]+) examples an epoch", said)[1])  # type: ignore[index]
         steps = int(chosen[1])
@@ -235,18 +206,15 @@ def test_steps_follow_the_text_and_the_time(
         assert pretrain(prepared_dir, tmp_path / "text") == 0
         assert capsys.readouterr().out.startswith("done already")
         assert pretrain(prepared_dir, tmp_path / "time") == 0
-        assert re.search(
-            rf"^steps=1: about an hour on this CPU at .*; steps={steps}, 1 epochs of the text, would be",
-            capsys.readouterr().out,
-            re.M,
-        )
+        an_hour = rf"^steps=1: about an hour on this CPU at .*; steps={steps}, 1 epochs of the text, would be"
+        assert re.search(an_hour, capsys.readouterr().out, re.M)
         assert pretrain(prepared_dir, tmp_path / "late", "schedule.warmup_steps=2") == 2
         assert "schedule.warmup_steps=2 exceeds steps=1" in capsys.readouterr().err
         assert not (tmp_path / "late").exists()
 
 
 def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """Each with steps that would not be said."""
     wanted = ["steps=7", "evaluation.every_steps=99"]
@@ -258,12 +226,9 @@ def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
         said = capsys.readouterr().out
         before = said[: said.index("step 1/7")]
         often = re.search(r"warning: the text is seen \d+ times, the paper's about 0.1; set steps=(\d+)", before)
-        hours = re.search(
-            r"warning: about 1h45m on this CPU, as two trial passes took; for an hour set steps=(\d+)", before
-        )
+        hours = "warning: about 1h45m on this CPU, as two trial passes took; for an hour set steps=4"
         assert often, said
-        assert hours, said
-        assert hours[1] == "4"
+        assert hours in before, said
         fewer = min(int(often[1]), 4)
         assert pretrain(prepared_dir, tmp_path / "fewer", *wanted, f"steps={fewer}") == 0
         assert "warning" not in capsys.readouterr().out
@@ -288,9 +253,7 @@ def test_a_batch_can_be_left_out(prepared_dir: Path, tmp_path: Path) -> None:
 STRUCK = (3, 4, 8)
 
 
-def test_a_step_that_is_not_finite_is_skipped_and_logged(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_is_not_finite_is_skipped_and_logged(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The state is that of a run that leaves these steps out; the log names the examples, and every step once."""
     more = ["steps=9", "checkpoint.every_steps=4", "log.every_steps=3", "checkpoint.keep_last=9"]
     with pytest.MonkeyPatch.context() as patch:
@@ -314,13 +277,13 @@ def test_a_step_that_is_not_finite_is_skipped_and_logged(
         assert ("skipped" in row) == ("loss" not in row) == (row["step"] in STRUCK)
         assert len(row.get("examples", [])) == 12 * ("skipped" in row)
     assert len({tuple(example) for row in rows for example in row.get("examples", [])}) == 36  # within the first epoch
-    assert [row["learning_rate"] for row in rows if row["step"] in (3, 8)] == [
-        row["learning_rate"] for row in read_metrics(tmp_path / "left_out" / "metrics.jsonl") if row["step"] in (3, 8)
-    ]
+    others = read_metrics(tmp_path / "left_out" / "metrics.jsonl")
+    rates = [[row["learning_rate"] for row in of_run if row["step"] in (3, 8)] for of_run in (rows, others)]
+    assert rates[0] == rates[1]
 
 
 def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     more = ["steps=30", "checkpoint.every_steps=2", "numerics.max_skips_in_a_row=3", "log.every_steps=100"]
     with pytest.MonkeyPatch.context() as patch:
@@ -336,15 +299,13 @@ def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
     assert "1 step was skipped" in said
 
 
-def test_a_finished_run_needs_nothing_to_say_so(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_needs_nothing_to_say_so(finished: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert pretrain(tmp_path / "gone", finished, *TWELVE) == 0
     assert capsys.readouterr().out.startswith("done already")
 
 
 def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     """Other text, damaged or missing files, other weights to start from: none of them is this run."""
     text = write_text(tmp_path / "text.txt", make_text(17, seed=1))
@@ -412,40 +373,7 @@ def test_bfloat16_trains_alike(prepared_dir: Path, tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
 
 
-@pytest.mark.slow
-def test_bfloat16_ends_like_float32(tmp_path: Path) -> None:
-    """2,000 steps of BERT-mini on real text, side by side: held-out losses within 0.5 %; `-m slow -s -k bfloat16_ends`."""
-    data = tmp_path / "data"
-    assert run(["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096", f"output_dir={data}"]) == 0
-    more = [
-        "model=mini",
-        "segments.max_seq_length=128",
-        "batch.sequences=8",
-        "steps=2000",
-        "optimizer.peak_learning_rate=5e-4",
-    ]
-    runs = []
-    for precision in ("fp32", "bf16"):
-        command = [
-            sys.executable,
-            "-m",
-            "bertkit",
-            "pretrain",
-            f"data_dir={data}",
-            f"output_dir={tmp_path / precision}",
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        runs.append(subprocess.Popen([*command, *more, f"precision={precision}"], env=environment))
-    assert [process.wait() for process in runs] == [0, 0]
-    metrics = [json.loads((tmp_path / precision / "eval.json").read_text()) for precision in ("fp32", "bf16")]
-    losses = [each["mlm_loss"] + each["nsp_loss"] for each in metrics]
-    print(f"held-out loss: {losses[0]:.4f} in float32, {losses[1]:.4f} in bfloat16, {losses[1] / losses[0] - 1:+.2%}")
-    assert losses[1] == pytest.approx(losses[0], rel=0.005)
-    assert metrics[0] != metrics[1]
-    assert metrics[0]["mlm_loss"] < metrics[0]["unigram_entropy"]  # both have learned something
-
-
-def test_a_live_run_is_left_alone(prepared_dir: Path, a_finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_live_run_is_left_alone(prepared_dir: Path, a_finished_run: Path, capsys: Capsys) -> None:
     (a_finished_run / "eval.json").unlink()
     with locked(a_finished_run):
         assert pretrain(prepared_dir, a_finished_run, *TWELVE) == 3
@@ -466,12 +394,7 @@ def set_platform(run_dir: Path, **changed: object) -> None:
 @pytest.mark.parametrize("mode", ["default", "strict"])
 @pytest.mark.parametrize("is_asked_for", [False, True])
 def test_other_threads(
-    prepared_dir: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    mode: str,
-    is_asked_for: bool,
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, mode: str, is_asked_for: bool
 ) -> None:
     """A run keeps its number of threads; another one that the user asks for is refused when every bit must be the same."""
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
@@ -496,7 +419,7 @@ def test_other_threads(
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
-def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
+def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode: str) -> None:
     """Refused when every bit must be the same, said in a line when not."""
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
     assert pretrain(prepared_dir, run_dir, *more) == 0
@@ -551,7 +474,7 @@ MANY_STEPS = ["steps=60", "checkpoint.every_steps=4", "checkpoint.keep_last=2", 
 
 
 def test_layers_cannot_be_compiled_without_a_compiler(
-    prepared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    prepared_dir: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert pretrain(prepared_dir, tmp_path / "run", "steps=1", "schedule.warmup_steps=1", "compile=true") == 2
@@ -576,11 +499,7 @@ def test_stopped_and_resumed_is_bit_for_bit_the_same(
     codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(3), *MANY_STEPS)
     assert any(codes), "no stop came in time"
     assert final_weights(tmp_path / "stopped") == final_weights(whole)
-    rows = [
-        [{**row, "tokens_per_second": 0} for row in read_metrics(run_dir / "metrics.jsonl")]
-        for run_dir in (whole, tmp_path / "stopped")
-    ]
-    assert rows[0] == rows[1]
+    assert rows_without_pace(whole) == rows_without_pace(tmp_path / "stopped")
 
 
 @pytest.mark.slow
@@ -589,47 +508,10 @@ def test_ten_trials_of_stops(prepared_dir: Path, whole: Path, tmp_path: Path, py
     codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(100 + trial), *MANY_STEPS)
     print(f"trial {trial}: exit codes {codes}")
     assert any(codes), "no stop came in time"
-    assert final_weights(tmp_path / "stopped") == final_weights(whole)
-
-
-LONG = [
-    "steps=2000", "batch.sequences=8", "batch.micro_sequences=4", "checkpoint.every_steps=50", "evaluation.every_steps=500",
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_twenty_sigkills_of_a_long_run(prepared_dir: Path, tmp_path: Path, seed: int) -> None:
-    """At random moments, start-up and saves included; all five: `pytest -m slow tests/stages/test_pretrain.py -k sigkills -s`."""
-    rng, more = random.Random(seed), [*LONG, f"seed={seed}"]
-    started_at = time.monotonic()
-    process = start(prepared_dir, tmp_path / "whole", *more)
-    process.communicate()
-    seconds, kills = time.monotonic() - started_at, 0
-    while kills < 20:
-        process = start(prepared_dir, tmp_path / "killed", *more)
-        try:
-            process.communicate(timeout=rng.uniform(0, seconds / 15))  # so that twenty fit into the run
-            break  # done before this kill
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-    else:
-        process = start(prepared_dir, tmp_path / "killed", *more)
-        process.communicate()
-    assert process.returncode == 0
-    whole, killed = (all_checkpoints(tmp_path / name)[0] for name in ("whole", "killed"))
-    rows = [
-        [{**row, "tokens_per_second": 0} for row in read_metrics(tmp_path / name / "metrics.jsonl")]
-        for name in ("whole", "killed")
-    ]
-    assert kills > 10, "the run ended before most of the kills"
-    print(f"seed {seed}: {kills} kills; {sha256_file(whole / 'optimizer.safetensors')[:16]}")
+    assert rows_without_pace(whole) == rows_without_pace(tmp_path / "stopped")
+    ends = [all_checkpoints(run_dir)[0] for run_dir in (whole, tmp_path / "stopped")]
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
-        assert sha256_file(whole / name) == sha256_file(killed / name)
-    assert [row["step"] for row in rows[1]] == list(range(1, 2001))
-    assert rows[0] == rows[1]
+        assert sha256_file(ends[0] / name) == sha256_file(ends[1] / name), name
 
 
 def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
@@ -654,15 +536,12 @@ def is_finishing(process: subprocess.Popen[str], run_dir: Path) -> bool:
     return (run_dir / "model.partial").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("moment", "number"),
-    [
-        (is_loading, signal.SIGTERM),
-        (is_finishing, signal.SIGUSR1),
-        pytest.param(is_loading, signal.SIGUSR1, marks=pytest.mark.slow),
-        pytest.param(is_finishing, signal.SIGTERM, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("moment", "number"), [
+    (is_loading, signal.SIGTERM),
+    (is_finishing, signal.SIGUSR1),
+    pytest.param(is_loading, signal.SIGUSR1, marks=pytest.mark.slow),
+    pytest.param(is_finishing, signal.SIGTERM, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_stop_while_there_is_nothing_to_save(
     prepared_dir: Path,
     a_finished_run: Path,

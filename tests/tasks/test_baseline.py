@@ -1,7 +1,5 @@
 """Guessing the commonest label, how far above it a score is, and what is suspicious."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

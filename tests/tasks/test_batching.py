@@ -1,7 +1,5 @@
 """Which features make up a step, and how a step is cut: the same for any number of processes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,19 +18,16 @@ def features(lengths: list[int], label: object = 0, per_example: int = 1) -> lis
     ]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "micro_tokens", "micro_items", "min_parts", "expected"),
-    [
-        ([2, 2, 2, 2], 100, None, 1, [4]),
-        ([2, 2, 2, 2], 100, None, 2, [2, 2]),
-        ([1, 1, 1, 9], 100, None, 2, [3, 1]),
-        ([2, 2, 2, 2], 4, None, 1, [2, 2]),
-        ([2, 3, 5, 7], 7, None, 1, [2, 1, 1]),
-        ([9, 9], 3, None, 1, [1, 1]),  # none fits, so each stands alone
-        ([3], 100, None, 2, [1]),
-        ([2, 2, 2, 2, 2], None, 2, 1, [2, 2, 1]),
-    ],
-)
+@pytest.mark.parametrize(("lengths", "micro_tokens", "micro_items", "min_parts", "expected"), [
+    ([2, 2, 2, 2], 100, None, 1, [4]),
+    ([2, 2, 2, 2], 100, None, 2, [2, 2]),
+    ([1, 1, 1, 9], 100, None, 2, [3, 1]),
+    ([2, 2, 2, 2], 4, None, 1, [2, 2]),
+    ([2, 3, 5, 7], 7, None, 1, [2, 1, 1]),
+    ([9, 9], 3, None, 1, [1, 1]),  # none fits, so each stands alone
+    ([3], 100, None, 2, [1]),
+    ([2, 2, 2, 2, 2], None, 2, 1, [2, 2, 1]),
+])  # fmt: skip
 def test_a_cut(
     lengths: list[int], micro_tokens: int | None, micro_items: int | None, min_parts: int, expected: list[int]
 ) -> None:
@@ -40,16 +35,13 @@ def test_a_cut(
     assert [len(part) for part in parts] == expected
 
 
-@pytest.mark.parametrize(
-    ("cut", "num_items", "expected"),
-    [
-        (Cut(100, None, 1), 8, 1),
-        (Cut(100, None, 4), 8, 4),
-        (Cut(100, None, 4), 3, 3),
-        (Cut(None, 2, 1), 7, 4),
-        (Cut(None, 4, 3), 7, 3),
-    ],
-)
+@pytest.mark.parametrize(("cut", "num_items", "expected"), [
+    (Cut(100, None, 1), 8, 1),
+    (Cut(100, None, 4), 8, 4),
+    (Cut(100, None, 4), 3, 3),
+    (Cut(None, 2, 1), 7, 4),
+    (Cut(None, 4, 3), 7, 3),
+])  # fmt: skip
 def test_the_fewest_parts(cut: Cut, num_items: int, expected: int) -> None:
     assert cut.fewest_parts(num_items) == expected
     assert len(cut.parts(np.ones(num_items, np.int64))) == expected
@@ -96,26 +88,18 @@ def batch_of(head: str, labels: list[object], weights: list[float] | None = None
     return batches.take(np.arange(len(batches)))
 
 
-@pytest.mark.parametrize(
-    ("head", "labels", "weights", "num_choices", "shape", "count"),
-    [
-        ("sequence", [0, 1, 1], None, 1, (3,), 3),
-        ("sequence", [0, 1, 1], [5.0, 0.5], 1, (3,), 6),
-        ("sequence", [0.5, 2.0, 1.0], None, 1, (3,), 3),
-        ("sequence", [[0.0, 1.0], [1.0, 1.0]], None, 1, (2, 2), 4),
-        ("token", [[-100, 0, -100], [-100, 1, 1]], None, 1, (6,), 3),
-        ("token", [[-100, 0, -100], [-100, 1, 1]], [2.0, 0.25], 1, (6,), 2.5),
-        ("span", [(0, 0), (1, 2)], None, 1, (2, 2), 2),
-        ("choice", [1, 1, 0, 0], None, 2, (2,), 2),
-    ],
-)
+@pytest.mark.parametrize(("head", "labels", "weights", "num_choices", "shape", "count"), [
+    ("sequence", [0, 1, 1], None, 1, (3,), 3),
+    ("sequence", [0, 1, 1], [5.0, 0.5], 1, (3,), 6),
+    ("sequence", [0.5, 2.0, 1.0], None, 1, (3,), 3),
+    ("sequence", [[0.0, 1.0], [1.0, 1.0]], None, 1, (2, 2), 4),
+    ("token", [[-100, 0, -100], [-100, 1, 1]], None, 1, (6,), 3),
+    ("token", [[-100, 0, -100], [-100, 1, 1]], [2.0, 0.25], 1, (6,), 2.5),
+    ("span", [(0, 0), (1, 2)], None, 1, (2, 2), 2),
+    ("choice", [1, 1, 0, 0], None, 2, (2,), 2),
+])  # fmt: skip
 def test_labels_and_what_the_loss_is_divided_by(
-    head: str,
-    labels: list[object],
-    weights: list[float] | None,
-    num_choices: int,
-    shape: tuple[int, ...],
-    count: float,
+    head: str, labels: list[object], weights: list[float] | None, num_choices: int, shape: tuple[int, ...], count: float
 ) -> None:
     batch = batch_of(head, labels, weights, num_choices)
     assert batch.labels is not None

@@ -1,7 +1,5 @@
 """Schemes of tags: one reading, three writings, each by hand."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

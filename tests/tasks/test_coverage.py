@@ -1,7 +1,5 @@
 """What features show of their examples, and that they are the same however many are made together."""
 
-from __future__ import annotations
-
 import pytest
 from task_configs import task_config
 
@@ -28,13 +26,9 @@ COVERED = [
     ("sequence", [sequence(0, "ж", "a"), sequence(1, "a", "ж"), sequence(2, "a", "")], (3, 0, True, [0, 1])),
     ("tagging", [TaggingExample("id0", ("a", "ж"), None), TaggingExample("id1", ("ж",) * 9, None)], (3, 0, False, [1])),
     # a window of nothing but [UNK] is not yet a context of it; a question is
-    (
-        "spans",
-        [SpanExample("id0", "a", "b b b b ж ж ж ж", None), SpanExample("id1", "ж", "a", None)],
-        (3, 0, True, [1]),
-    ),
+    ("spans", [SpanExample("id0", "a", "b b b b ж ж ж ж", None), SpanExample("id1", "ж", "a", None)], (3, 0, True, [1])),
     ("choice", [ChoiceExample("id0", "a", ("ж", "b"), 0), ChoiceExample("id1", "a", ("ж", "ж"), 0)], (4, 0, True, [1])),
-]
+]  # fmt: skip
 SMALL = {"spans": ["task.spans.max_query_length=1", "task.spans.window_step=4"]}
 
 

@@ -1,7 +1,5 @@
 """Texts that are made of texts: how they are read, cut, packed, written and reviewed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -130,18 +128,15 @@ def words(ids: list[int] | None) -> str | None:
     return None if ids is None else " ".join(TOKENS[number] for number in ids)
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "expected", "label", "num_cut"),
-    [
-        ("a b", "c e", "[CLS] a b [SEP]", "[CLS] c e [SEP]", 0),
-        ("a", None, "[CLS] a [SEP]", None, 0),
-        ("", "", "[CLS] [SEP]", "[CLS] [SEP]", 0),
-        ("a b c a b c a b", "cd e", "[CLS] a b c a b c [SEP]", "[CLS] c ##d e [SEP]", 2),
-        ("a", "a b c e a", "[CLS] a [SEP]", "[CLS] a b c e [SEP]", 1),
-        ("a b c a b c a", "a b c e a", "[CLS] a b c a b c [SEP]", "[CLS] a b c e [SEP]", 2),
-        ("[SEP] a", "[SEP]", "[CLS] [SEP] a [SEP]", "[CLS] [ sep ] [SEP]", 0),  # in a target a special token is text
-    ],
-)
+@pytest.mark.parametrize(("source", "target", "expected", "label", "num_cut"), [
+    ("a b", "c e", "[CLS] a b [SEP]", "[CLS] c e [SEP]", 0),
+    ("a", None, "[CLS] a [SEP]", None, 0),
+    ("", "", "[CLS] [SEP]", "[CLS] [SEP]", 0),
+    ("a b c a b c a b", "cd e", "[CLS] a b c a b c [SEP]", "[CLS] c ##d e [SEP]", 2),
+    ("a", "a b c e a", "[CLS] a [SEP]", "[CLS] a b c e [SEP]", 1),
+    ("a b c a b c a", "a b c e a", "[CLS] a b c a b c [SEP]", "[CLS] a b c e [SEP]", 2),
+    ("[SEP] a", "[SEP]", "[CLS] [SEP] a [SEP]", "[CLS] [ sep ] [SEP]", 0),  # in a target a special token is text
+])  # fmt: skip
 def test_features(source: str, target: str | None, expected: str, label: str | None, num_cut: int) -> None:
     small = task("max_seq_length=8", "generation.max_target_length=5")
     others = [GenerationExample("1", "b", None), GenerationExample("2", "c", "b")]
@@ -157,15 +152,10 @@ def test_features(source: str, target: str | None, expected: str, label: str | N
 
 def pairs_of(lengths: list[tuple[int, int]], is_labelled: bool = True) -> FeatureBatches:
     """Source n has the tokens 100 n, 100 n + 1, ...; its target, of that many tokens to say, 1000 n, 1000 n + 1, ..."""
-    made = [
-        Feature(
-            n,
-            [100 * n + t for t in range(source)],
-            [0] * source,
-            [1000 * n + t for t in range(target + 1)] if is_labelled else None,
-        )
-        for n, (source, target) in enumerate(lengths)
-    ]
+    made = []
+    for n, (source, target) in enumerate(lengths):
+        label = [1000 * n + t for t in range(target + 1)] if is_labelled else None
+        made.append(Feature(n, [100 * n + t for t in range(source)], [0] * source, label))
     return FeatureBatches(made, "generation")
 
 
@@ -275,19 +265,13 @@ def test_texts_are_scored_against_references_as_they_stand() -> None:
 
 def test_the_review_has_scores_by_length_and_texts_that_are_wrong() -> None:
     examples = [GenerationExample(str(n), "w " * n, "a b c d e") for n in (1, 1, 1, 2, 3, 5, 7, 11)]
-    said = [
-        GenerationPrediction(each.id, "a b c d e" if len(each.source) < 9 else "f", -float(each.id))
-        for each in examples
-    ]
+    texts = ["a b c d e" if len(each.source) < 9 else "f" for each in examples]
+    said = [GenerationPrediction(each.id, text, -float(each.id)) for each, text in zip(examples, texts, strict=True)]
     found = SHAPE.review(task(), examples, said, ())
     (table,) = found["groups"]
     assert table["columns"] == ["words", "bleu", "texts"]
-    assert table["rows"] == [
-        ["1 to 1", "100", "3"],
-        ["2 to 2", "100", "1"],
-        ["3 to 5", "49.05", "2"],
-        ["7 to 11", "0", "2"],
-    ]
+    rows = ["1 to 1|100|3", "2 to 2|100|1", "3 to 5|49.05|2", "7 to 11|0|2"]
+    assert table["rows"] == [row.split("|") for row in rows]
     assert [row[0] for row in found["mistakes"]["rows"]] == ["5", "7", "11"]  # the best scored first
     assert found["mistakes"]["rows"][0][2:] == ["a b c d e", "f", "-5.000"]
 

@@ -2,8 +2,6 @@
 predicted as their mean, so that a model may say 2.5.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small_model
+from conftest import Capsys, small_model
 from task_configs import task_config
 
 from bertkit import export_model
@@ -119,9 +117,7 @@ def test_it_is_read_checked_and_scored(tmp_path: Path, tokenizer: Tokenizer) -> 
         check_metrics(dataclasses.replace(task, metrics=("accuracy",)), source.labels)
 
 
-def test_it_is_finetuned_evaluated_and_predicted(
-    tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_finetuned_evaluated_and_predicted(tmp_path: Path, tokenizer: Tokenizer, capsys: Capsys) -> None:
     """By the commands, as any other."""
     write(tmp_path)
     model = export_model(small_model(tokenizer.vocab_size, heads=("masked_lm",)), tokenizer, tmp_path / "model")
@@ -144,7 +140,6 @@ def test_it_is_finetuned_evaluated_and_predicted(
 
 
 def test_a_kind_that_there_is_not() -> None:
-    with pytest.raises(
-        InputError, match=r"task\.kind='grade': expected sequence or tagging or spans or choice or generation or grades"
-    ):
+    kinds = "sequence or tagging or spans or choice or generation or grades"
+    with pytest.raises(InputError, match=rf"task\.kind='grade': expected {kinds}"):
         task_config("sequence", "task.kind=grade")

@@ -1,7 +1,5 @@
 """Reviews by hand: scores by label and entity, calibration, confusions and mistakes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import seqeval.metrics
@@ -70,17 +68,13 @@ def test_a_review_of_labels() -> None:
 def test_a_review_of_label_sets_and_numbers() -> None:
     several = task_config("sequence", "task.multi_label=true", "task.metrics=[f1_macro]", "task.best_metric=f1_macro")
     examples = [SequenceExample("a", "t", None, ("x",)), SequenceExample("b", "u", None, ("x", "y"))]
-    said = [
-        SequencePrediction("a", ("x", "y"), {"x": 0.9, "y": 0.8}),
-        SequencePrediction("b", ("y",), {"x": 0.3, "y": 0.6}),
-    ]
+    shares = {"x": 0.9, "y": 0.8}, {"x": 0.3, "y": 0.6}
+    said = [SequencePrediction("a", ("x", "y"), shares[0]), SequencePrediction("b", ("y",), shares[1])]
     found = shape_of(several).review(several, examples, said, ["x", "y"])
     assert found["by_label"]["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
     assert found["by_label"]["y"]["precision"] == 0.5
-    assert [row[2:] for row in found["mistakes"]["rows"]] == [
-        ["y", "does not", "holds", "0.800"],
-        ["x", "holds", "does not", "0.700"],
-    ]
+    first, second = (row[2:] for row in found["mistakes"]["rows"])
+    assert (first, second) == (["y", "does not", "holds", "0.800"], ["x", "holds", "does not", "0.700"])
     numbers = task_config("stsb")
     examples = [SequenceExample(str(n), "t", None, float(n)) for n in range(3)]
     said = [SequencePrediction(str(n), n + 0.5 * n, {}) for n in range(3)]

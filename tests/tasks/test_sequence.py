@@ -1,7 +1,5 @@
 """Texts and pairs: how they are cut, what their labels become, and the way back from logits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,19 +34,16 @@ def example(text: str, pair: str | None = None, label: str | float | None = None
     return SequenceExample("7", text, pair, label)
 
 
-@pytest.mark.parametrize(
-    ("text", "pair", "length", "expected", "types", "num_cut"),
-    [
-        ("a b", None, 9, "[CLS] a b [SEP]", "0000", 0),
-        ("", None, 9, "[CLS] [SEP]", "00", 0),
-        ("a b c d", None, 5, "[CLS] a b c [SEP]", "00000", 1),
-        ("a b", "c", 9, "[CLS] a b [SEP] c [SEP]", "000011", 0),
-        ("a b", "", 9, "[CLS] a b [SEP] [SEP]", "00001", 0),
-        ("a b c d", "e", 6, "[CLS] a b [SEP] e [SEP]", "000011", 2),
-        ("a", "b c d e", 6, "[CLS] a [SEP] b c [SEP]", "000111", 2),
-        ("a b c", "c d e", 8, "[CLS] a b c [SEP] c d [SEP]", "00000111", 1),  # of equal ones the second gives first
-    ],
-)
+@pytest.mark.parametrize(("text", "pair", "length", "expected", "types", "num_cut"), [
+    ("a b", None, 9, "[CLS] a b [SEP]", "0000", 0),
+    ("", None, 9, "[CLS] [SEP]", "00", 0),
+    ("a b c d", None, 5, "[CLS] a b c [SEP]", "00000", 1),
+    ("a b", "c", 9, "[CLS] a b [SEP] c [SEP]", "000011", 0),
+    ("a b", "", 9, "[CLS] a b [SEP] [SEP]", "00001", 0),
+    ("a b c d", "e", 6, "[CLS] a b [SEP] e [SEP]", "000011", 2),
+    ("a", "b c d e", 6, "[CLS] a [SEP] b c [SEP]", "000111", 2),
+    ("a b c", "c d e", 8, "[CLS] a b c [SEP] c d [SEP]", "00000111", 1),  # of equal ones the second gives first
+])  # fmt: skip
 def test_features(text: str, pair: str | None, length: int, expected: str, types: str, num_cut: int) -> None:
     (feature,) = make_features([example(text, pair)], TOKENIZER, ("no", "yes"), length)
     assert words(feature.input_ids) == expected

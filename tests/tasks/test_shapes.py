@@ -1,7 +1,5 @@
 """What holds for all shapes of tasks: which metrics fit, thresholds of answers, and runs that learnt nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Windows, gold positions and answers: by hand, beside the rules written down a second time, and on real questions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -29,13 +27,8 @@ LETTERS = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowe
 
 
 SETTINGS = SpansConfig(
-    window_step=1,
-    max_query_length=64,
-    n_best=20,
-    max_answer_length=30,
-    null_score_diff_threshold=0.0,
-    is_always_answered=False,
-)
+    window_step=1, max_query_length=64, n_best=20, max_answer_length=30, null_score_diff_threshold=0.0, is_always_answered=False
+)  # fmt: skip
 
 
 def make_features(
@@ -47,11 +40,7 @@ def make_features(
 
 
 def answers_of(
-    examples: list[SpanExample],
-    features: list[Feature],
-    logits: Any,
-    with_null: bool,
-    **changes: Any,
+    examples: list[SpanExample], features: list[Feature], logits: Any, with_null: bool, **changes: Any
 ) -> list[SpanPrediction]:
     settings = dataclasses.replace(SETTINGS, is_always_answered=not with_null, **changes)
     return span_search.answers_of(examples, features, logits, settings)
@@ -136,17 +125,12 @@ def test_bad_settings(changes: dict[str, int], message: str) -> None:
 
 def squad(version: str) -> list[SpanExample]:
     content = json.loads(real_data("squad", f"dev-v{version}.public.json").read_text(encoding="utf-8"))
-    return [
-        SpanExample(
-            question["id"],
-            question["question"],
-            paragraph["context"],
-            tuple(Answer(answer["text"], answer["answer_start"]) for answer in question["answers"]),
-        )
-        for article in content["data"]
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
+    examples = []
+    for paragraph in (paragraph for article in content["data"] for paragraph in article["paragraphs"]):
+        for each in paragraph["qas"]:
+            answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in each["answers"])
+            examples.append(SpanExample(each["id"], each["question"], paragraph["context"], answers))
+    return examples
 
 
 def uncased() -> Tokenizer:
@@ -222,9 +206,8 @@ def test_answers_are_slices_of_the_context() -> None:
     rng = np.random.default_rng(0)
     seen = set()
     for _ in range(50):
-        (prediction,) = answers_of(
-            [given], features, [rng.normal(size=(len(features[0].input_ids), 2))], with_null=True
-        )
+        logits = rng.normal(size=(len(features[0].input_ids), 2))
+        (prediction,) = answers_of([given], features, [logits], with_null=True)
         for candidate in prediction.n_best:
             assert given.context[candidate.start : candidate.end] == candidate.text
             seen.add(candidate.text)
@@ -254,12 +237,9 @@ def test_null_odds_and_the_threshold_by_hand() -> None:
     assert "" not in [candidate.text for candidate in without.n_best]
     assert SQUAD_FILES["predictions.json"]([prediction]) == {"1": "a b"}
     assert SQUAD_FILES["null_odds.json"]([prediction]) == {"1": prediction.null_odds}
-    assert SQUAD_FILES["nbest_predictions.json"]([prediction])["1"][0] == {
-        "text": "a b",
-        "probability": prediction.n_best[0].probability,
-        "start_logit": 2.0,
-        "end_logit": 2.5,
-    }
+    (first, *_) = SQUAD_FILES["nbest_predictions.json"]([prediction])["1"]
+    probability = prediction.n_best[0].probability
+    assert first == {"text": "a b", "probability": probability, "start_logit": 2.0, "end_logit": 2.5}
 
 
 def test_no_answer_scores_the_least_over_the_windows() -> None:
@@ -328,13 +308,9 @@ def plain_rules(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.text("abcd .é\u4e00", max_size=31),
-    st.integers(0, 2**32 - 1),
-    st.integers(1, 5),
-    st.integers(1, 7),
-    st.integers(1, 9),
-    st.booleans(),
-)
+    st.text("abcd .é\u4e00", max_size=31), st.integers(0, 2**32 - 1),
+    st.integers(1, 5), st.integers(1, 7), st.integers(1, 9), st.booleans(),
+)  # fmt: skip
 def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: int, longest: int, null: bool) -> None:
     given = example(context)
     features = make_features([given], LETTERS, 11, window_step=step, max_query_length=2)
@@ -357,17 +333,13 @@ def test_answers_follow_the_rules(context: str, seed: int, step: int, n_best: in
 
 @pytest.mark.parametrize("with_null", [False, True])
 @pytest.mark.parametrize("fill", [0.0, math.nan, math.inf, -math.inf, 1e38])
-@pytest.mark.parametrize(
-    "given",
-    [
-        example("", question="q " * 300),
-        example("a b c", question="q " * 300),
-        example("", question=""),
-        example(" \t\u200b\n", question="\x07"),
-        example("a " * 97, question="?"),
-    ],
-    ids=["long question, empty context", "long question", "nothing", "no piece", "windows"],
-)
+@pytest.mark.parametrize("given", [
+    example("", question="q " * 300),
+    example("a b c", question="q " * 300),
+    example("", question=""),
+    example(" \t\u200b\n", question="\x07"),
+    example("a " * 97, question="?"),
+], ids=["long question, empty context", "long question", "nothing", "no piece", "windows"])  # fmt: skip
 def test_anything_gets_an_answer_or_none(given: SpanExample, fill: float, with_null: bool) -> None:
     features = make_features([given], LETTERS, 83, window_step=5)
     assert all(len(feature.input_ids) <= 83 for feature in features)

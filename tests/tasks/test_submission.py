@@ -1,7 +1,5 @@
 """The archive for the GLUE server: what is written, and every damage that is refused."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from pathlib import Path

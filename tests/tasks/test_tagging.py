@@ -1,7 +1,5 @@
 """Words to windows and back: tables by hand, and one tag for each word of anything."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,9 +33,8 @@ def make_features(
     max_seq_length: int,
     window_overlap: int | None = None,
 ) -> list[Feature]:
-    task: Any = SimpleNamespace(
-        max_seq_length=max_seq_length, tagging=TaggingConfig(window_overlap)
-    )  # shorter than any
+    tags = TaggingConfig(window_overlap)
+    task: Any = SimpleNamespace(max_seq_length=max_seq_length, tagging=tags)  # shorter than any
     return tagging.make_features(task, examples, tokenizer, labels)
 
 
@@ -68,10 +65,8 @@ def test_features_without_tags_have_no_labels(letters: Tokenizer) -> None:
     features = make_features([example("a b"), TaggingExample("2", (), None)], letters, LABELS, 7)
     assert [feature.label for feature in features] == [None, None]
     assert shown(letters, features[1]) == "[CLS] [SEP]"
-    assert tags_of([example("a b"), TaggingExample("2", (), None)], features, [np.eye(4), np.eye(4)[:2]], LABELS) == [
-        ["B-X", "I-X"],
-        [],
-    ]
+    examples = [example("a b"), TaggingExample("2", (), None)]
+    assert tags_of(examples, features, [np.eye(4), np.eye(4)[:2]], LABELS) == [["B-X", "I-X"], []]
 
 
 WINDOWS = [

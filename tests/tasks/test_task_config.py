@@ -1,7 +1,5 @@
 """The facts of each benchmark, as published; settings that cannot work are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -16,24 +14,9 @@ ENTAILS = ("entailment", "not_entailment")
 MNLI = ("entailment", "neutral", "contradiction")
 NER = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
 UPOS = [
-    "ADJ",
-    "ADP",
-    "ADV",
-    "AUX",
-    "CCONJ",
-    "DET",
-    "INTJ",
-    "NOUN",
-    "NUM",
-    "PART",
-    "PRON",
-    "PROPN",
-    "PUNCT",
-    "SCONJ",
-    "SYM",
-    "VERB",
-    "X",
-]
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
+    "SYM", "VERB", "X",
+]  # fmt: skip
 TABLE = {
     "cola": (("unacceptable", "acceptable"), ("0", "1"), ("matthews_correlation",), "matthews_correlation", 32, 2e-5, 3),
     "sst2": (("negative", "positive"), ("0", "1"), ("accuracy",), "accuracy", 32, 2e-5, 3),
@@ -60,18 +43,9 @@ TABLE = {
 }  # fmt: skip
 TABLE |= {alias: TABLE[name] for alias, name in (("classification", "sequence"), ("ner", "tagging"), ("qa", "spans"))}
 KINDS = {
-    "squad1": "spans",
-    "squad2": "spans",
-    "spans": "spans",
-    "conll2003": "tagging",
-    "pos": "tagging",
-    "swag": "choice",
-    "choice": "choice",
-    "ner": "tagging",
-    "qa": "spans",
-    "generation": "generation",
-    "translation": "generation",
-}
+    **dict.fromkeys(("squad1", "squad2", "spans", "qa"), "spans"), **dict.fromkeys(("conll2003", "pos", "ner"), "tagging"),
+    **dict.fromkeys(("swag", "choice"), "choice"), **dict.fromkeys(("generation", "translation"), "generation"),
+}  # fmt: skip
 LENGTHS = {"squad1": 384, "squad2": 384, "spans": 384, "qa": 384, "generation": 512}
 
 
@@ -151,30 +125,18 @@ REFUSED = [
     ("cola", "max_seq_length=2", "task.max_seq_length=2: expected at least 8"),
     ("translation", "generation.max_target_length=1", "task.generation.max_target_length=1: expected at least 2"),
     ("translation", "generation.num_beams=0", "task.generation.num_beams=0: expected at least 1"),
-    (
-        "translation",
-        "generation.label_smoothing=1",
-        "task.generation.label_smoothing=1: expected a number from 0 to less than 1",
-    ),
-    (
-        "translation",
-        "generation.num_candidates=5",
-        "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams",
-    ),
-    ("translation", "generation.num_candidates=0", "task.generation.num_candidates=0: expected 1 to 4"),
-    ("translation", "generation.temperature=0", "task.generation.temperature=0: expected a positive number"),
-    ("translation", "generation.top_k=0", "task.generation.top_k=0: expected null or at least 1"),
-    ("translation", "generation.top_p=1.5", "task.generation.top_p=1.5: expected null or a number above 0 and up to 1"),
-    (
-        "translation",
-        "generation.temperature=0.5",
-        "task.generation.temperature has no effect without task.generation.sample=true",
-    ),
-    ("translation", "generation.top_k=3", "task.generation.top_k has no effect without task.generation.sample=true"),
-    ("translation", "generation.top_p=0.9", "task.generation.top_p has no effect without task.generation.sample=true"),
+    ("translation", "generation.label_smoothing=1", "task.generation.label_smoothing=1.0: expected a number from 0 to below 1"),
+    ("translation", "generation.num_candidates=5", "task.generation.num_candidates=5: expected 1 to 4, at most task.generation.num_beams"),
+    ("translation", "generation.num_candidates=0", "task.generation.num_candidates=0: expected at least 1"),
+    ("translation", "generation.temperature=0", "task.generation.temperature=0.0: expected a positive number"),
+    ("translation", "generation.top_k=0", "task.generation.top_k=0: expected at least 1"),
+    ("translation", "generation.top_p=1.5", "task.generation.top_p=1.5: expected a number above 0, up to 1"),
+    ("translation", "generation.temperature=0.5", "task.generation.temperature=0.5: has no effect without task.generation.sample=true"),
+    ("translation", "generation.top_k=3", "task.generation.top_k=3: has no effect without task.generation.sample=true"),
+    ("translation", "generation.top_p=0.9", "task.generation.top_p=0.9: has no effect without task.generation.sample=true"),
     ("translation", "generation=null", "task.generation=null: expected its settings for kind=generation"),
     ("cola", "format=xls", "format='xls': expected auto or tsv or csv"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "override", "message"), REFUSED)

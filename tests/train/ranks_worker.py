@@ -1,7 +1,5 @@
 """One of two processes that save together; for `test_ranks.py`: ranks_worker.py DIRECTORY RANK, prints what it found as JSON."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

@@ -7,8 +7,6 @@ when it starts: it takes the newest valid checkpoint, checks that it is of one p
 "resumed STEP PID", then "saved STEP PID" for each checkpoint that is safe, and after its end "ended PID STATUS".
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

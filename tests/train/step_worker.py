@@ -4,8 +4,6 @@
 of them together import torch once; what they found is a JSON list of lists.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

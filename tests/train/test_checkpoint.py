@@ -1,7 +1,5 @@
 """A checkpoint on disk is whole or is not taken, whatever happens to the process or the files."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

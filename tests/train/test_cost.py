@@ -1,7 +1,5 @@
 """What the checks of a step cost, beside the step. Slow: `pytest -m slow tests/train/test_cost.py -s`."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import time

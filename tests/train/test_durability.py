@@ -5,8 +5,6 @@ A short part of each runs by default. The whole, with figures:
     pytest -m slow -s tests/train/test_durability.py
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -68,7 +66,7 @@ class Savers:
         while self.read()[0] != "ended":
             pass
 
-    def __enter__(self) -> Savers:
+    def __enter__(self) -> "Savers":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """A step in real processes: the same bits for 1, 2 and 4 of them, and skipped alike by all when a number is not finite."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """metrics.jsonl: rows survive a crash, and are cut back on resume."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

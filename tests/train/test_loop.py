@@ -1,7 +1,5 @@
 """One optimizer step is the same whatever the number of micro-batches and processes."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools
@@ -61,10 +59,8 @@ def steps_of(
     settings = {
         "batches": lambda step: numbered(step, micro_sequences),
         "learning_rate": lambda step: 1e-3 / (1 + step),
-        "max_grad_norm": 1e9,
-        "seed": 3,
-        **changed,
     }
+    settings |= {"max_grad_norm": 1e9, "seed": 3, **changed}
     return loop.train(learner, Course(first_step=first_step, steps=steps, **settings), **named)
 
 
@@ -182,10 +178,8 @@ def test_a_step_that_is_not_finite_is_skipped(value: float, is_read: bool) -> No
 def test_too_many_skips_in_a_row_stop_a_run(in_a_row: int, is_stopped: bool) -> None:
     (report,) = steps_of(model := small_model(), Recording(model), 8)
     report = dataclasses.replace(report, skips=Skips(9, in_a_row))
-    expected = (
-        pytest.raises(NumericsError, match=rf"step 1: .* {in_a_row} steps in a row") if is_stopped else nullcontext()
-    )
-    with expected:
+    stops = pytest.raises(NumericsError, match=rf"step 1: .* {in_a_row} steps in a row")
+    with stops if is_stopped else nullcontext():
         report.check_skips(5)
 
 
@@ -249,10 +243,8 @@ def test_a_process_without_a_shard_is_refused() -> None:
 def test_evaluate_is_the_mean_over_all_predictions() -> None:
     model = small_model(dropout=0.5).train()
     accelerator = processes.make_accelerator("cpu", 1)
-    results = [
-        loop.evaluate(accelerator, model, pretraining_losses, (batch for _, batch in numbered(0, size)))
-        for size in (8, 3, 1)
-    ]
+    cuts = [[batch for _, batch in numbered(0, size)] for size in (8, 3, 1)]
+    results = [loop.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
     assert model.training
     assert {name: measured.count for name, measured in results[0].items()} == {"mlm": sum(MASKED), "nsp": 8}
     terms = pretraining_losses(model.eval(), part(0, 0, 8))

@@ -1,7 +1,5 @@
 """The loss in place beside the plain one: the same value, the same gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

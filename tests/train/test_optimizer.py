@@ -1,7 +1,5 @@
 """AdamW, LAMB and clipping beside independent ones in numpy; which parameters decay."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -18,14 +16,9 @@ from bertkit.train.config import OptimizerConfig
 from bertkit.train.optimizer import OPTIMIZERS, Optimizer, clip_global_norm, parameter_groups
 
 SHAPES = {
-    "embedding.weight": (7, 3),
-    "dense.weight": (5, 3),
-    "dense.bias": (5,),
-    "norm.weight": (5,),
-    "norm.bias": (5,),
-    "pooler.weight": (2, 5),
-    "pooler.bias": (2,),
-}
+    "embedding.weight": (7, 3), "dense.weight": (5, 3), "dense.bias": (5,), "norm.weight": (5,), "norm.bias": (5,),
+    "pooler.weight": (2, 5), "pooler.bias": (2,),
+}  # fmt: skip
 DECAYED = ("embedding.weight", "dense.weight", "pooler.weight")
 STEPS, DECAY, EPSILON, MAX_NORM = 100, 0.1, 1e-6, 3.0
 RULES = [("adamw", False), ("adamw", True), ("lamb", False), ("lamb", True)]
@@ -108,10 +101,8 @@ def run(model: Small, optimizer: Optimizer, first: int, last: int) -> None:
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         optimizer.step()
-        assert [(g["lr"], g["eps"], g["weight_decay"]) for g in optimizer.param_groups] == [
-            (rate(step), EPSILON, DECAY),
-            (rate(step), EPSILON, 0.0),
-        ]
+        used = [(group["lr"], group["eps"], group["weight_decay"]) for group in optimizer.param_groups]
+        assert used == [(rate(step), EPSILON, DECAY), (rate(step), EPSILON, 0.0)]
 
 
 @pytest.mark.parametrize(("rule", "bias_correction"), RULES)
@@ -187,11 +178,8 @@ def test_a_step_left_out_leaves_no_trace(rule: str, bias_correction: bool, left_
 
 def test_the_shipped_numbers() -> None:
     """Of google-research/bert optimization.py, lines 59-65, and of NVIDIA's LAMB."""
-    both = [
-        build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=y", f"optimizer={name}"])).optimizer
-        for name in OPTIMIZERS
-    ]
-    assert both == [
+    given = (["data_dir=x", "output_dir=y", f"optimizer={name}"] for name in OPTIMIZERS)
+    assert [build(PretrainSettings, compose("pretrain", each)).optimizer for each in given] == [
         OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0),
         OptimizerConfig("lamb", 6e-3, 0.9, 0.999, 1e-6, 0.01, True, 1.0),
     ]
@@ -224,16 +212,13 @@ def test_frozen_parameters_are_in_no_group() -> None:
     assert held == len(list(model.parameters())) - 5
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"epsilon": 0.0}, "optimizer.epsilon=0.0: expected a positive number"),
-        ({"max_grad_norm": -1.0}, "optimizer.max_grad_norm=-1.0: expected a positive number"),
-        ({"beta1": 1.0}, "optimizer.beta1=1.0: expected a number from 0 to below 1"),
-        ({"beta2": float("nan")}, "optimizer.beta2=nan: expected a number from 0 to below 1"),
-        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: expected at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"epsilon": 0.0}, "optimizer.epsilon=0.0: expected a positive number"),
+    ({"max_grad_norm": -1.0}, "optimizer.max_grad_norm=-1.0: expected a positive number"),
+    ({"beta1": 1.0}, "optimizer.beta1=1.0: expected a number from 0 to below 1"),
+    ({"beta2": float("nan")}, "optimizer.beta2=nan: expected a number from 0 to below 1"),
+    ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: expected at least 0"),
+])  # fmt: skip
 def test_impossible_settings_are_refused(changed: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         config("adamw", False, **changed)

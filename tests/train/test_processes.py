@@ -1,7 +1,5 @@
 """Processes that meet as torchrun has them meet: who waits for the others gives up after the timeout."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -62,15 +60,12 @@ def test_a_process_waits_no_longer_than_it_is_told_to(python: Path, what: str) -
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("variables", "num_devices", "line"),
-    [
-        ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 4, None),
-        ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 3, "4 processes on this host for 3 CUDA device(s)"),
-        ({"LOCAL_RANK": "1"}, 2, None),
-        ({"LOCAL_RANK": "2"}, 2, "3 processes on this host for 2 CUDA device(s)"),
-    ],
-)
+@pytest.mark.parametrize(("variables", "num_devices", "line"), [
+    ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 4, None),
+    ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, 3, "4 processes on this host for 3 CUDA device(s)"),
+    ({"LOCAL_RANK": "1"}, 2, None),
+    ({"LOCAL_RANK": "2"}, 2, "3 processes on this host for 2 CUDA device(s)"),
+])  # fmt: skip
 def test_a_device_for_each_process(variables: dict[str, str], num_devices: int, line: str | None) -> None:
     def check() -> Any:
         check_devices(variables, num_devices)

@@ -1,7 +1,5 @@
 """Two processes save one checkpoint: together, or not at all."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Learning-rate schedules, written by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -77,31 +75,25 @@ def test_a_warm_up_as_a_share_of_the_steps() -> None:
     assert values == pytest.approx([2000 / 2000.9034, ROOT(5037 / 7038), ROOT(1 / 7038)], abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("steps_setting", "share", "steps", "expected"),
-    [
-        ("auto", "auto", 1000, 10),
-        ("auto", "auto", 99, 0),
-        (7, "auto", 1000, 7),
-        (0, "auto", 5, 0),
-        ("auto", 0.25, 10, 2.5),
-    ],
-)
+@pytest.mark.parametrize(("steps_setting", "share", "steps", "expected"), [
+    ("auto", "auto", 1000, 10),
+    ("auto", "auto", 99, 0),
+    (7, "auto", 1000, 7),
+    (0, "auto", 5, 0),
+    ("auto", 0.25, 10, 2.5),
+])  # fmt: skip
 def test_warm_up(steps_setting: int | str, share: float | str, steps: int, expected: float) -> None:
     assert ScheduleConfig(1.0, "warmup_end", steps_setting, share).warmup_of(steps) == expected
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ((1.0, "start", -1, "auto"), r"schedule\.warmup_steps=-1: expected at least 0"),
-        ((1.0, "start", "auto", 1.5), r"schedule\.warmup_share=1\.5: expected 0 to 1"),
-        ((1.0, "start", 3, 0.5), r"schedule\.warmup_steps and schedule\.warmup_share are both set; set one of them"),
-        ((-0.5, "start", "auto", "auto"), r"schedule\.power=-0\.5: expected at least 0"),
-        ((math.nan, "start", "auto", "auto"), r"schedule\.power=nan"),
-        ((0.0, "start", "auto", "auto"), r"schedule\.decay_from=start: has no effect with schedule\.power=0"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "message"), [
+    ((1.0, "start", -1, "auto"), r"schedule\.warmup_steps=-1: expected at least 0"),
+    ((1.0, "start", "auto", 1.5), r"schedule\.warmup_share=1\.5: expected 0 to 1"),
+    ((1.0, "start", 3, 0.5), r"schedule\.warmup_steps and schedule\.warmup_share are both set; set one of them"),
+    ((-0.5, "start", "auto", "auto"), r"schedule\.power=-0\.5: expected at least 0"),
+    ((math.nan, "start", "auto", "auto"), r"schedule\.power=nan"),
+    ((0.0, "start", "auto", "auto"), r"schedule\.decay_from=start: has no effect with schedule\.power=0"),
+])  # fmt: skip
 def test_impossible_settings_are_refused(setting: tuple[float, str, int | str, float | str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ScheduleConfig(*setting)

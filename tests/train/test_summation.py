@@ -1,7 +1,5 @@
 """Sums in the order of a binary tree: worked by hand, and the same bits however the parts are shared out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,7 @@ class Written(torch.Tensor):
     def __radd__(self, other: object) -> Tensor:
         raise AssertionError("never the other way round")
 
-    def __add__(self, other: object) -> Written:  # type: ignore[override]
+    def __add__(self, other: object) -> "Written":  # type: ignore[override]
         assert isinstance(other, Written)
         return written(f"({self.text}+{other.text})")
 
@@ -89,17 +87,14 @@ def test_micro_batches_of_eight_sequences(micro_sequences: int, expected: list[t
     assert shares.micro_batch_ranges(8, micro_sequences) == expected
 
 
-@pytest.mark.parametrize(
-    ("num_shards", "num_parts", "num_processes", "expected"),
-    [
-        (4, 4, 1, [[[0], [1], [2], [3]]]),
-        (4, 4, 2, [[[0], [1]], [[2], [3]]]),
-        (5, 4, 2, [[[0], [1]], [[2], [3, 4]]]),
-        (3, 4, 1, [[[], [0], [1], [2]]]),
-        (3, 4, 2, [[[], [0]], [[1], [2]]]),
-        (8, 4, 4, [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]),
-    ],
-)
+@pytest.mark.parametrize(("num_shards", "num_parts", "num_processes", "expected"), [
+    (4, 4, 1, [[[0], [1], [2], [3]]]),
+    (4, 4, 2, [[[0], [1]], [[2], [3]]]),
+    (5, 4, 2, [[[0], [1]], [[2], [3, 4]]]),
+    (3, 4, 1, [[[], [0], [1], [2]]]),
+    (3, 4, 2, [[[], [0]], [[1], [2]]]),
+    (8, 4, 4, [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]),
+])  # fmt: skip
 def test_the_micro_batches_of_the_parts(
     num_shards: int, num_parts: int, num_processes: int, expected: list[list[list[int]]]
 ) -> None:

@@ -1,7 +1,5 @@
 """Charts and tables: where points lie, and what they say."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

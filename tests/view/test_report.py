@@ -1,7 +1,5 @@
 """The report of a run is one page by itself, whatever was logged; and the lines of a run, word for word."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -38,16 +36,13 @@ def rows(keys: list[str], steps: int = 4) -> list[dict]:
     return [{"step": step, **{key: 3.0 / step for key in keys}} for step in range(1, steps + 1)]
 
 
-@pytest.mark.parametrize(
-    ("keys", "num_charts"),
-    [
-        (KEYS, len(CHARTS)),
-        (["mlm_loss"], 1),
-        (["mlm_loss", "eval_mlm_loss"], 1),
-        (["mlm_loss", "grad_norm", "tokens_per_second"], 3),
-        ([], 0),
-    ],
-)
+@pytest.mark.parametrize(("keys", "num_charts"), [
+    (KEYS, len(CHARTS)),
+    (["mlm_loss"], 1),
+    (["mlm_loss", "eval_mlm_loss"], 1),
+    (["mlm_loss", "grad_norm", "tokens_per_second"], 3),
+    ([], 0),
+])  # fmt: skip
 def test_a_chart_for_each_logged_metric(tmp_path: Path, keys: list[str], num_charts: int) -> None:
     page = report(tmp_path / "run", rows(keys))
     assert page.tags.count("svg") == page.tags.count("figure") == num_charts

@@ -1,7 +1,5 @@
 """The page of `bertkit serve` as people meet it: in a real browser, on a real server, by mouse and by keyboard."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -56,9 +54,8 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> d
             changes["decoder"] = DecoderConfig(kind="bert", start_token_id=facts.cls, end_token_id=facts.sep)
         has_pooler = bool({"sequence", "next_sentence", "choice"} & {*heads})
         seed = {"reader": 1}.get(name, 0)
-        model = small_model(
-            tokenizer.vocab_size, heads=heads, with_pooler=has_pooler, seed=seed, max_position_embeddings=101, **changes
-        )
+        changes |= {"with_pooler": has_pooler, "max_position_embeddings": 101}
+        model = small_model(tokenizer.vocab_size, heads=heads, seed=seed, **changes)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(3)
@@ -91,9 +88,8 @@ def serving(python: Path, *settings: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(folders: dict[str, Path], python: Path) -> Iterator[str]:
     """A server with all models."""
-    with serving(
-        python, f"model_dir=[{','.join(map(str, folders.values()))}]", "max_view_tokens=61", *SHORT
-    ) as address:
+    models = f"model_dir=[{','.join(map(str, folders.values()))}]"
+    with serving(python, models, "max_view_tokens=61", *SHORT) as address:
         yield address
 
 
@@ -111,14 +107,8 @@ class Scripted(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Give the page."""
-        model = {
-            "name": "only",
-            "kind": "spans",
-            "labels": [],
-            "columns": ["question", "context"],
-            "needs_pair": True,
-            "examples": [],
-        }
+        model = {"name": "only", "kind": "spans", "columns": ["question", "context"], "needs_pair": True}
+        model |= {"labels": [], "examples": []}
         self._send(200, serve_page.page([model], True), "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
@@ -193,9 +183,8 @@ def answered(browser: Browser, button: str = "#go") -> str:
     """Click on a button, and give what is said when the answer is there."""
     browser.click(button)
     browser.wait("!document.querySelector('#found').hasAttribute('aria-busy')")
-    return str(
-        browser.ask("document.querySelector('#status').textContent + document.querySelector('#failed').textContent")
-    )
+    status, failed = (f"document.querySelector('#{name}').textContent" for name in ("status", "failed"))
+    return str(browser.ask(f"{status} + {failed}"))
 
 
 def bars(browser: Browser) -> list[list[Any]]:
@@ -237,9 +226,8 @@ def test_labels_and_numbers(browser: Browser, server: str, folders: dict[str, Pa
     use(browser, "several")
     write(browser, text, "ten sod")  # a second text is part of the input as soon as it is there
     answered(browser)
-    assert bars(browser) == sorted_shares(
-        load_predictor(folders["several"], device="cpu")((text, "ten sod"))["probabilities"]
-    )
+    expected = load_predictor(folders["several"], device="cpu")((text, "ten sod"))
+    assert bars(browser) == sorted_shares(expected["probabilities"])
 
 
 def test_entities_are_marked_where_they_are(browser: Browser, server: str, folders: dict[str, Path]) -> None:
@@ -264,10 +252,8 @@ def test_entities_are_marked_where_they_are(browser: Browser, server: str, folde
 
 
 def test_what_is_written(browser: Browser, server: str, folders: dict[str, Path]) -> None:
-    settings = dict(each.split("=") for each in SHORT)
-    predictor = load_predictor(
-        folders["writer"], device="cpu", **{name: int(value) for name, value in settings.items()}
-    )
+    settings = {name: int(value) for name, value in (each.split("=") for each in SHORT)}
+    predictor = load_predictor(folders["writer"], device="cpu", **settings)
     for text in (HOSTILE, "kan lon mir"):
         expected = predictor(text)
         browser.open(server)
@@ -285,10 +271,8 @@ def test_what_is_written(browser: Browser, server: str, folders: dict[str, Path]
         frame.wait("document.documentElement?.dataset.aligned && document.documentElement.dataset.ready")
         across, down = (frame.ask(f"document.querySelectorAll('#a-{side} bdi').length") for side in ("across", "down"))
         assert across == len(load_tokenizer(folders["writer"])("kan lon mir")["input_ids"])
-        assert frame.ask("[document.querySelector('#a-matrix').width, document.querySelector('#a-matrix').height]") == [
-            across,
-            down,
-        ]
+        size = frame.ask("[document.querySelector('#a-matrix').width, document.querySelector('#a-matrix').height]")
+        assert size == [across, down]
 
 
 def test_an_answer_is_marked_in_its_passage(browser: Browser, server: str, folders: dict[str, Path]) -> None:
@@ -321,9 +305,8 @@ def test_endings_and_words_and_pairs(browser: Browser, server: str, folders: dic
     row = {"context": "kan lon", "endings": ["mir rur", "ten", "sod kan lon"]}
     write(browser, row["context"], "\n".join(row["endings"]))
     answered(browser)
-    shares = dict(
-        zip(row["endings"], load_predictor(folders["endings"], device="cpu")(row)["probabilities"], strict=True)
-    )
+    expected = load_predictor(folders["endings"], device="cpu")(row)
+    shares = dict(zip(row["endings"], expected["probabilities"], strict=True))
     assert bars(browser) == sorted_shares(shares)
     use(browser, "tiny")
     write(browser, "kan [MASK] lon ")
@@ -364,9 +347,8 @@ def test_by_the_keyboard_alone(browser: Browser, server: str) -> None:
             if browser.ask(focused) == name:
                 return
             browser.press("Tab")
-            target = (
-                "(document.activeElement.name === 'tool' ? document.activeElement.nextSibling : document.activeElement)"
-            )
+            here = "document.activeElement"
+            target = f"({here}.name === 'tool' ? {here}.nextSibling : {here})"
             assert browser.ask(f"getComputedStyle({target}).outlineStyle") != "none", browser.ask(focused)
             seen.append(browser.ask(focused))
         pytest.fail(f"{name} is not reached: {seen}")
@@ -459,9 +441,8 @@ def test_attention_of_the_same_input(browser: Browser, server: str) -> None:
         frame.wait("document.documentElement?.dataset.ready")
         assert frame.ask("document.querySelectorAll('#heads button').length") == 6
         assert "What it rests on" in frame.ask("document.body.innerText")
-        assert frame.ask("document.querySelector('#matrix').width") == frame.ask(
-            "document.querySelectorAll('#to bdi').length"
-        )
+        num_tokens = frame.ask("document.querySelectorAll('#to bdi').length")
+        assert frame.ask("document.querySelector('#matrix').width") == num_tokens
         with pytest.raises(AssertionError, match="SecurityError"):  # it does not reach the page around it
             frame.ask("parent.document.title")
     browser.click("#attention button")
@@ -477,9 +458,8 @@ def inside(browser: Browser) -> Iterator[Browser]:
         while not found:
             assert time.monotonic() - started < 20, "there is no frame"
             found = [each for each in browser.call("Target.getTargets")["targetInfos"] if each["type"] == "iframe"]
-        browser.session = browser.call("Target.attachToTarget", targetId=found[0]["targetId"], flatten=True)[
-            "sessionId"
-        ]
+        attached = browser.call("Target.attachToTarget", targetId=found[0]["targetId"], flatten=True)
+        browser.session = attached["sessionId"]
         yield browser
     finally:
         browser.session = own
@@ -496,9 +476,8 @@ def test_passages_that_were_found(browser: Browser, scripted: str) -> None:
     assert text_of(browser, ".hits .unsure") == ["evil"]  # no answer is likelier
     assert text_of(browser, ".hits .running") == [hit["passage"] for hit in HITS]
     assert text_of(browser, ".hits h3") == ["<b>Notes</b>", "javascript:alert(1)"]
-    assert browser.ask("[...document.querySelectorAll('.hits a')].map((a) => a.getAttribute('href'))") == [
-        HITS[0]["source"]
-    ]
+    links = browser.ask("[...document.querySelectorAll('.hits a')].map((a) => a.getAttribute('href'))")
+    assert links == [HITS[0]["source"]]
     assert text_of(browser, ".hits .score b") == ["12.500", "0.818", "0.500", "5.000", "0.119", "0.000045"]
     box, mark = (f"document.querySelector('.hits {each}').getBoundingClientRect()" for each in (".running", "mark"))
     assert browser.ask(f"{mark}.top > {box}.top && {mark}.bottom < {box}.bottom")  # it is scrolled to
@@ -538,15 +517,10 @@ def test_alternatives_are_for_questions_alone(server: str, folders: dict[str, Pa
     pair = ["kan lon", "mir rur ten sod kan"]
     expected = load_predictor(folders["reader"], device="cpu")(tuple(pair))
     plain, more = (ask(inputs=[pair], model="reader", **given) for given in ({}, {"alternatives": 2}))
-    assert plain == {
-        **expected,
-        "id": "0",
-        **{name: pytest.approx(expected[name]) for name in expected if "prob" in name},
-    }
+    shares = {name: pytest.approx(expected[name]) for name in expected if "prob" in name}
+    assert plain == {**expected, "id": "0", **shares}
     assert {name: value for name, value in more.items() if name != "alternatives"} == plain
-    assert [pair[1][each["start"] : each["end"]] for each in more["alternatives"]] == [
-        each["text"] for each in more["alternatives"]
-    ]
+    assert all(pair[1][each["start"] : each["end"]] == each["text"] for each in more["alternatives"])
     for body, message in (
         ({"inputs": ["kan"], "model": "stars", "alternatives": 2}, "has no effect on a model of kind sequence"),
         ({"inputs": [pair], "model": "reader", "alternatives": 21}, "less than or equal to 20"),

@@ -1,7 +1,5 @@
 """The model card: metadata that parses, whatever the values hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +20,16 @@ def metadata(card: str) -> dict[str, Any]:
     return yaml.safe_load(head)
 
 
-@pytest.mark.parametrize(
-    ("heads", "pooler", "pipeline", "auto"),
-    [
-        (("masked_lm", "next_sentence"), True, "fill-mask", "AutoModelForPreTraining"),
-        (("masked_lm",), False, "fill-mask", "AutoModelForMaskedLM"),
-        ((), True, "feature-extraction", "AutoModel"),
-        (("sequence",), True, "text-classification", "AutoModelForSequenceClassification"),
-        (("token",), False, "token-classification", "AutoModelForTokenClassification"),
-        (("span",), False, "question-answering", "AutoModelForQuestionAnswering"),
-        (("choice",), True, "multiple-choice", "AutoModelForMultipleChoice"),
-        (("next_sentence",), True, "text-classification", "AutoModelForNextSentencePrediction"),
-    ],
-)
+@pytest.mark.parametrize(("heads", "pooler", "pipeline", "auto"), [
+    (("masked_lm", "next_sentence"), True, "fill-mask", "AutoModelForPreTraining"),
+    (("masked_lm",), False, "fill-mask", "AutoModelForMaskedLM"),
+    ((), True, "feature-extraction", "AutoModel"),
+    (("sequence",), True, "text-classification", "AutoModelForSequenceClassification"),
+    (("token",), False, "token-classification", "AutoModelForTokenClassification"),
+    (("span",), False, "question-answering", "AutoModelForQuestionAnswering"),
+    (("choice",), True, "multiple-choice", "AutoModelForMultipleChoice"),
+    (("next_sentence",), True, "text-classification", "AutoModelForNextSentencePrediction"),
+])  # fmt: skip
 def test_metadata_and_snippet(heads: tuple[str, ...], pooler: bool, pipeline: str, auto: str) -> None:
     facts = CardFacts("A title", license="apache-2.0", language="en", base_model="some/base")
     card = model_card(BertWithHeads(small_config(), heads, pooler), facts)

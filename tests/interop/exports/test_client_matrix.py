@@ -4,8 +4,6 @@ An environment is a folder with the client and what it needs in other versions; 
 below BERTKIT_CLIENTS_DIR if that is set.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Exports in the hands of others: onnxruntime and its quantisation, sentence-transformers, the snippets of the cards."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -11,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import small_model
+from conftest import Capsys, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
@@ -30,9 +28,7 @@ def exported(tokenizer: Tokenizer, folder: Path, heads: tuple[str, ...], *option
     return folder / "out"
 
 
-def test_onnxruntime_and_its_quantisation(
-    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_onnxruntime_and_its_quantisation(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
     import onnx
     import onnxruntime
 
@@ -82,19 +78,16 @@ def test_what_sentence_transformers_saves_is_read(mode: str, tokenizer: Tokenize
     assert (found.mode, found.normalize) == (mode, False)
 
 
-@pytest.mark.parametrize(
-    ("heads", "option"),
-    [
-        (("masked_lm", "next_sentence"), "head=pretraining"),
-        (("masked_lm",), "head=masked_lm"),
-        ((), "head=encoder"),
-        (("sequence",), "head=task"),
-        (("token",), "head=task"),
-        (("span",), "head=task"),
-        (("choice",), "head=task"),
-        ((), "sentence_transformers=mean"),
-    ],
-)
+@pytest.mark.parametrize(("heads", "option"), [
+    (("masked_lm", "next_sentence"), "head=pretraining"),
+    (("masked_lm",), "head=masked_lm"),
+    ((), "head=encoder"),
+    (("sequence",), "head=task"),
+    (("token",), "head=task"),
+    (("span",), "head=task"),
+    (("choice",), "head=task"),
+    ((), "sentence_transformers=mean"),
+])  # fmt: skip
 def test_the_snippet_of_a_card_predicts_and_prints(
     heads: tuple[str, ...], option: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Google's TensorFlow checkpoints, without TensorFlow: the format against bytes that TensorFlow itself wrote."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -452,19 +450,12 @@ def test_weights_of_hugging_face_come_first(tmp_path: Path, tokenizer: Tokenizer
 
 def test_fine_tuned_heads() -> None:
     """Of run_classifier.py and run_squad.py; (C, D) and (2, D) as they are in torch."""
-    variables = {
-        "output_weights": torch.ones(5, HIDDEN),
-        "output_bias": torch.ones(5),
-        "cls/squad/output_weights": torch.ones(2, HIDDEN),
-        "cls/squad/output_bias": torch.ones(2),
-    }
+    variables = {"output_weights": torch.ones(5, HIDDEN), "output_bias": torch.ones(5)}
+    variables |= {f"cls/squad/{name}": tensor[:2] for name, tensor in variables.items()}
     weights, skipped = tensorflow.as_hugging_face(variables)
-    assert {name: tuple(weight.shape) for name, weight in weights.items()} == {
-        "classifier.weight": (5, HIDDEN),
-        "classifier.bias": (5,),
-        "qa_outputs.weight": (2, HIDDEN),
-        "qa_outputs.bias": (2,),
-    }
+    shapes = {"classifier.weight": (5, HIDDEN), "classifier.bias": (5,)}
+    shapes |= {"qa_outputs.weight": (2, HIDDEN), "qa_outputs.bias": (2,)}
+    assert {name: tuple(weight.shape) for name, weight in weights.items()} == shapes
     assert skipped == {}
     assert_same(tensorflow.as_tensorflow(weights), variables)
 
@@ -501,22 +492,13 @@ def test_a_weight_that_google_has_no_variable_for() -> None:
 
 
 def test_the_configuration_has_the_keys_of_google() -> None:
-    assert tensorflow.config_json(replace(small_config(), hidden_dropout_prob=0.1)) == (
-        """{
-  "attention_probs_dropout_prob": 0.0,
-  "hidden_act": "gelu",
-  "hidden_dropout_prob": 0.1,
-  "hidden_size": 26,
-  "initializer_range": 0.05,
-  "intermediate_size": 37,
-  "max_position_embeddings": 41,
-  "num_attention_heads": 2,
-  "num_hidden_layers": 3,
-  "type_vocab_size": 2,
-  "vocab_size": 131
-}
-"""
+    keys = (
+        "attention_probs_dropout_prob hidden_act hidden_dropout_prob hidden_size initializer_range intermediate_size "
     )
+    keys += "max_position_embeddings num_attention_heads num_hidden_layers type_vocab_size vocab_size"
+    values = (0.0, "gelu", 0.1, 26, 0.05, 37, 41, 2, 3, 2, 131)
+    content = json.dumps(dict(zip(keys.split(), values, strict=True)), indent=2)
+    assert tensorflow.config_json(replace(small_config(), hidden_dropout_prob=0.1)) == content + "\n"
     with pytest.raises(InputError, match="layer_norm_eps=1e-05: google-research/bert has 1e-12 and no setting for it"):
         tensorflow.config_json(replace(small_config(), layer_norm_eps=1e-5))
 

@@ -1,7 +1,5 @@
 """Model directories of every age load; anything unexpected is an error that lists the names, whose table is total both ways."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each release is installed without its dependencies into a folder of its own, below BERTKIT_TRANSFORMERS_DIR if that is set.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

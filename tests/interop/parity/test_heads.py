@@ -1,7 +1,5 @@
 """Every head, both ways, over random configurations: bertkit and `transformers` agree, and no byte changes on the way."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random
@@ -120,15 +118,12 @@ def test_bertkit_to_hugging_face_to_bertkit(kind: str, tmp_path: Path, tokenizer
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("problem_type", "labels"),
-    [
-        ("regression", ("score",)),
-        (None, ("score",)),
-        ("multi_label_classification", ("a", "b", "c")),
-        ("regression", ("x", "y")),
-    ],
-)
+@pytest.mark.parametrize(("problem_type", "labels"), [
+    ("regression", ("score",)),
+    (None, ("score",)),
+    ("multi_label_classification", ("a", "b", "c")),
+    ("regression", ("x", "y")),
+])  # fmt: skip
 def test_sequence_losses_of_every_problem_type(
     problem_type: str | None, labels: tuple[str, ...], tmp_path: Path, tokenizer: Tokenizer
 ) -> None:

@@ -1,7 +1,5 @@
 """The variants beside the real classes of `transformers` that compute them, with random weights, in float64."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The verdict of the certificate: it finds planted faults, and never raises a false alarm over rounding."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,10 +203,8 @@ def random_sets(directory: Path, tokenizer: Tokenizer, numbers: range) -> Iterat
 def trained_sets(directory: Path, seeds: range, num_steps: int) -> Iterator[Path]:
     """The checkpoints of quickstarts."""
     data = f"{directory}/data"
-    assert (
-        run(["prepare", "corpus=python_docs", "tokenizer.vocab_size=2048", "held_out_prob=0.05", f"output_dir={data}"])
-        == 0
-    )
+    given = ["corpus=python_docs", "tokenizer.vocab_size=2048", "held_out_prob=0.05", f"output_dir={data}"]
+    assert run(["prepare", *given]) == 0
     for seed in seeds:
         assert run([
             "pretrain", "experiment=quickstart", f"data_dir={data}", f"output_dir={directory}/s{seed}", f"seed={seed}",

@@ -1,7 +1,5 @@
 """Columns of words, and sentences in JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The hub."""
 
-from __future__ import annotations
-
 import pytest
 from task_configs import task_config
 from task_files import rows, tagged

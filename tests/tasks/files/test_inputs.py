@@ -1,7 +1,5 @@
 """What an input without labels is taken for, and what its lines become."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import io
@@ -95,11 +93,8 @@ def test_texts(
 @pytest.mark.parametrize("line", ["\ufeff", "\u200b", "\u00a0\u2060"])
 def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
     content = f"kan\n{line}\nlon\ufeff\n"
-    assert rows_of(opened(task_config("sequence"), content, given="text")) == [
-        ("kan", None),
-        ("", None),
-        ("lon\ufeff", None),
-    ]
+    found = rows_of(opened(task_config("sequence"), content, given="text"))
+    assert found == [("kan", None), ("", None), ("lon\ufeff", None)]
     assert rows_of(opened(task_config("tagging"), content, given="words")) == [(("kan",),), ((),), (("lon\ufeff",),)]
     records = f'{{"text": "kan"}}\n{line}\n{{"text": "lon"}}\n'
     assert rows_of(opened(task_config("sequence"), records, "in.jsonl")) == [("kan", None), ("", None), ("lon", None)]
@@ -137,15 +132,12 @@ def test_ids_of_empty_lines_are_no_other_questions() -> None:
     assert [example.id for chunk in inputs.chunks for example in chunk] == ["1", "line 2", "2", "line 4"]
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "content", "expected"),
-    [
-        ("sequence", "in.csv.gz", "text,id\nkan,7\n", [("kan", None)]),
-        ("sequence", "-", "kan\nlon\n", [("kan", None), ("lon", None)]),
-        ("spans", "in.json.gz", json.dumps([{"question": "kan", "context": "lon"}]), [("kan", "lon")]),
-        ("tagging", "in.conll.gz", "kan O\n\nlon O\n", [(("kan",),), (("lon",),)]),
-    ],
-)
+@pytest.mark.parametrize(("name", "file", "content", "expected"), [
+    ("sequence", "in.csv.gz", "text,id\nkan,7\n", [("kan", None)]),
+    ("sequence", "-", "kan\nlon\n", [("kan", None), ("lon", None)]),
+    ("spans", "in.json.gz", json.dumps([{"question": "kan", "context": "lon"}]), [("kan", "lon")]),
+    ("tagging", "in.conll.gz", "kan O\n\nlon O\n", [(("kan",),), (("lon",),)]),
+])  # fmt: skip
 def test_gzip(name: str, file: str, content: str, expected: list[tuple[Any, ...]]) -> None:
     packed = gzip.compress(content.encode())
     assert rows_of(opened(task_config(name), packed, file)) == expected

@@ -1,7 +1,5 @@
 """Labels and ids as files hold them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,12 @@ from bertkit.errors import InputError
 from bertkit.tasks.files.readers import read_file
 
 
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [
-        (["10", "9", "9"], ("9", "10")),
-        (["b", "a", "B"], ("B", "a", "b")),
-        ([True, False], ("false", "true")),
-        ([1.0, 0.0, -2.0], ("-2", "0", "1")),
-    ],
-)
+@pytest.mark.parametrize(("values", "labels"), [
+    (["10", "9", "9"], ("9", "10")),
+    (["b", "a", "B"], ("B", "a", "b")),
+    ([True, False], ("false", "true")),
+    ([1.0, 0.0, -2.0], ("-2", "0", "1")),
+])  # fmt: skip
 def test_the_order_of_labels_that_are_not_listed(tmp_path: Path, values: list[Any], labels: tuple[str, ...]) -> None:
     write(tmp_path, "train.jsonl", "".join(json.dumps({"text": "x", "label": value}) + "\n" for value in values))
     assert read(tmp_path, "sequence", "train").labels == labels
@@ -66,11 +61,8 @@ def test_several_labels_at_once(tmp_path: Path, name: str) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        records = [
-            {"text": "a", "label": ["joy", "fear"]},
-            {"text": "b", "label": []},
-            {"text": "c", "label": ["fear"]},
-        ]
+        labels = {"a": ["joy", "fear"], "b": [], "c": ["fear"]}
+        records = [{"text": text, "label": label} for text, label in labels.items()]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / name)
     else:
         write(tmp_path, name, SEVERAL[name])

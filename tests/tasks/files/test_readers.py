@@ -1,7 +1,5 @@
 """Where the files of a task are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -22,9 +20,8 @@ def test_a_plain_name_stands_for_the_matched_file_only_without_it(tmp_path: Path
 def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train.csv", "train.jsonl"):
         write(tmp_path, name, OWN[name])
-    with pytest.raises(
-        InputError, match=r"several files for train \(train\.csv, train\.jsonl\); set task\.files\.train="
-    ):
+    several = r"several files for train \(train\.csv, train\.jsonl\); set task\.files\.train="
+    with pytest.raises(InputError, match=several):
         read(tmp_path, "sequence", "train")
     write(tmp_path, "bak/train.csv", OWN["train.csv"])
     write(tmp_path, "bak/train.csv.bak", "")

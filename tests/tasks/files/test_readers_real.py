@@ -1,7 +1,5 @@
 """Real files in their official layouts: how many examples, labels and warnings they have."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -89,14 +87,7 @@ TAGS = [
 
 @pytest.mark.parametrize(("folder", "task", "split", "overrides", "num", "num_words", "end", "num_warnings"), TAGS)
 def test_tags(
-    folder: str,
-    task: str,
-    split: str,
-    overrides: tuple[str, ...],
-    num: int,
-    num_words: int,
-    end: str,
-    num_warnings: int,
+    folder: str, task: str, split: str, overrides: tuple, num: int, num_words: int, end: str, num_warnings: int
 ) -> None:
     source = read(folder, task, split, *overrides)
     assert len(source.examples) == num
@@ -111,12 +102,8 @@ def test_tags(
 def test_names_of_conll2003(documents: str) -> None:
     source = read("conll2003", "conll2003", "dev", f"documents={documents}")
     begins = [tag for example in source.examples for tag in example.tags if tag.startswith("B-")]  # type: ignore[union-attr]
-    assert {kind: begins.count(kind) for kind in sorted(set(begins))} == {
-        "B-LOC": 1312,
-        "B-MISC": 623,
-        "B-ORG": 1028,
-        "B-PER": 1362,
-    }
+    counts = {kind: begins.count(kind) for kind in sorted(set(begins))}
+    assert counts == {"B-LOC": 1312, "B-MISC": 623, "B-ORG": 1028, "B-PER": 1362}
 
 
 SQUAD = [
@@ -146,9 +133,8 @@ def test_public_parts_are_found_by_the_names_of_the_whole() -> None:
 
 
 def test_a_question_that_is_there_twice() -> None:
-    with pytest.raises(
-        InputError, match=r"squad2\.json:29: id '5733be284776f41900661182' is there twice, first at .*:18"
-    ):
+    message = r"squad2\.json:29: id '5733be284776f41900661182' is there twice, first at .*:18"
+    with pytest.raises(InputError, match=message):
         read("fixtures/allennlp/rc", "squad2", "dev", "files.dev=squad2.json")
 
 

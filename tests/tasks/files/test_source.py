@@ -1,7 +1,5 @@
 """What is said of the examples of a split, and a share that is held out."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

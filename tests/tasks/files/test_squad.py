@@ -1,7 +1,5 @@
 """SQuAD's files and others of its shape."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

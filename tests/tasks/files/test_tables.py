@@ -1,7 +1,5 @@
 """Tables and JSON to examples: each layout by hand, each fault in one line with its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -97,9 +95,8 @@ HEADERS = [
 def test_a_header_that_is_read_as_a_row(tmp_path: Path, first: str, given: tuple[str, ...], is_odd: bool) -> None:
     write(tmp_path, "train.csv", f"{first}a,high\nb,low\nc,low\n")
     source = read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1", *given)
-    expected = (
-        f"{tmp_path}/train.csv:1: the label {first.strip().split(',')[1]!r} comes only in the first line, which is"
-    )
+    label = first.strip().split(",")[1]
+    expected = f"{tmp_path}/train.csv:1: the label {label!r} comes only in the first line, which is"
     assert [line.startswith(expected) for line in source.warnings] == [True] * is_odd
 
 
@@ -137,14 +134,12 @@ def test_swag(tmp_path: Path) -> None:
     write(tmp_path, "test.csv", SWAG_HEADER.replace(",label", "") + "0,a,1,x,One.,She,gold,a,b,c,d\n")
     endings = ("She runs.", "She sits, too.", "She is", "She eats")
     assert read(tmp_path, "swag", "train").examples == [ChoiceExample("0", "One, two.", endings, 2)]
-    assert read(tmp_path, "swag", "test").examples == [
-        ChoiceExample("0", "One.", ("She a", "She b", "She c", "She d"), None)
-    ]
+    endings = ("She a", "She b", "She c", "She d")
+    assert read(tmp_path, "swag", "test").examples == [ChoiceExample("0", "One.", endings, None)]
     record = {"context": "One.", "options": ["a", "b", "c"], "label": 1}
     write(tmp_path, "own.jsonl", json.dumps(record))
-    assert read(tmp_path, "choice", "train", "columns.endings=options", "files.train=own.jsonl").examples == [
-        ChoiceExample("0", "One.", ("a", "b", "c"), 1)
-    ]
+    (own,) = read(tmp_path, "choice", "train", "columns.endings=options", "files.train=own.jsonl").examples
+    assert own == ChoiceExample("0", "One.", ("a", "b", "c"), 1)
 
 
 def test_half_of_a_surrogate_pair(tmp_path: Path) -> None:
@@ -155,8 +150,5 @@ def test_half_of_a_surrogate_pair(tmp_path: Path) -> None:
 def test_every_row_of_a_test_file_counts(tmp_path: Path) -> None:
     """Predictions are made for all of them: none is left out, and an empty label is one that is not known."""
     write(tmp_path, "MNLI/test.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\nc\td\t\ne\tf\tneutral\n")
-    assert [row[1:] for row in rows(read(tmp_path, "mnli", "test"))] == [
-        ("a", "b", None),
-        ("c", "d", None),
-        ("e", "f", "neutral"),
-    ]
+    found = [row[1:] for row in rows(read(tmp_path, "mnli", "test"))]
+    assert found == [("a", "b", None), ("c", "d", None), ("e", "f", "neutral")]

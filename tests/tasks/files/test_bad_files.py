@@ -1,7 +1,5 @@
 """Files that are refused: each in one line, with the file, the line and the field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
