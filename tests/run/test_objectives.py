@@ -150,16 +150,10 @@ def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: P
     refused(run(command(prepared_dir, albert, "next_sentence=sop")), "masking.max_ngram: 3 there, 1 here", capsys)
 
 
-def test_a_run_from_before_there_were_objectives(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    """It goes on as it was, and is no run with another objective."""
+def test_another_objective_is_another_run(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     run_dir = tmp_path / "run"
     assert run(command(prepared_dir, run_dir, "steps=2")) == 0
-    manifest = json.loads((run_dir / "manifest.json").read_text())
-    del manifest["identity"]["segments"]["next_sentence"], manifest["identity"]["masking"]["max_ngram"]
-    (run_dir / "manifest.json").write_text(json.dumps(manifest))
     capsys.readouterr()
-    assert run(command(prepared_dir, run_dir, "steps=2")) == 0
-    assert capsys.readouterr().out.startswith("done already")
     assert run(command(prepared_dir, run_dir, "steps=2", *ALBERT)) == 2
     said = capsys.readouterr().err
     assert all(text in said for text in ("next_sentence: 'nsp' there, 'sop' here", "max_ngram: 1 there, 3 here"))
