@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from bertkit.errors import InputError
+from bertkit.config import outside, refuse
 
 MOST_SECONDS = 14 * 24 * 3600  # torch keeps milliseconds in 32 bits, which are 24 days
 
@@ -21,27 +21,19 @@ class LaunchConfig:
     hang_timeout_seconds: float  # that a process waits for the others, before the run is ended
 
     def __post_init__(self) -> None:
-        problems = [
-            f"launch.{name}={value}: expected at least 1"
-            for name, value in (("num_processes", self.num_processes), ("num_hosts", self.num_hosts))
-            if value < 1
-        ]
-        problems += too_many("launch.num_processes", self.num_processes)
-        if self.num_hosts >= 1 and not 0 <= self.host_rank < self.num_hosts:
-            problems.append(
-                f"launch.host_rank={self.host_rank}: expected 0 to {self.num_hosts - 1}, with launch.num_hosts="
-                f"{self.num_hosts}"
-            )
-        if self.num_hosts > 1 and self.address is None:
-            problems.append("missing value: set launch.address=HOST:PORT of host 0")
-        if self.num_hosts == 1 and self.address is not None:
-            problems.append(f"launch.address={self.address}: has no effect with one host; set launch.num_hosts=")
-        if not 0 < self.hang_timeout_seconds <= MOST_SECONDS:
-            problems.append(
-                f"launch.hang_timeout_seconds={self.hang_timeout_seconds}: expected more than 0, and at most {MOST_SECONDS:,}"
-            )
-        if problems:
-            raise InputError(*problems)
+        hosts = self.num_hosts
+        refuse(
+            outside(self, "launch.", num_processes="[1, inf)", num_hosts="[1, inf)"),
+            too_many("launch.num_processes", self.num_processes),
+            hosts >= 1
+            and not 0 <= self.host_rank < hosts
+            and f"launch.host_rank={self.host_rank}: expected 0 to {hosts - 1}, with launch.num_hosts={hosts}",
+            hosts > 1 and self.address is None and "missing value: set launch.address=HOST:PORT of host 0",
+            hosts == 1
+            and self.address is not None
+            and f"launch.address={self.address}: has no effect with one host; set launch.num_hosts=",
+            outside(self, "launch.", hang_timeout_seconds=f"(0, {MOST_SECONDS}]"),
+        )
 
 
 def too_many(setting: str, num_processes: int) -> list[str]:

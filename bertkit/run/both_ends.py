@@ -18,8 +18,9 @@ from bertkit.errors import InputError, say
 from bertkit.files import building_dir, to_json, write_durably
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.directory import write_model
+from bertkit.launch.world import world_from_environment
 from bertkit.memory import processes_here
-from bertkit.run.directory import RESULT, held, record_changes
+from bertkit.run.directory import RESULT, held, is_finished, record_changes
 from bertkit.run.memory import MicroBatch, memory_lines, standing_bytes
 from bertkit.run.rules import Change, Rules
 from bertkit.run.state import TrainingState
@@ -31,6 +32,14 @@ from bertkit.train.processes import Accelerator, Ranks, leaving_together, on_mai
 from bertkit.view import console
 from bertkit.view.progress import duration
 from bertkit.view.report import CHARTS, TASK_CHARTS, Curves, write_report
+
+
+def say_if_done(directory: Path, identity: dict[str, Any], rules: Rules) -> bool:
+    """Whether a run is finished, by what is known of its identity; if so, say it."""
+    finished = is_finished(directory, identity, rules)
+    if finished and world_from_environment().is_main:
+        say(f"done already: the model is in {directory / 'model'}")
+    return finished
 
 
 @contextlib.contextmanager

@@ -28,16 +28,8 @@ COMMANDS = {
 
 
 PACKAGES = (
-    "torch",
-    "numpy",
-    "tokenizers",
-    "safetensors",
-    "accelerate",
-    "datasets",
-    "evaluate",
-    "transformers",
-    "hydra-core",
-)
+    "torch", "numpy", "tokenizers", "safetensors", "accelerate", "datasets", "evaluate", "transformers", "hydra-core",
+)  # fmt: skip
 USAGE = """\
 usage: bertkit <command> [group=option] [key=value] ...
 
@@ -127,19 +119,13 @@ def _composed_option(group: str, option: str, directories: Sequence[Path], confi
 
 def info() -> str:
     """Say what a report of a fault needs: versions, devices, and where the configuration lies."""
-    import importlib.metadata
     import os
     import platform
+    from importlib.metadata import version
 
     import torch
 
     from bertkit import __version__
-
-    def version(package: str) -> str:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            return "not installed"
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]

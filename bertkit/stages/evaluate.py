@@ -77,15 +77,13 @@ def _measure(
         ).items():
             totals[key] = totals.get(key, 0.0) + value * count
             counts[key] = counts.get(key, 0) + count
-    if not totals and has_instances(dataset):
-        raise InputError(
-            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}, since fixed instances hold all of them; "
-            "leave segments out to measure the instances, or set split=all, which is text that the model may have seen"
-        )
     if not totals:
+        way = "; prepare more documents, or with a larger held_out_prob,"
+        if has_instances(dataset):
+            way = ", since fixed instances hold all of them; leave segments out to measure the instances,"
         raise InputError(
-            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; prepare more "
-            "documents, or with a larger held_out_prob, or set split=all, which is text that the model may have seen"
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}{way} or set split=all, which is text that "
+            "the model may have seen"
         )
     if not world_from_environment().is_main:
         return None

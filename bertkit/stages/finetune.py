@@ -22,7 +22,7 @@ from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.run.answers import answer, mean_loss, perplexity
-from bertkit.run.both_ends import opened, plan, publish, report_of, reported, say_what_happens
+from bertkit.run.both_ends import opened, plan, publish, report_of, reported, say_if_done, say_what_happens
 from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.memory import MicroBatch
 from bertkit.run.objective import task_losses
@@ -144,10 +144,7 @@ def _say_if_done(settings: FinetuneSettings) -> bool:
         known["starting_weights"] = hashes_of(resolve_model_dir(settings.model_dir))
     if settings.data_dir is not None and Path(settings.data_dir).expanduser().exists():
         known["data_fingerprint"] = [fingerprint_of(source.examples) for source in read_splits(settings)]
-    finished = is_finished(directory, known, FINETUNE)
-    if finished and world_from_environment().is_main:
-        say(f"done already: the model is in {directory / 'model'}")
-    return finished
+    return say_if_done(directory, known, FINETUNE)
 
 
 class _Finetuning:

@@ -20,13 +20,13 @@ from bertkit.data import prepared
 from bertkit.data.config import InstancesConfig
 from bertkit.data.instances import has_instances
 from bertkit.data.prepared import PreparedDataset
-from bertkit.errors import InputError, NumericsError, say
+from bertkit.errors import InputError, NumericsError
 from bertkit.files import sha256_file
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.kernels import fast
 from bertkit.launch.world import world_from_environment
-from bertkit.run.both_ends import opened, plan, publish, reported, say_what_happens
-from bertkit.run.directory import identity_there, is_finished
+from bertkit.run.both_ends import opened, plan, publish, reported, say_if_done, say_what_happens
+from bertkit.run.directory import identity_there
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases, micro_sequences_of, segments_of
 from bertkit.run.measure import as_stored, measure_split
 from bertkit.run.memory import MicroBatch
@@ -111,7 +111,7 @@ def _check(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDatase
     identity = identity_of(to_mapping(settings), PRETRAIN)
     if isinstance(settings.segments, InstancesConfig):  # the data's fingerprint says how they were cut and masked
         identity |= {"segments": {"kind": "google"}, "masking": None}
-    if not Path(settings.data_dir).exists() and _say_if_done(directory, identity):
+    if not Path(settings.data_dir).exists() and say_if_done(directory, identity, PRETRAIN):
         return None  # a finished run needs its data no more
     dataset = prepared.open_prepared(Path(settings.data_dir))
     if isinstance(settings.segments, InstancesConfig):
@@ -123,7 +123,7 @@ def _check(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDatase
             "segments=google, or prepare the text without it"
         )
     identity["data_fingerprint"] = dataset.fingerprint
-    if _say_if_done(directory, identity | known_start(settings)):
+    if say_if_done(directory, identity | known_start(settings), PRETRAIN):
         return None
     prepared.check_usable(dataset)
     return settings, dataset, identity
@@ -144,14 +144,6 @@ def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
         is_compiled=compiles(settings.compile, accelerator.device.type),
         settings=depends_on(settings) | {"lengths": lengths},
     )
-
-
-def _say_if_done(directory: Path, identity: dict[str, Any]) -> bool:
-    """Whether the run is finished, and if so, say it."""
-    finished = is_finished(directory, identity, PRETRAIN)
-    if finished and world_from_environment().is_main:
-        say(f"done already: the model is in {directory / 'model'}")
-    return finished
 
 
 class _Pretraining:
