@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from bertkit.errors import InputError
+from bertkit.launch.config import LaunchConfig
+from bertkit.train.config import BatchConfig, LogConfig, NumericsConfig, OptimizerConfig, ResumeConfig, ScheduleConfig
 
 
 def seed_problems(seed: int) -> list[str]:
@@ -22,3 +25,25 @@ class SkipConfig:
         wrong = [step for step in self.skip_steps if step < 1]
         if wrong:
             raise InputError(f"data.skip_steps={list(self.skip_steps)}: no step {wrong[0]}; steps count from 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What pretraining and fine-tuning share."""
+
+    model_dir: str | None
+    output_dir: str
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
+    compile: bool | Literal["auto"]
+    device: Literal["auto", "cpu", "cuda"]
+    reproducibility: Literal["default", "strict"]
+    batch: BatchConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    log: LogConfig
+    numerics: NumericsConfig
+    data: SkipConfig
+    resume: ResumeConfig
+    launch: LaunchConfig

@@ -10,19 +10,10 @@ from typing import Literal
 from bertkit.config import outside, refuse, unused
 from bertkit.data.config import TokenizerConfig
 from bertkit.errors import InputError
-from bertkit.launch.config import LaunchConfig
 from bertkit.model.config import BertShape, DecoderConfig, DecoderShape
-from bertkit.settings.common import SkipConfig, seed_problems
+from bertkit.settings.common import TrainingSettings, seed_problems
 from bertkit.tasks.config import TaskConfig
-from bertkit.train.config import (
-    BatchConfig,
-    LogConfig,
-    NumericsConfig,
-    OptimizerConfig,
-    ResumeConfig,
-    SavingConfig,
-    ScheduleConfig,
-)
+from bertkit.train.config import SavingConfig
 
 BASE_HIDDEN_SIZE = 768  # of the encoders that the published learning rates are for
 MOST_RATE = 1e-3
@@ -69,37 +60,21 @@ class DecoderSettings(DecoderShape):
         return DecoderConfig(**shape, start_token_id=start_token_id, end_token_id=end_token_id)
 
 
-@dataclass(frozen=True)
-class FinetuneSettings:
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings(TrainingSettings):
     """`bertkit finetune`."""
 
     task: TaskConfig
-    model_dir: str | None
     data_dir: str | None
-    output_dir: str
     num_epochs: float
-    seed: int
-    precision: Literal["fp32", "bf16"]
-    kernels: Literal["auto", "plain"]
-    compile: bool | Literal["auto"]
-    device: Literal["auto", "cpu", "cuda"]
-    reproducibility: Literal["default", "strict"]
     freeze: str | None
     reinit_layers: int
     layer_decay: float
     class_weights: Literal["balanced"] | tuple[float, ...] | None
     max_train_examples: int | None
     dev_share: float | None
-    batch: BatchConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
     checkpoint: EpochCheckpointConfig
     evaluation: DevEvaluationConfig
-    log: LogConfig
-    numerics: NumericsConfig
-    data: SkipConfig
-    resume: ResumeConfig
-    launch: LaunchConfig
     decoder: DecoderSettings | None = None
     model: BertShape | None = None
     tokenizer: TokenizerConfig | None = None

@@ -7,19 +7,9 @@ from typing import Literal
 
 from bertkit.config import outside, refuse, unused
 from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
-from bertkit.launch.config import LaunchConfig
 from bertkit.model.config import AttentionConfig, BertShape, NormConfig, Pooling, head_problems, size_problems, too_long
-from bertkit.settings.common import SkipConfig, seed_problems
-from bertkit.train.config import (
-    BatchConfig,
-    CheckpointConfig,
-    EvaluationConfig,
-    LogConfig,
-    NumericsConfig,
-    OptimizerConfig,
-    ResumeConfig,
-    ScheduleConfig,
-)
+from bertkit.settings.common import TrainingSettings, seed_problems
+from bertkit.train.config import CheckpointConfig, EvaluationConfig
 
 
 @dataclass(frozen=True)
@@ -37,21 +27,13 @@ class FinalPhaseConfig:
         return steps if self.max_seq_length is None else steps - round(self.share * steps)
 
 
-@dataclass(frozen=True)
-class PretrainSettings:
+@dataclass(frozen=True, kw_only=True)
+class PretrainSettings(TrainingSettings):
     """`bertkit pretrain`."""
 
     data_dir: str
-    output_dir: str
-    model_dir: str | None
     init_moments: bool
     steps: int | Literal["auto"]
-    seed: int
-    precision: Literal["fp32", "bf16"]
-    kernels: Literal["auto", "plain"]
-    compile: bool | Literal["auto"]
-    device: Literal["auto", "cpu", "cuda"]
-    reproducibility: Literal["default", "strict"]
     model: BertShape
     attention: AttentionConfig
     norm: NormConfig
@@ -59,16 +41,8 @@ class PretrainSettings:
     segments: SegmentsConfig | InstancesConfig
     final_phase: FinalPhaseConfig
     masking: MaskingConfig
-    batch: BatchConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
     checkpoint: CheckpointConfig
     evaluation: EvaluationConfig
-    log: LogConfig
-    numerics: NumericsConfig
-    resume: ResumeConfig
-    data: SkipConfig
-    launch: LaunchConfig
     given: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
