@@ -207,7 +207,7 @@ def report(page: str) -> str:
     (name,) = re.findall("<h1>(.*?)</h1>", page)
     sentence = html.unescape(re.findall("<p>(.*?)</p>", page)[0])
     figures = re.findall(
-        r'<figcaption>(.*?)</figcaption>(<svg.*?</svg>)<div class="legend">(.*?)</div>', page, re.DOTALL
+        r'<figcaption>(.*?)</figcaption>\s*(<svg.*?</svg>)\s*<div class="legend">(.*?)</div>', page, re.DOTALL
     )
     parts = [text(24, 40, html.unescape(name), "headline", "start")]
     lines = textwrap.wrap(sentence, 140)
