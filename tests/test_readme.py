@@ -305,7 +305,7 @@ def quickstarted(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Path
     assert done.returncode == 0, done.stderr
     (root / "said.txt").write_text(done.stdout)
     (root / ".venv/bin/python").write_text(
-        f'#!/bin/sh\nexec {python} "$@" --vocab-size 2048 --rounds 1\n'
+        f'#!/bin/sh\nexec {python} "$@" --model tiny --vocab-size 2048 --rounds 1\n'
     )  # of how_fast
     (root / ".venv/bin/python").chmod(0o755)
     write_own_data(root)
