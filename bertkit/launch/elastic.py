@@ -10,6 +10,7 @@ after `launch.hang_timeout_seconds`, the timeout of their process group.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fcntl
 import json
 import logging
@@ -19,6 +20,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +39,8 @@ from bertkit.launch.config import LaunchConfig
 LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: they may know more of the cause
 KILL_SECONDS = 5  # until a killed process is gone; one that a driver holds may stay
 POLL_SECONDS = 0.05
+OTHERS_SECONDS = 5.0  # for the processes of this host to end by themselves, when another host has failed
+FAILED = "bertkit/failed"  # in the store
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 KINDS = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
@@ -115,11 +119,16 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
         workers.start()
         if workers.stop_signal is not None:  # it came before there was anyone to pass it on to
             raise KeyboardInterrupt
+        others = stack.enter_context(_Others(launch, address))
         result = None
-        while result is None:
+        while result is None and not others.failed.is_set():
             result = workers.wait(1.0, POLL_SECONDS)
-        if result.is_failed():
-            raise _Verdict(launch, workers, output_dir).error(result.failures)
+        if result is None:  # no process of this host noticed it: perhaps all of them are stopped
+            workers.close(timeout=OTHERS_SECONDS)
+            result = workers.wait(0)
+        if result is None or result.is_failed():
+            others.tell()
+            raise _Verdict(launch, workers, output_dir).error({} if result is None else result.failures)
         del store
 
 
@@ -143,6 +152,37 @@ def _meeting_place(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, in
         ) from None
     address = host, int(listener.getsockname()[1])
     return TCPStore(*address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), address
+
+
+class _Others:
+    """The launchers of the other hosts: whether one of them failed, or host 0's is gone; nothing for one host."""
+
+    def __init__(self, launch: LaunchConfig, address: tuple[str, int]) -> None:
+        self.failed, self._ended, self._address = threading.Event(), threading.Event(), address
+        self._timeout = datetime.timedelta(seconds=launch.hang_timeout_seconds)
+        self._store: TCPStore | None = None
+        if launch.num_hosts > 1:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(RuntimeError):  # host 0 did not come, or is gone
+            self._store = TCPStore(*self._address, is_master=False, wait_for_workers=False, timeout=self._timeout)
+            while not self._store.check([FAILED]):
+                if self._ended.wait(1.0):
+                    return
+        self.failed.set()
+
+    def tell(self) -> None:
+        """Tell them that this host failed; where host 0 is gone, they know."""
+        with contextlib.suppress(RuntimeError):
+            if self._store is not None and not self.failed.is_set():
+                self._store.set(FAILED, "")
+
+    def __enter__(self) -> _Others:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
 
 
 def interface_to(host: str, port: int) -> str:
