@@ -100,7 +100,7 @@ class CorpusStatistics:
 
 
 LONG_DOCUMENT_SENTENCES = 10_000
-FEWEST_DOCUMENTS = 10  # of which a share can be held out by chance
+FEWEST_DOCUMENTS = 10  # with fewer, a random share may hold out none
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from bertkit.model.heads import BertWithHeads
 # float64: relative to max(1, largest entry of the tensor); for gradients, to max(largest entry, a thousandth of the largest of
 # all), since some gradients are sums that vanish
 TOLERANCE, GRADIENT_FLOOR = 1e-10, 1e-3
-# float32: our error may be so many times that of the reference, which is the largest of three roundings. The largest multiple
-# among the 200 sets of weights of tests/interop/parity/test_verdict.py was 8.0; matrices in bfloat16 have some 60,000
+# float32: the largest allowed ratio of our error to the reference's, which is the largest of three roundings. Over the 200 sets
+# of weights of tests/interop/parity/test_verdict.py the ratio was at most 8.0; with matrices in bfloat16 it is some 60,000
 ROUNDING_FACTOR, NUM_ROUNDINGS = 64, 3
 TOLERANCES = {"float64": TOLERANCE, "gradient_floor": GRADIENT_FLOOR, "float32_rounding_factor": ROUNDING_FACTOR}
 NOT_FINITE = 1e308  # stands for a difference that is not finite, since JSON has no NaN
