@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from bertkit.interop.hugging_face.directory import export_model
     from bertkit.interop.load import load_model, load_tokenizer
     from bertkit.interop.parity.certificate import check_certificate
-    from bertkit.run.embedding import load_embedder
-    from bertkit.run.predictor import load_predictor
+    from bertkit.predict.embedding import load_embedder
+    from bertkit.predict.predictor import load_predictor
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,8 +34,8 @@ __all__ = [
 _HOMES = {
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
-    "load_embedder": "bertkit.run.embedding",
-    "load_predictor": "bertkit.run.predictor",
+    "load_embedder": "bertkit.predict.embedding",
+    "load_predictor": "bertkit.predict.predictor",
     "load_model": "bertkit.interop.load",
     "load_tokenizer": "bertkit.interop.load",
 }

@@ -17,9 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import commands
-from bertkit.errors import MAX_FINDINGS, BertkitError, InputError, PeerError, StoppedError, StorageError, say, shown
+from bertkit.base.errors import (
+    MAX_FINDINGS,
+    BertkitError,
+    InputError,
+    PeerError,
+    StoppedError,
+    StorageError,
+    say,
+    shown,
+)
 from bertkit.launch import launcher, world
-from bertkit.settings import words
+from bertkit.settings import hints
 from bertkit.settings.help import COMMANDS, command_help, info, usage
 
 if TYPE_CHECKING:
@@ -133,16 +142,16 @@ def _parse(arguments: list[str]) -> _Given:
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
-        if argument in words.OPTIONS:
+        if argument in hints.OPTIONS:
             given.options.add("-m" if argument == "--multirun" else argument)
-        elif name in words.VALUED_OPTIONS:
+        elif name in hints.VALUED_OPTIONS:
             given.values[name] = value if has_value else queue.pop(0) if queue else ""
         elif argument.startswith("-"):
             unknown = unknown or (argument, queue[0] if queue and "=" not in queue[0] else "")
         else:
             given.words.append(argument.replace("=~/", f"={Path.home()}/", 1))
     if unknown is not None:
-        raise InputError(words.undashed(given.command, *unknown))
+        raise InputError(hints.undashed(given.command, *unknown))
     if given.values.get("--cfg", "job") != "job":
         raise InputError("--cfg: expected 'job'")
     if given.command == "help":
@@ -165,7 +174,7 @@ def _answer(given: _Given) -> str | None:
     asks_for_help = bool({"--help", "-h"} & given.options)
     if given.command not in COMMANDS:
         if given.command:
-            from bertkit.config import nearest
+            from bertkit.base.typed_settings import nearest
 
             raise InputError(f"unknown command '{given.command}'{nearest(given.command, COMMANDS)}; see bertkit --help")
         return usage()
@@ -255,7 +264,7 @@ def _report(error: BaseException) -> int:
         if not launcher.tell(str(error)) and _is_main():
             say(error)
         return error.exit_code
-    from bertkit.files import DISK_ERRORS  # not before: a stop may come while it is being imported
+    from bertkit.base.files import DISK_ERRORS  # not before: a stop may come while it is being imported
 
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)

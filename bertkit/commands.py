@@ -6,7 +6,7 @@ those of the command, nested or by dotted names, over the defaults in `conf/`:
     bertkit.pretrain(data_dir="data", model="tiny", output_dir="runs/tiny", optimizer={"peak_learning_rate": 1e-3})
     bertkit.pretrain(data_dir="data", model="tiny", output_dir="runs/tiny", **{"optimizer.peak_learning_rate": 1e-3})
 
-Errors are those of `bertkit.errors`. torch is imported by the pages, after every key and type has been checked.
+Errors are those of `bertkit.base.errors`. torch is imported by the pages, after every key and type has been checked.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit import hub
-from bertkit.errors import InputError
+from bertkit.base import hub_ids
+from bertkit.base.errors import InputError
 from bertkit.launch import launcher, world
 
 TRAINING = ("pretrain", "finetune")
@@ -180,7 +180,7 @@ def _call(command: str, settings: Mapping[str, Any]) -> Run:
 @contextlib.contextmanager
 def _splits(**splits: Any) -> Iterator[dict[str, str]]:
     """Write splits that are given as rows into files, as long as they are needed; give the settings that name them."""
-    from bertkit.tasks.files.rows import as_json_lines
+    from bertkit.tasks.reading.rows import as_json_lines
 
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         named = {}
@@ -222,12 +222,12 @@ def built(command: str, mapping: dict[str, Any]) -> Any:
     Raises:
         InputError: all that is wrong with it, a line each.
     """
-    from bertkit.config import build
+    from bertkit.base.typed_settings import build
 
     settings: Any = build(schema_of(command), mapping)
     given = getattr(settings, "model_dir", None) or ()
     for model_dir in (given,) if isinstance(given, str) else given:
-        hub.check_model(model_dir, "model_dir")
+        hub_ids.check_model(model_dir, "model_dir")
     return settings
 
 

@@ -27,9 +27,9 @@ from forks import forks
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from bertkit.data.tokenizer import Tokenizer, train_wordpiece
+from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
 from bertkit.model.bert import init_weights
-from bertkit.model.config import PRETRAINING_HEADS, BertConfig
+from bertkit.model.bert_config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

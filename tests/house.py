@@ -104,7 +104,7 @@ def module_of(dotted: str, known: Mapping[str, Path]) -> str | None:
 
 
 def room(module: str) -> str:
-    """The first name below bertkit: `bertkit.data.corpus` -> data; "" for the package's own names."""
+    """The first name below bertkit: `bertkit.data.corpus.documents` -> data; "" for the package's own names."""
     return [*module.split("."), ""][1]
 
 

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from house import ROOT, modules
-from test_layers import GROUND, RULE
+from test_layers import RULE
 
-from bertkit.model.config import HEADS
+from bertkit.model.bert_config import HEADS
 from bertkit.settings.help import COMMANDS
-from bertkit.tasks.config import SHAPES
+from bertkit.tasks.task_config import SHAPES
 
 PICTURES = ROOT / ".github" / "pictures"
 STYLE = """
@@ -52,9 +52,9 @@ BELOW = (
 )
 # the way of a training step: the names in each box, and the file that defines them
 STEP = (
-    ("document_pairs", "data/segments.py"),
-    ("mask_tokens", "data/masking.py"),
-    ("collate", "data/collate.py"),
+    ("document_pairs", "data/batches/segments.py"),
+    ("mask_tokens", "data/batches/masking.py"),
+    ("collate", "data/batches/collate.py"),
     ("Embeddings", "model/bert.py"),
     ("attend", "model/attention.py"),
     ("FeedForward", "model/bert.py"),
@@ -142,7 +142,7 @@ def step() -> list[str]:
         is_back = number >= FIRST_ROW
         x = 24 + pitch * (2 * FIRST_ROW - 1 - number if is_back else number)
         y = top + 92 * is_back
-        parts.append(box(x, y, width, height, [name, file]))
+        parts.append(box(x, y, width, height, [name, file.removeprefix("data/")]))
         if number == FIRST_ROW - 1:
             parts.append(arrow((x + width / 2, y + height), (x + width / 2, y + 91)))
             parts.append(
@@ -183,7 +183,7 @@ def levels() -> list[list[str]]:
 
 
 def house() -> str:
-    """A floor for each level of rooms, and the ground."""
+    """A floor for each level of rooms."""
     width, gap, y = 810, 12.0, 52.0
     parts = [text(24, 34, "Imports point down", "title", "start")]
     for floor in levels():
@@ -194,12 +194,7 @@ def house() -> str:
             room = f"{name}/" if (ROOT / "bertkit" / name).is_dir() else f"{name}.py"
             parts.append(box(24 + number * (each + gap), y, each, height, [room, *lines]))
         y += height + gap
-    in_a_row = -(-len(GROUND) // 2)
-    each = (width - 48 + gap) / in_a_row - gap
-    for number, name in enumerate(GROUND):
-        row, column = divmod(number, in_a_row)
-        parts.append(box(24 + column * (each + gap), y + row * (34 + gap), each, 34, [f"{name}.py"], "command"))
-    return picture(width, int(y + 98), "The rooms of bertkit", parts)
+    return picture(width, int(y + 12), "The rooms of bertkit", parts)
 
 
 def report(page: str) -> str:

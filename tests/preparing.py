@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from bertkit.cli import run
-from bertkit.data.tokenizer import SPECIAL_TOKENS
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS
 
 
 def prepare(corpus: Path, output: Path, *more: str) -> int:

@@ -4,8 +4,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from bertkit.config import build, conf_dir
-from bertkit.tasks.config import TaskConfig
+from bertkit.base.typed_settings import build, conf_dir
+from bertkit.tasks.task_config import TaskConfig
 
 
 def task_config(name: str, *overrides: str, directory: str | None = None) -> TaskConfig:

@@ -6,8 +6,8 @@ from typing import Any
 
 from task_configs import task_config
 
-from bertkit.tasks.files.readers import read_examples
-from bertkit.tasks.files.source import Source
+from bertkit.tasks.reading.readers import read_examples
+from bertkit.tasks.reading.source import Source
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.tagging import TaggingExample
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.google import checkpoint as tensorflow
 from bertkit.interop.hugging_face import directory as huggingface
 

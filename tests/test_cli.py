@@ -15,9 +15,9 @@ import yaml
 from conftest import Capsys, make_text, refused, small_model, write_text
 
 from bertkit import export_model, load_tokenizer
+from bertkit.base.typed_settings import build, conf_dir
 from bertkit.cli import run
 from bertkit.commands import schema_of
-from bertkit.config import build, conf_dir
 from bertkit.settings.compose import compose
 from bertkit.settings.help import COMMANDS
 
@@ -315,7 +315,7 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     subprocess.run(install, check=True, capture_output=True)
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import json, bertkit, bertkit.config as config; from bertkit.settings.compose import compose\n"
+        "import json, bertkit, bertkit.base.typed_settings as config; from bertkit.settings.compose import compose\n"
         "from bertkit.view.page import render\n"
         "composed = compose('pretrain', ['model=large', 'data_dir=x', 'output_dir=y'])\n"
         "print(json.dumps([bertkit.__file__, str(config.conf_dir()), composed['model']['hidden_size'],"

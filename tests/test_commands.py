@@ -14,8 +14,8 @@ from conftest import Capsys, make_text, write_text
 
 import bertkit
 from bertkit import commands
+from bertkit.base.errors import InputError
 from bertkit.cli import run as command_line
-from bertkit.errors import InputError
 from bertkit.run.directory import stop_on_signal
 from bertkit.settings.compose import compose, spelled
 

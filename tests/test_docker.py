@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from bertkit.base.typed_settings import build
 from bertkit.commands import schema_of
-from bertkit.config import build
 from bertkit.settings.compose import compose
 
 ROOT = Path(__file__).resolve().parents[1]

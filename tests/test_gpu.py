@@ -17,22 +17,22 @@ import torch
 from conftest import small_model
 from torch._dynamo.utils import counters
 
-from bertkit.batch import PretrainBatch, TaskBatch
+from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.files import sha256_file
 from bertkit.cli import run
-from bertkit.files import sha256_file
 from bertkit.kernels import varlen
 from bertkit.kernels.fast import PLAIN
 from bertkit.kernels.layout import Layout
 from bertkit.model.attention import attend
-from bertkit.model.config import AttentionConfig
+from bertkit.model.bert_config import AttentionConfig
+from bertkit.model.compiled import compile_layers
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.compiled import compile_layers
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import loop, processes
-from bertkit.train.config import OptimizerConfig
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import StepReport
+from bertkit.train.train_config import OptimizerConfig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

@@ -23,8 +23,8 @@ import pytest
 from conftest import free_port, make_text, small_config, write_text
 
 from bertkit import export_model
-from bertkit.config import build
-from bertkit.data.tokenizer import train_wordpiece
+from bertkit.base.typed_settings import build
+from bertkit.data.corpus.tokenizer import train_wordpiece
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings

@@ -7,7 +7,7 @@ those of Google's in `google/checkpoint.py`.
     padded                         a model for callers with padded tensors
     load                           any model directory or hub id -> a model and its tokenizer
     hugging_face.directory         a model -> a directory that transformers loads
-    hugging_face.config            what transformers can compute of a model
+    hugging_face.config_json       what transformers can compute of a model
     google.checkpoint              the checkpoints of google-research/bert
     parity.comparison              the comparison with transformers
     parity.certificate             its result: what is read, checked and shown of it

@@ -15,20 +15,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.data.tokenizer import Rules, Tokenizer
-from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
-from bertkit.errors import InputError, listed
-from bertkit.files import sha256_file
-from bertkit.hub import is_id
+from bertkit.base.errors import InputError, listed
+from bertkit.base.files import sha256_file
+from bertkit.base.hub_ids import is_id
+from bertkit.data.corpus.tokenizer import Rules, Tokenizer
+from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as google
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.interop.hugging_face import hub
-from bertkit.interop.hugging_face.config import changed_from_bert, problem_type_of, read_config
+from bertkit.interop.hugging_face.config_json import changed_from_bert, problem_type_of, read_config
 from bertkit.interop.hugging_face.names import from_hugging_face, in_decoder, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.bert import init_weights
-from bertkit.model.config import HEADS, POOLED_HEADS, BertConfig, DecoderConfig, ProblemType, head_problems
+from bertkit.model.bert_config import HEADS, POOLED_HEADS, BertConfig, DecoderConfig, ProblemType, head_problems
 from bertkit.model.heads import BertWithHeads
 from bertkit.train.checkpoint import checkpoints_dir, fault_of, newest_valid
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.kernels.layout import Layout, pad
-from bertkit.model.config import POOLED_HEADS, BertConfig
+from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertOutput, BertWithHeads, Targets
 
 

@@ -2,8 +2,8 @@
 
 Doors:
 
-    config     the settings `launch.*`
-    world      which of a run's processes this is
-    launcher   starts the processes of a host and watches them; the command line's alone
-    sweep      runs the combinations of a sweep one after another
+    launch_config  the settings `launch.*`
+    world          which of a run's processes this is
+    launcher       starts the processes of a host and watches them; the command line's alone
+    sweep          runs the combinations of a sweep one after another
 """

@@ -31,10 +31,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from bertkit import errors
-from bertkit.errors import BertkitError, InputError, PeerError, StoppedError
+from bertkit.base import errors
+from bertkit.base.errors import BertkitError, InputError, PeerError, StoppedError
 from bertkit.launch import world
-from bertkit.launch.config import LaunchConfig
+from bertkit.launch.launch_config import LaunchConfig
 
 LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: they may know more of the cause
 KILL_SECONDS = 5  # until a killed process is gone; one that a driver holds may stay

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.launch import world
-from bertkit.launch.config import LaunchConfig
+from bertkit.launch.launch_config import LaunchConfig
 
 is_launcher = False  # whether this process started others: then it speaks for them, whatever srun calls it
 is_worker = False  # whether a launcher of bertkit started this process, and speaks for it

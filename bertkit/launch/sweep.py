@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bertkit.errors import say
+from bertkit.base.errors import say
 from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, end_with_parent, own_command
 
 STOPPED_CODES = (75, INTERRUPTED_CODE)

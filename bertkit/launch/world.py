@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bertkit
-from bertkit.errors import InputError
-from bertkit.launch.config import LaunchConfig
+from bertkit.base.errors import InputError
+from bertkit.launch.launch_config import LaunchConfig
 
 PACKAGE = Path(bertkit.__file__)
 # -P keeps the current directory out of the imports; the package is this very one, wherever it was found

@@ -4,11 +4,13 @@ Other scores, positions and patterns of attention are a file each, and meet in `
 
 Doors:
 
-    config       the hyper-parameters, and the names of the heads
+    bert_config  the hyper-parameters, and the names of the heads
     heads        the model that a run trains
     bert         the encoder, and the initial weights of everything
     attention    the equation
     slots        attention by any score, positions and pattern
     decoder      attention to a source: what writes a text
+    layer_depth  how deep each parameter lies: to freeze, to draw anew, to scale learning rates
+    compiled     the layers as compiled graphs
     recurrent    the same before there were Transformers, by GRUs
 """

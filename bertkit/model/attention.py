@@ -17,7 +17,7 @@ from bertkit.kernels import varlen
 from bertkit.kernels.fast import ANYWHERE, FastWays
 from bertkit.kernels.layout import Across, Layout
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.patterns import Compression
 from bertkit.model.slots import Slots
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear
 from bertkit.model.attention import MultiHeadAttention
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.patterns import Compression
 from bertkit.model.positions import sinusoidal
 

@@ -26,7 +26,7 @@ from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import Dropout, linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert import Bert, EncoderLayer, make_embeddings, make_norm
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 
 
 @dataclass

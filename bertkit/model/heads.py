@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, linear
 from bertkit.model.bert import Bert, make_norm
-from bertkit.model.config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
+from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
 from bertkit.model.recurrent import RecurrentDecoder, RecurrentEncoder
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.kernels.layout import on_device
-from bertkit.model.config import AttentionConfig, BertConfig
+from bertkit.model.bert_config import AttentionConfig, BertConfig
 
 
 def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:

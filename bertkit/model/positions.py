@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.kernels.layout import on_device
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 
 LONGEST_WAVE = 10_000  # of sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bertkit.kernels.layout import Layout, on_device, pad
 from bertkit.kernels.linear import Dropout, Linear
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.scores import dot, general, location
 
 

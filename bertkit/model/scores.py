@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Group, Layout, pad
 from bertkit.kernels.linear import dropout
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.patterns import Blocks, Compression, allowed, most_in_full, plan
 from bertkit.model.positions import Relative, alibi, rotate
 from bertkit.model.scores import Score

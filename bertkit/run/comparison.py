@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import at, differences
-from bertkit.lines import read_json
+from bertkit.base.text_files import read_json
+from bertkit.base.typed_settings import at, differences
 from bertkit.run.directory import RESULT, read_manifest, read_settings
 from bertkit.run.rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
 from bertkit.train.log import read_metrics

@@ -28,11 +28,11 @@ from typing import Any
 import yaml
 
 from bertkit import __version__
-from bertkit.config import checked, to_mapping
-from bertkit.errors import InputError
-from bertkit.files import LOCK, flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
+from bertkit.base.errors import InputError
+from bertkit.base.files import LOCK, flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
+from bertkit.base.text_files import read_json
+from bertkit.base.typed_settings import checked, to_mapping
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, newest_checkpoint, world_from_environment
-from bertkit.lines import read_json
 from bertkit.run import rules as resume_rules
 from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, class_of
 from bertkit.settings.yaml_files import parse_yaml

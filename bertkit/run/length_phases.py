@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.data.config import InstancesConfig, SegmentsConfig
-from bertkit.data.instances import open_instances
-from bertkit.data.prepared import PreparedDataset
-from bertkit.data.sampling import EpochCache, ExampleSource, InstanceSampler, Sampler
+from bertkit.data.batches.instances import open_instances
+from bertkit.data.batches.sampling import EpochCache, ExampleSource, InstanceSampler, Sampler
+from bertkit.data.corpus.prepared import PreparedDataset
+from bertkit.data.data_config import InstancesConfig, SegmentsConfig
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.loop import Numbered
-from bertkit.train.shares import FEWEST_PARTS, TOKENS_AT_ONCE, micro_batch_ranges, share_of_process
+from bertkit.train.micro_batches import FEWEST_PARTS, TOKENS_AT_ONCE, micro_batch_ranges, share_of_process
 from bertkit.view import console
 
 

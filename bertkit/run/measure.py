@@ -8,16 +8,16 @@ from pathlib import Path
 
 from torch import nn
 
-from bertkit.batch import PretrainBatch
-from bertkit.config import differences, to_mapping
-from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
-from bertkit.data.instances import has_instances, stored_settings
-from bertkit.data.prepared import PreparedDataset
-from bertkit.data.sampling import ExampleSource
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.base.batch import PretrainBatch
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import differences, to_mapping
+from bertkit.data.batches.instances import has_instances, stored_settings
+from bertkit.data.batches.sampling import ExampleSource
+from bertkit.data.corpus.prepared import PreparedDataset
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.interop.load import load_tokenizer
-from bertkit.model.config import BertConfig, too_long
+from bertkit.model.bert_config import BertConfig, too_long
 from bertkit.run.objective import pretraining_losses
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.pretrain import PretrainSettings

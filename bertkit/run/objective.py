@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import FastWays
 from bertkit.kernels.layout import Layout, on_device
 from bertkit.model.heads import Targets

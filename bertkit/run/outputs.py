@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.instances import json_rows, open_instances
-from bertkit.data.prepared import PreparedDataset
-from bertkit.errors import InputError
-from bertkit.files import folder_for, is_of_disk, partial_of, writing
+from bertkit.base.errors import InputError
+from bertkit.base.files import folder_for, is_of_disk, partial_of, writing
+from bertkit.data.batches.instances import json_rows, open_instances
+from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit import errors
-from bertkit.config import differences, dotted_keys, nearest
-from bertkit.errors import InputError
+from bertkit.base import errors
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import differences, dotted_keys, nearest
 
 FREE = "free"  # changes nothing of what is learned: places, logs, saves
 WARN = "warn"  # takes effect, and is said in a line

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.config import at
-from bertkit.data.prepared import PreparedDataset
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError, say
-from bertkit.files import sha256_file
+from bertkit.base.errors import InputError, say
+from bertkit.base.files import sha256_file
+from bertkit.base.typed_settings import at
+from bertkit.data.corpus.prepared import PreparedDataset
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
-from bertkit.model.config import (
+from bertkit.model.bert_config import (
     POOLED_HEADS,
     PRETRAINING_HEADS,
     AttentionConfig,
@@ -27,11 +27,11 @@ from bertkit.model.config import (
     too_long,
 )
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.depth import depth_of, reinitialise_top
+from bertkit.model.layer_depth import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
 from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
-from bertkit.run.memory import check_size
+from bertkit.run.memory_plan import check_size
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.shapes import shape_of

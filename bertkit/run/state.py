@@ -15,20 +15,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertkit.config import checked, to_mapping
-from bertkit.errors import InputError, StorageError
-from bertkit.files import read_tensors, remove_leftovers
+from bertkit.base.errors import InputError, StorageError
+from bertkit.base.files import read_tensors, remove_leftovers
+from bertkit.base.typed_settings import checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels.fast import NAMES, FastWays
-from bertkit.run.compiled import compile_layers
-from bertkit.run.depth import freeze_below
-from bertkit.run.platform import Platform, add_in_one_order, go_on_as, platform_here, still_compiles
-from bertkit.run.saves import Saves, Standing
+from bertkit.model.compiled import compile_layers
+from bertkit.model.layer_depth import freeze_below
+from bertkit.run.reproducibility import Platform, add_in_one_order, go_on_as, platform_here, still_compiles
 from bertkit.run.start import Start
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
+from bertkit.train.checkpoint_writer import Saves, Standing
 from bertkit.train.optimizer import MOMENTS, OPTIMIZERS, parameter_groups
 from bertkit.train.processes import Accelerator, ranks_of
 

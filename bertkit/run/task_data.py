@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.batch import IGNORED
-from bertkit.data.tokenizer import Rules, Tokenizer, VocabFacts, train_wordpiece
-from bertkit.data.tokenizer import load_tokenizer as load_tokenizer_files
-from bertkit.errors import InputError
+from bertkit.base.batch import IGNORED
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, train_wordpiece
+from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.load import load_tokenizer
 from bertkit.kernels import fast
-from bertkit.run.platform import compiles
+from bertkit.run.reproducibility import compiles
 from bertkit.run.state import Choices, depends_on
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.files import readers
-from bertkit.tasks.files.source import Source
+from bertkit.tasks.reading import readers
+from bertkit.tasks.reading.source import Source
 from bertkit.tasks.shapes import make_features, shape_of
 from bertkit.tasks.task import Feature
+from bertkit.train.micro_batches import FEWEST_PARTS, TOKENS_AT_ONCE, check_shares, num_parts_for
 from bertkit.train.processes import Accelerator
-from bertkit.train.shares import FEWEST_PARTS, TOKENS_AT_ONCE, check_shares, num_parts_for
 
 CUT = (
     "{}: every example is truncated, so the model never sees how a text ends; raise task.max_seq_length, or cut the texts "

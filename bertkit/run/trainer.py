@@ -15,18 +15,18 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bertkit.config import to_mapping
-from bertkit.errors import StoppedError
+from bertkit.base.errors import StoppedError
+from bertkit.base.typed_settings import to_mapping
 from bertkit.launch.world import stopped_line
 from bertkit.run.directory import stop_on_signal
 from bertkit.run.state import TrainingState
-from bertkit.run.trackers import Trackers
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.log import MetricsLog
 from bertkit.train.loop import Course, Learner, Losses, Numbered, train
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
+from bertkit.train.trackers import Trackers
 from bertkit.view import console
 from bertkit.view.progress import Progress
 

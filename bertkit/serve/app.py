@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.errors import InputError, say, shown
-from bertkit.lines import parse_json
+from bertkit.base.errors import InputError, say, shown
+from bertkit.base.text_files import parse_json
 from bertkit.serve import bodies
 from bertkit.serve.batching import RefusedError
 from bertkit.serve.service import Service

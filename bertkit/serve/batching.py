@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from bertkit.errors import BertkitError, InputError, say
+from bertkit.base.errors import BertkitError, InputError, say
 
 
 class RefusedError(HTTPException):

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.explain.attention_page import attention_page
+from bertkit.explain.explaining import FOLLOWS, look
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.answers import answer_here
-from bertkit.run.embedding import Embedder, pooling_of
-from bertkit.run.looking import FOLLOWS, look
-from bertkit.run.predictor import read_inputs
-from bertkit.run.task_model import Predictor, TaskModel, check_labels, open_task_model, with_changes
+from bertkit.predict.answers import answer_here
+from bertkit.predict.embedding import Embedder, pooling_of
+from bertkit.predict.predictor import read_inputs
+from bertkit.predict.task_model import Predictor, TaskModel, check_labels, open_task_model, with_changes
 from bertkit.serve.batching import Counts, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import fill_mask, sequence
 from bertkit.tasks.task import Feature
-from bertkit.train import processes, shares
-from bertkit.view.attention import attention_page
+from bertkit.train import micro_batches, processes
 
 VIEW_STEPS = 32  # points at which gradients are computed: of 128 tokens 7 s of a MiniLM on two busy cores
 Member = tuple[int, int, Any]  # the number of a request, the place among its inputs, the input
@@ -241,7 +241,7 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     model = opened.model.to(device)
     model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
-    num_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
+    num_tokens = settings.batch_tokens or micro_batches.TOKENS_AT_ONCE[device.type]
     texts = predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
     heads: Any = model.heads
     kind = opened.shape.kind if opened.shape.head in heads else "embedding"

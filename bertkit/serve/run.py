@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import BertkitError, InputError, say
+from bertkit.base.errors import BertkitError, InputError, say
 from bertkit.launch.world import end_with_parent
 from bertkit.settings.serve import ServeSettings
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import nearest
-from bertkit.errors import BertkitError, say
-from bertkit.run.searching import Searcher, read_glossary
+from bertkit.base.errors import BertkitError, say
+from bertkit.base.typed_settings import nearest
+from bertkit.search.ranking import Searcher, read_glossary
 from bertkit.serve.batching import Line, RefusedError
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Served, for_another_thread, open_models
 from bertkit.settings.serve import ServeSettings
-from bertkit.train import processes, shares
+from bertkit.train import micro_batches, processes
 
 MOST_VIEWS = 8  # that wait: each takes seconds
 
@@ -36,7 +36,7 @@ class Service:
         self.settings, self.is_stopping, self._is_loading = settings, False, False
         device = processes.choose_device(settings.device)
         opened = self._open()
-        batch_tokens = settings.batch_tokens or shares.TOKENS_AT_ONCE[device.type]
+        batch_tokens = settings.batch_tokens or micro_batches.TOKENS_AT_ONCE[device.type]
         seconds = settings.request_seconds
         # what takes seconds has threads of its own, so that predictions share the processor with it, and do not wait for it
         self._line = Line(self._answer, settings.queue_requests, batch_tokens, seconds)

@@ -2,7 +2,7 @@
 
     help       the commands, and what each needs and gives
     compose    YAML and overrides to a plain mapping: Hydra's only home
-    words      what is called otherwise elsewhere
+    hints      what other tools call a setting
     yaml_files YAML that anybody may have written
     replay     the settings of an earlier run
     prepare    a corpus and a tokenizer

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.errors import InputError
-from bertkit.launch.config import LaunchConfig
-from bertkit.train.config import BatchConfig, LogConfig, NumericsConfig, OptimizerConfig, ResumeConfig, ScheduleConfig
+from bertkit.base.errors import InputError
+from bertkit.launch.launch_config import LaunchConfig
+from bertkit.train.train_config import (
+    BatchConfig,
+    LogConfig,
+    NumericsConfig,
+    OptimizerConfig,
+    ResumeConfig,
+    ScheduleConfig,
+)
 
 
 def seed_problems(seed: int) -> list[str]:

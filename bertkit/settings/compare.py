@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 
 
 @dataclass(frozen=True)

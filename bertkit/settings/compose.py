@@ -24,9 +24,9 @@ from omegaconf import OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.config import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names
-from bertkit.errors import InputError
-from bertkit.settings import words
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names
+from bertkit.settings import hints
 from bertkit.settings.glue import GLUE_TASKS
 from bertkit.settings.yaml_files import check_files, keys_of_experiment
 
@@ -44,8 +44,8 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
     Raises:
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
-    words.check_depth(overrides)
-    overrides = words.in_our_words(command, overrides)
+    hints.check_depth(overrides)
+    overrides = hints.in_our_words(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
     return _compose_one(command, overrides, config_dir)
@@ -103,7 +103,7 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
     overrides, literal = _without_literal(command, overrides)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(directories[0]), version_base="1.3"), _nothing_from_outside():
-        own = words.names_of(command)
+        own = hints.names_of(command)
         groups = {group: options for group, options in option_names(directories).items() if group in own}
         parsed, malformed = _parsed(overrides)
         chosen = {one.key_or_group: one.value() for one in parsed if one.value() in groups.get(one.key_or_group, ())}
@@ -255,7 +255,7 @@ def _check_overrides(
             errors.append(f"{text}: would leave the other values as they are; choose {group}={override.value()}")
         elif key not in keys and key.startswith("segments.") and defaults.get("segments", "") is None:
             errors.append(f"'{key}': prepare stores tokens only; add segments=google, or give it to pretrain")
-        elif key == words.NEXT_SENTENCE and key not in keys:
+        elif key == hints.NEXT_SENTENCE and key not in keys:
             errors.append(f"'{text}': the instances of segments=google are for nsp, as the original; leave it out")
         elif key not in keys:
             known = [*keys, *groups]
@@ -265,7 +265,7 @@ def _check_overrides(
             if parent and any(known_key.startswith(f"{parent}.") for known_key in keys):
                 siblings = [k[len(parent) + 1 :] for k in keys if k.startswith(f"{parent}.")]
                 hint = nearest(leaf, siblings) or hint
-            hint = words.advice(command, key, text.partition("=")[2]) or hint
+            hint = hints.advice(command, key, text.partition("=")[2]) or hint
             errors.append(f"unknown key '{key}'{hint or f'; see bertkit {command} --help'}")
     if errors:
         raise InputError(*errors)
@@ -290,7 +290,7 @@ def combinations(command: str, overrides: list[str], config_dir: str | None = No
     Raises:
         InputError: an override is malformed, or there is no `output_dir` to make directories in.
     """
-    words.check_depth(overrides)
+    hints.check_depth(overrides)
     parsed, malformed = _parsed(overrides)
     if malformed:
         raise InputError(*malformed)

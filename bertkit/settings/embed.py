@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import outside, refuse, unused
+from bertkit.base.typed_settings import outside, refuse, unused
 
 ENDINGS = (".npy", ".parquet", ".jsonl")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bertkit.config import outside, refuse
-from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
-from bertkit.errors import InputError
-from bertkit.launch.config import LaunchConfig
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import outside, refuse
+from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.launch.launch_config import LaunchConfig
 from bertkit.settings.common import seed_problems
-from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.task_config import TaskConfig
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
 _OF_PREPARED = ("segments", "masking", "seed", "max_sequences", "batch_sequences")

@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from bertkit.config import outside, refuse, unused
-from bertkit.data.config import TokenizerConfig
-from bertkit.errors import InputError
-from bertkit.model.config import BertShape, DecoderConfig, DecoderShape
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.data.data_config import TokenizerConfig
+from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape
 from bertkit.settings.common import TrainingSettings, seed_problems
-from bertkit.tasks.config import TaskConfig
-from bertkit.train.config import SavingConfig
+from bertkit.tasks.task_config import TaskConfig
+from bertkit.train.train_config import SavingConfig
 
 BASE_HIDDEN_SIZE = 768  # of the encoders that the published learning rates are for
 MOST_RATE = 1e-3

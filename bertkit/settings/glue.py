@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertkit.config import nearest, refuse, unused
+from bertkit.base.typed_settings import nearest, refuse, unused
 from bertkit.settings.common import seed_problems
 from bertkit.settings.finetune import FinetuneSettings
 

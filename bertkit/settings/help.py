@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertkit.config import conf_dir, conf_dirs, nearest, option_names
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import conf_dir, conf_dirs, nearest, option_names
 
 COMMANDS = {
     "prepare": "text -> tokenizer and prepared dataset",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertkit.config import refuse
-from bertkit.data.config import CorpusConfig, PassagesConfig
+from bertkit.base.typed_settings import refuse
+from bertkit.data.data_config import CorpusConfig, PassagesConfig
 
 
 @dataclass(frozen=True)

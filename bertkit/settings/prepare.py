@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bertkit.config import outside, refuse
-from bertkit.data.config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
-from bertkit.launch.config import too_many
+from bertkit.base.typed_settings import outside, refuse
+from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
+from bertkit.launch.launch_config import too_many
 from bertkit.settings.common import seed_problems
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bertkit.config import outside, refuse, unused
-from bertkit.data.config import InstancesConfig, MaskingConfig, SegmentsConfig
-from bertkit.model.config import AttentionConfig, BertShape, NormConfig, Pooling, head_problems, size_problems, too_long
+from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.model.bert_config import (
+    AttentionConfig,
+    BertShape,
+    NormConfig,
+    Pooling,
+    head_problems,
+    size_problems,
+    too_long,
+)
 from bertkit.settings.common import TrainingSettings, seed_problems
-from bertkit.train.config import CheckpointConfig, EvaluationConfig
+from bertkit.train.train_config import CheckpointConfig, EvaluationConfig
 
 
 @dataclass(frozen=True)

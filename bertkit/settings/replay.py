@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import conf_dirs, option_names
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import conf_dirs, option_names
 from bertkit.settings.compose import compose
-from bertkit.settings.words import MODEL_DIR, SYNONYMS, in_our_words, names_of
+from bertkit.settings.hints import MODEL_DIR, SYNONYMS, in_our_words, names_of
 from bertkit.settings.yaml_files import parse_yaml
-from bertkit.tasks.config import without_retired
+from bertkit.tasks.task_config import without_retired
 
 
 def replayed(command: str, path: str, overrides: list[str], config_dir: str | None = None) -> dict[str, Any]:

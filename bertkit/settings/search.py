@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertkit.config import outside, refuse, unused
-from bertkit.tasks.config import TaskConfig
+from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.tasks.task_config import TaskConfig
 
 ORDERS = ("search", "bert", "both")
 

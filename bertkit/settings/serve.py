@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.settings.search import BothConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertkit.config import outside, refuse
+from bertkit.base.typed_settings import outside, refuse
 from bertkit.settings.common import seed_problems
 
 

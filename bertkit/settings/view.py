@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.config import outside, refuse, unused
+from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.settings.predict import PredictFormat
-from bertkit.tasks.config import TaskConfig
+from bertkit.tasks.task_config import TaskConfig
 
 ENDINGS = (".html", ".json", ".svg", ".png")
 BOTH = "layer= and head=: set both, for a picture of one head, or none"

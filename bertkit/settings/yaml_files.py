@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from bertkit.config import conf_dirs, dotted_keys
-from bertkit.errors import InputError
-from bertkit.lines import MAX_DEPTH, TOO_DEEP
+from bertkit.base.errors import InputError
+from bertkit.base.text_files import MAX_DEPTH, TOO_DEEP
+from bertkit.base.typed_settings import conf_dirs, dotted_keys
 
 
 def parse_yaml(text: str) -> Any:

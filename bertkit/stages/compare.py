@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import InputError, say
+from bertkit.base.errors import InputError, say
 from bertkit.run.comparison import Parting, RunRecord, by_seed, differing, part, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings

@@ -16,13 +16,13 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.errors import InputError, in_json, say
-from bertkit.lines import opened_input
-from bertkit.run.embedding import load_embedder
+from bertkit.base.errors import InputError, in_json, say
+from bertkit.base.text_files import opened_input
+from bertkit.predict.embedding import load_embedder
+from bertkit.predict.task_model import task_of_texts
 from bertkit.run.outputs import beginning_of, check_free, opened_output
-from bertkit.run.task_model import task_of_texts
 from bertkit.settings.embed import EmbedSettings
-from bertkit.tasks.files.readers import open_inputs
+from bertkit.tasks.reading.readers import open_inputs
 from bertkit.tasks.shapes import shape_of
 from bertkit.view.progress import Progress
 

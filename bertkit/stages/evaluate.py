@@ -8,27 +8,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import at
-from bertkit.data.config import InstancesConfig, SegmentsConfig
-from bertkit.data.instances import has_instances, open_instances
-from bertkit.data.manifest import SPLITS
-from bertkit.data.prepared import PreparedDataset, check_unchanged, open_prepared
-from bertkit.data.sampling import ExampleSource, InstanceSampler, Sampler
-from bertkit.errors import InputError, NumericsError, say
+from bertkit.base.errors import InputError, NumericsError, say
+from bertkit.base.typed_settings import at
+from bertkit.data.batches.instances import has_instances, open_instances
+from bertkit.data.batches.sampling import ExampleSource, InstanceSampler, Sampler
+from bertkit.data.corpus.manifest import SPLITS
+from bertkit.data.corpus.prepared import PreparedDataset, check_unchanged, open_prepared
+from bertkit.data.data_config import InstancesConfig, SegmentsConfig
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.answers import answer, mean_loss, perplexity
+from bertkit.predict.answers import answer, mean_loss, perplexity
+from bertkit.predict.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.measure import as_stored, check_fit, check_vocabulary, measure_split
 from bertkit.run.task_data import Coverage
-from bertkit.run.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.settings.evaluate import EvaluateSettings
-from bertkit.tasks.files import readers
-from bertkit.tasks.metrics import signatures
-from bertkit.tasks.review import measured_beside
+from bertkit.tasks.reading import readers
+from bertkit.tasks.scoring.metrics import signatures
+from bertkit.tasks.scoring.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, make_features
-from bertkit.train import shares
+from bertkit.train import micro_batches
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
 
@@ -120,7 +120,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):
-        micro_tokens = shares.TOKENS_AT_ONCE[accelerator.device.type]
+        micro_tokens = micro_batches.TOKENS_AT_ONCE[accelerator.device.type]
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, micro_tokens, model)
         losses: list[LossTerm] | None = [] if task.kind == "generation" else None

@@ -7,23 +7,23 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import at, checked, to_mapping
-from bertkit.errors import InputError, say
-from bertkit.files import LOCK, building_dir, sha256_file, to_json
+from bertkit.base.errors import InputError, say
+from bertkit.base.files import LOCK, building_dir, sha256_file, to_json
+from bertkit.base.text_files import read_json
+from bertkit.base.typed_settings import at, checked, to_mapping
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
-from bertkit.interop.hugging_face.config import is_decoder, require_bert
+from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
 from bertkit.interop.parity.certificate import in_one_screen, worst_failure
 from bertkit.interop.parity.comparison import certify
-from bertkit.lines import read_json
-from bertkit.model.config import PRETRAINING_HEADS, TASK_HEADS
+from bertkit.model.bert_config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
+from bertkit.predict.embedding import check_pooling
 from bertkit.run.directory import read_manifest, read_scores, read_settings, run_of
-from bertkit.run.embedding import check_pooling
 from bertkit.settings.export import ExportSettings
-from bertkit.tasks.metrics import keys_of
+from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.train.checkpoint import read_state
 
 # head= -> the heads to load, and whether the pooler comes along (None: if there is one); task: whichever is there

@@ -16,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.config import at, to_mapping
-from bertkit.errors import say
+from bertkit.base.errors import say
+from bertkit.base.typed_settings import at, to_mapping
 from bertkit.interop.exports.card import finetuning_facts
 from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.run.answers import answer, mean_loss, perplexity
-from bertkit.run.both_ends import opened, plan, publish, report_of, reported, say_if_done, say_what_happens
+from bertkit.predict.answers import answer, mean_loss, perplexity
+from bertkit.predict.task_model import Predictor
 from bertkit.run.directory import identity_there, is_finished
-from bertkit.run.memory import MicroBatch
+from bertkit.run.memory_plan import MicroBatch
 from bertkit.run.objective import task_losses
+from bertkit.run.publishing import opened, plan, publish, report_of, reported, say_if_done, say_what_happens
 from bertkit.run.rules import FINETUNE, identity_of
 from bertkit.run.start import Start, build_task_model, check_task_fits
 from bertkit.run.state import TrainingState
@@ -40,17 +41,16 @@ from bertkit.run.task_data import (
     training_order,
     weigh_classes,
 )  # fmt: skip
-from bertkit.run.task_model import Predictor
 from bertkit.run.trainer import Lessons, Recorded, Trained, fit
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
-from bertkit.tasks.baseline import Baseline
 from bertkit.tasks.batching import TrainingOrder
-from bertkit.tasks.metrics import signatures
-from bertkit.tasks.review import measured_beside
+from bertkit.tasks.scoring.baseline import Baseline
+from bertkit.tasks.scoring.metrics import signatures
+from bertkit.tasks.scoring.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
+from bertkit.train.micro_batches import TOKENS_AT_ONCE
 from bertkit.train.processes import choose_device, make_accelerator
-from bertkit.train.shares import TOKENS_AT_ONCE
 from bertkit.view import console
 from bertkit.view.progress import Progress
 from bertkit.view.report import TASK_CHARTS, write_report

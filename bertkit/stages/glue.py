@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import InputError, NumericsError, say
-from bertkit.files import to_json, write_durably
+from bertkit.base.errors import InputError, NumericsError, say
+from bertkit.base.files import to_json, write_durably
 from bertkit.interop.load import hashes_of, load_packed, load_tokenizer, resolve_model_dir
 from bertkit.launch import world
-from bertkit.run.answers import answer
+from bertkit.predict.answers import answer
+from bertkit.predict.task_model import Predictor
 from bertkit.run.directory import read_manifest, read_scores
 from bertkit.run.task_data import read_splits
-from bertkit.run.task_model import Predictor
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
-from bertkit.tasks import submission
-from bertkit.tasks.files import readers
-from bertkit.tasks.files.source import Source
-from bertkit.tasks.metrics import METRICS
+from bertkit.tasks.reading import readers
+from bertkit.tasks.reading.source import Source
+from bertkit.tasks.scoring import submission
+from bertkit.tasks.scoring.metrics import METRICS
 from bertkit.tasks.shapes import make_features, shape_of
-from bertkit.train import processes, shares
+from bertkit.train import micro_batches, processes
 from bertkit.view.suite import suite_table
 
 MISMATCHED = "eval_mismatched.json"  # in a run of MNLI
@@ -171,7 +171,7 @@ def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Sou
         task,
         source.labels,
         settings.precision,
-        shares.TOKENS_AT_ONCE[accelerator.device.type],
+        micro_batches.TOKENS_AT_ONCE[accelerator.device.type],
     )
     features = list(make_features(task, source.examples, tokenizer, source.labels))
     return source, answer(accelerator, predictor, source.examples, features)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.corpus import Corpus
-from bertkit.data.library.file import check_library
-from bertkit.data.library.library import Added, opened_for_writing
-from bertkit.data.library.passages import LibraryDocument, document_of, document_of_text
-from bertkit.data.sources import Span
-from bertkit.errors import InputError, say
-from bertkit.files import BLOCK_BYTES, folder_for
-from bertkit.lines import joined, parse_json, read_lines
+from bertkit.base.errors import InputError, say
+from bertkit.base.files import BLOCK_BYTES, folder_for
+from bertkit.base.text_files import joined, parse_json, read_lines
+from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.sources import Span
+from bertkit.search.library import Added, opened_for_writing
+from bertkit.search.library_file import check_library
+from bertkit.search.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
 from bertkit.view.progress import Progress
 

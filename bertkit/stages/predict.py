@@ -16,15 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertkit.errors import InputError, say
-from bertkit.lines import opened_input
-from bertkit.run.answers import answer_here
+from bertkit.base.errors import InputError, say
+from bertkit.base.text_files import opened_input
+from bertkit.predict.answers import answer_here
+from bertkit.predict.predictor import open_predictor
+from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
-from bertkit.run.predictor import open_predictor
-from bertkit.run.task_model import Predictor
 from bertkit.settings.predict import PredictSettings
-from bertkit.tasks.files.readers import Inputs, open_inputs, take_texts
-from bertkit.tasks.files.writers import Write, row_writer, write_lines
+from bertkit.tasks.reading.readers import Inputs, open_inputs, take_texts
+from bertkit.tasks.reading.writers import Write, row_writer, write_lines
 from bertkit.tasks.shapes import make_features
 from bertkit.tasks.task import Beside
 from bertkit.view.progress import Progress

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import __version__
-from bertkit.config import to_mapping
-from bertkit.data import manifest, prepared
-from bertkit.data.config import InstancesConfig
-from bertkit.data.corpus import Corpus
-from bertkit.data.encoded_documents import (
+from bertkit.base.errors import InputError, say
+from bertkit.base.files import UNFINISHED, building_dir, sha256_file
+from bertkit.base.text_files import check_whole
+from bertkit.base.typed_settings import to_mapping
+from bertkit.data.batches.instances import Instances, make_instances, stored_masking
+from bertkit.data.corpus import manifest, prepared
+from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.encoded_documents import (
     FOLDER,
     EncodingJob,
     encode_portions,
@@ -30,13 +33,10 @@ from bertkit.data.encoded_documents import (
     text_sha256,
     text_sha256_of_files,
 )
-from bertkit.data.instances import Instances, make_instances, stored_masking
-from bertkit.data.splitting import ONLY_OF_A_SHARD, open_shards, write_splits
-from bertkit.data.statistics import describe, find_faults
-from bertkit.data.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
-from bertkit.errors import InputError, say
-from bertkit.files import UNFINISHED, building_dir, sha256_file
-from bertkit.lines import check_whole
+from bertkit.data.corpus.splitting import ONLY_OF_A_SHARD, open_shards, write_splits
+from bertkit.data.corpus.statistics import describe, find_faults
+from bertkit.data.corpus.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
+from bertkit.data.data_config import InstancesConfig
 from bertkit.run.outputs import check_dump, write_dump
 from bertkit.settings.prepare import PrepareSettings
 from bertkit.view.progress import Progress

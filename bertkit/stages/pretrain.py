@@ -15,31 +15,31 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import to_mapping
-from bertkit.data import prepared
-from bertkit.data.config import InstancesConfig
-from bertkit.data.instances import has_instances
-from bertkit.data.prepared import PreparedDataset
-from bertkit.errors import InputError, NumericsError
-from bertkit.files import sha256_file
+from bertkit.base.errors import InputError, NumericsError
+from bertkit.base.files import sha256_file
+from bertkit.base.typed_settings import to_mapping
+from bertkit.data.batches.instances import has_instances
+from bertkit.data.corpus import prepared
+from bertkit.data.corpus.prepared import PreparedDataset
+from bertkit.data.data_config import InstancesConfig
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.kernels import fast
 from bertkit.launch.world import world_from_environment
-from bertkit.run.both_ends import opened, plan, publish, reported, say_if_done, say_what_happens
 from bertkit.run.directory import identity_there
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases, micro_sequences_of, segments_of
 from bertkit.run.measure import as_stored, measure_split
-from bertkit.run.memory import MicroBatch
+from bertkit.run.memory_plan import MicroBatch
 from bertkit.run.objective import pretraining_losses
-from bertkit.run.pace import random_batch, settle
-from bertkit.run.platform import compiles
+from bertkit.run.publishing import opened, plan, publish, reported, say_if_done, say_what_happens
+from bertkit.run.reproducibility import compiles
 from bertkit.run.rules import PRETRAIN, identity_of
+from bertkit.run.run_length import random_batch, settle
 from bertkit.run.start import Start, build_model, known_start, starting_moments
 from bertkit.run.state import Choices, TrainingState, depends_on
 from bertkit.run.trainer import Lessons, Recorded, Trained, fit
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.micro_batches import check_shares, micro_batch_ranges, num_parts_for
 from bertkit.train.processes import Accelerator, make_accelerator
-from bertkit.train.shares import check_shares, micro_batch_ranges, num_parts_for
 from bertkit.view import console
 from bertkit.view.progress import Progress
 from bertkit.view.report import CHARTS, write_report

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.errors import InputError, in_json, say
+from bertkit.base.errors import InputError, in_json, say
+from bertkit.predict.predictor import open_predictor
+from bertkit.predict.task_model import general_task
 from bertkit.run.outputs import check_free, opened_output
-from bertkit.run.predictor import open_predictor
-from bertkit.run.searching import Candidate, Searcher, fit, in_order, read_glossary, row
-from bertkit.run.task_model import general_task
+from bertkit.search.questions import Question, read_questions
+from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import BothConfig, SearchSettings
-from bertkit.tasks.files.questions import Question, read_questions
 from bertkit.view.progress import Progress
 
 AT = (1, 5, 20)  # how many of the first passages may hold the right one

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import say
-from bertkit.files import to_json
+from bertkit.base.errors import say
+from bertkit.base.files import to_json
 from bertkit.interop.load import resolve_model_dir
 from bertkit.interop.parity import certificate
 from bertkit.interop.parity.comparison import certify

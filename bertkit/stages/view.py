@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import InputError, say
-from bertkit.lines import opened_input
-from bertkit.run.looking import look
+from bertkit.base.errors import InputError, say
+from bertkit.base.text_files import opened_input
+from bertkit.explain.alignment_picture import alignment_picture
+from bertkit.explain.attention_page import attention_page
+from bertkit.explain.explaining import look
+from bertkit.explain.head_picture import heads_picture, one_head_picture, png_writer
+from bertkit.explain.look import NO_LOOKING, NO_WEIGHTS, Look, json_parts
+from bertkit.predict.task_model import Predictor, check_labels, open_task_model
 from bertkit.run.outputs import check_free, opened_output
-from bertkit.run.task_model import Predictor, check_labels, open_task_model
 from bertkit.settings.view import BOTH, ViewSettings
-from bertkit.tasks.files.readers import Inputs, open_inputs, take_texts
+from bertkit.tasks.reading.readers import Inputs, open_inputs, take_texts
 from bertkit.tasks.shapes import make_features
-from bertkit.train import processes, shares
-from bertkit.view.alignment import alignment_picture
-from bertkit.view.attention import attention_page
-from bertkit.view.head import heads_picture, one_head_picture, png_writer
-from bertkit.view.look import NO_LOOKING, NO_WEIGHTS, Look, json_parts
+from bertkit.train import micro_batches, processes
 
 
 def run(settings: ViewSettings) -> None:
@@ -40,7 +40,7 @@ def run(settings: ViewSettings) -> None:
     writes = opened.shape.head == "generation"
     _check_target(settings, writes)
     _check_head(settings, opened.model.config, writes)
-    predictor = opened.predictor("fp32", shares.TOKENS_AT_ONCE[device.type], opened.model.to(device))
+    predictor = opened.predictor("fp32", micro_batches.TOKENS_AT_ONCE[device.type], opened.model.to(device))
     predictor, example = _example(settings, predictor)
     features = list(make_features(predictor.task, [example], predictor.tokenizer, predictor.labels, predictor.shape))
     target = None if settings.target is None else str(settings.target)

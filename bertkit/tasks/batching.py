@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.batch import IGNORED, TaskBatch
-from bertkit.data.keyed_random import Stream, permute
+from bertkit.base.batch import IGNORED, TaskBatch
+from bertkit.data.batches.keyed_random import Stream, permute
 from bertkit.tasks.task import Feature
 
 

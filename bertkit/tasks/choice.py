@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.tasks import metrics, review
-from bertkit.tasks.config import TaskConfig
-from bertkit.tasks.files.labels import as_number
-from bertkit.tasks.files.source import Reading, given, text_of, value_of
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.reading.labels import as_number
+from bertkit.tasks.reading.source import Reading, given, text_of, value_of
+from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.sequence import assemble, pieces, softmax
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
+from bertkit.tasks.task_config import TaskConfig
 
 
 @dataclass(frozen=True)

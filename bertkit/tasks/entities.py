@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks import tagging
-from bertkit.tasks.config import TEXTS, TaskConfig
-from bertkit.tasks.files.conll import chunks_of
-from bertkit.tasks.files.source import Reading, given, text_of
+from bertkit.tasks.reading.conll import chunks_of
+from bertkit.tasks.reading.source import Reading, given, text_of
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 from bertkit.tasks.task import TABLES, Beside, Feature
+from bertkit.tasks.task_config import TEXTS, TaskConfig
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.batch import PretrainBatch
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.base.batch import PretrainBatch
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks import sequence
-from bertkit.tasks.config import TaskConfig
 from bertkit.tasks.sequence import SequenceExample, pieces
 from bertkit.tasks.task import Feature
+from bertkit.tasks.task_config import TaskConfig
 
 
 def make_features(

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.tasks import metrics
-from bertkit.tasks.config import GenerationConfig, TaskConfig
-from bertkit.tasks.files.source import Reading, given, text_of
-from bertkit.tasks.metrics import METRICS, TEXT_METRICS
-from bertkit.tasks.review import NUM_MISTAKES
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.scoring import metrics
+from bertkit.tasks.scoring.metrics import METRICS, TEXT_METRICS
+from bertkit.tasks.scoring.review import NUM_MISTAKES
 from bertkit.tasks.sequence import pieces
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
 Found = tuple[list[int], float]  # a text that the search found, without the tokens that begin and end it, and its score
 NUM_GROUPS = 4  # of sources by length

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.config import nearest
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.tasks import metrics, review
-from bertkit.tasks.config import TaskConfig
-from bertkit.tasks.files.labels import Labels
-from bertkit.tasks.files.source import NONE_OF_THEM, Reading, given, text_of, value_of
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import nearest
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.reading.labels import Labels
+from bertkit.tasks.reading.source import NONE_OF_THEM, Reading, given, text_of, value_of
+from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
+from bertkit.tasks.task_config import TaskConfig
 
 SAME_NUMBERS = 0.01  # of the labels' deviation: numbers that deviate less are the same
 

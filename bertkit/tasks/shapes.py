@@ -7,11 +7,11 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.tasks import metrics
-from bertkit.tasks.config import SHAPES, TaskConfig
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.scoring import metrics
 from bertkit.tasks.task import Feature, LabelNames, Shape
+from bertkit.tasks.task_config import SHAPES, TaskConfig
 
 EXAMPLES_AT_ONCE = 4096  # that are tokenized together
 

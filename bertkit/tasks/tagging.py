@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.batch import IGNORED
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.tasks import metrics, review
-from bertkit.tasks.config import WORDS, TaskConfig
-from bertkit.tasks.files.conll import Sentence, parts_of, to_iob2
-from bertkit.tasks.files.labels import Ids, Labels
-from bertkit.tasks.files.source import Reading, given, value_of
+from bertkit.base.batch import IGNORED
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
+from bertkit.tasks.reading.labels import Ids, Labels
+from bertkit.tasks.reading.source import Reading, given, value_of
+from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.task import Beside, Feature, Measured, Shape, commonest, json_lines, says_the_same
+from bertkit.tasks.task_config import WORDS, TaskConfig
 
 NO_WORD = -1
 TAGS = ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.batch import PretrainBatch
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.tasks.config import TaskConfig
+from bertkit.base.batch import PretrainBatch
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.task_config import TaskConfig
 
 if TYPE_CHECKING:
-    from bertkit.tasks.files.source import Reading
+    from bertkit.tasks.reading.source import Reading
 
 LabelNames = Sequence[str]  # names in the order of their numbers
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")

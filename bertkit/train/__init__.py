@@ -2,14 +2,16 @@
 
 Doors:
 
-    config       the settings
-    losses       loss terms: a sum and a count
-    optimizer    AdamW, LAMB, clipping
-    schedule     the learning rate of a step
-    loop         the training step; evaluation
-    step_report  what a step did
-    log          metrics.jsonl
-    shares       which process takes which micro-batches; sums in one order
-    processes    devices, processes and what they say to one another
-    checkpoint   durable saves and strict loads
+    train_config       the settings
+    losses             loss terms: a sum and a count
+    optimizer          AdamW, LAMB, clipping
+    schedule           the learning rate of a step
+    loop               the training step; evaluation
+    step_report        what a step did
+    log                metrics.jsonl
+    trackers           the rows of metrics.jsonl for tensorboard, wandb and others
+    micro_batches      which process takes which micro-batches; sums in one order
+    processes          devices, processes and what they say to one another
+    checkpoint         durable saves and strict loads
+    checkpoint_writer  when to save, and which checkpoint is the best
 """

@@ -31,10 +31,10 @@ from typing import Any
 
 from torch import Tensor
 
-from bertkit import files
-from bertkit.config import checked
-from bertkit.errors import NumericsError, StorageError, say
-from bertkit.lines import read_json
+from bertkit.base import files
+from bertkit.base.errors import NumericsError, StorageError, say
+from bertkit.base.text_files import read_json
+from bertkit.base.typed_settings import checked
 from bertkit.train.processes import ALONE, Ranks
 
 MANIFEST = "manifest.json"

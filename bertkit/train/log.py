@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.files import write_durably
+from bertkit.base.files import write_durably
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.train.losses import LossTerm
+from bertkit.train.micro_batches import TreeSum, exchange_and_add, parts_of_process
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.processes import Accelerator, gather_in_order, sum_over_processes
-from bertkit.train.shares import TreeSum, exchange_and_add, parts_of_process
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepReport
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.batch import IGNORED
+from bertkit.base.batch import IGNORED
 
 ROWS_AT_ONCE = 16  # of a loss in place; with BERT's vocabulary two megabytes, which stay in the cache
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertkit.train.config import OptimizerConfig
+from bertkit.train.train_config import OptimizerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

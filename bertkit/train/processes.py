@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator as Accelerator  # its one home; also for annotations elsewhere
 
-from bertkit.errors import InputError
-from bertkit.files import write_durably
+from bertkit.base.errors import InputError
+from bertkit.base.files import write_durably
 
 T = TypeVar("T")
 

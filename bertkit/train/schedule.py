@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.train.config import ScheduleConfig
+from bertkit.train.train_config import ScheduleConfig
 
 
 def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, warmup_steps: float) -> float:

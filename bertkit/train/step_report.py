@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bertkit.errors import NumericsError
+from bertkit.base.errors import NumericsError
 
 
 class Numbers:

@@ -7,11 +7,8 @@ A page needs no other file and no network.
     report      report.html of a run
     compare     compare.html of several runs
     suite       glue.md
-    look        what there is to see of a model and one input; its numbers as JSON
-    attention   the page of it
-    alignment   what is looked at while a text is written: of the page, and as SVG
+    packing     probabilities as text in a page
     serve_page  the page of a server
-    head        pictures of it as SVG
     console     the lines of a training run
     progress    a bar with the time left
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import shown
+from bertkit.base.errors import shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment

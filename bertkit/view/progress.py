@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tqdm.auto import tqdm
 
-from bertkit.errors import say, shown
+from bertkit.base.errors import say, shown
 
 SECONDS_BETWEEN_LINES = 15.0
 

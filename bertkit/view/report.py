@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.files import write_durably
-from bertkit.lines import read_json
+from bertkit.base.files import write_durably
+from bertkit.base.text_files import read_json
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import Figure, line_chart
 from bertkit.view.page import number, render

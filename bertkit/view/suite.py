@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.errors import in_markdown
+from bertkit.base.errors import in_markdown
 from bertkit.view.page import Table
 
 

@@ -19,8 +19,8 @@ from rounds import System, held, one_round, report, started
 from scaling import Points, exponent
 from training import FullSequences, Training, bertkit
 
-from bertkit.config import build
-from bertkit.model.config import PRETRAINING_HEADS
+from bertkit.base.typed_settings import build
+from bertkit.model.bert_config import PRETRAINING_HEADS
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.view.page import Table

@@ -15,14 +15,14 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
-from bertkit.config import conf_dir
-from bertkit.data.config import CorpusConfig
-from bertkit.data.corpus import Corpus
-from bertkit.data.prepared import PreparedDataset, open_prepared
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.base.typed_settings import conf_dir
+from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.data_config import CorpusConfig
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.model.bert import init_weights
-from bertkit.model.config import POOLED_HEADS, BertConfig
+from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.train.processes import choose_device
 

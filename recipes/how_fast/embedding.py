@@ -22,7 +22,7 @@ from rounds import Ready, System, compare
 from training import transformers
 
 from bertkit.interop.load import load_tokenizer, resolve_model_dir
-from bertkit.run.embedding import load_embedder
+from bertkit.predict.embedding import load_embedder
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # of an element of a vector of length 1
 ENCODER: Options = {"--model-dir": {"help": "an encoder that takes the mean of all tokens; else a new one"}}

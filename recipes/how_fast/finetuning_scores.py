@@ -27,7 +27,7 @@ from seeds import run_missing, table
 from training import transformers
 
 import bertkit
-from bertkit.config import conf_dir
+from bertkit.base.typed_settings import conf_dir
 
 SQUAD_TRAIN, SQUAD_TEST = 2_000, 1_000  # questions
 WARMUP_SHARE = 0.1

@@ -17,11 +17,11 @@ from rounds import Ready, System, compare
 from training import transformers
 
 from bertkit.kernels import fast
-from bertkit.run.answers import answer_here
-from bertkit.run.task_model import open_task_model
+from bertkit.predict.answers import answer_here
+from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.shapes import make_features
-from bertkit.train.shares import TOKENS_AT_ONCE
+from bertkit.train.micro_batches import TOKENS_AT_ONCE
 
 LABELS = ("follows", "random")
 TOLERANCE = {"fp32": 1e-6, "bf16": 1e-2}  # of a probability

@@ -13,7 +13,7 @@ from common import MODEL, PLAIN, PRECISION, STEPS, new_model, parsed, prepared_t
 from rounds import compare
 from training import Pairs, systems
 
-from bertkit.model.config import PRETRAINING_HEADS
+from bertkit.model.bert_config import PRETRAINING_HEADS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,7 +23,7 @@ from common import MODEL, PRECISION, STEPS, Options, new_model, parsed, prepared
 from rounds import System, measure, report
 from training import TOLERANCE, FullSequences, Training, bertkit, hugging_face
 
-from bertkit.model.config import PRETRAINING_HEADS
+from bertkit.model.bert_config import PRETRAINING_HEADS
 from bertkit.view.page import Table
 
 Points = list[tuple[int, float]]

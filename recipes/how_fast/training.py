@@ -19,21 +19,21 @@ from rounds import Ready, System
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
-from bertkit.data.config import MaskingConfig, SegmentsConfig
-from bertkit.data.prepared import open_prepared
-from bertkit.data.sampling import Sampler
+from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.data.batches.sampling import Sampler
+from bertkit.data.corpus.prepared import open_prepared
+from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.interop.load import load_packed
 from bertkit.kernels import fast
-from bertkit.run.compiled import compile_layers, missing_for
+from bertkit.model.compiled import compile_layers, missing_for
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
 from bertkit.train import loop, processes
-from bertkit.train.config import OptimizerConfig
 from bertkit.train.loop import Course, Learner
+from bertkit.train.micro_batches import TOKENS_AT_ONCE
 from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.shares import TOKENS_AT_ONCE
+from bertkit.train.train_config import OptimizerConfig
 
 WINDOW = 50  # batches that are sorted by length together; transformers' LengthGroupedSampler, mega_batch_mult
 TOLERANCE = (1e-4, 2e-2)  # of the first loss, relative: in float32 and in the system's precision

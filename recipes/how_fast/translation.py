@@ -13,8 +13,8 @@ from common import MODEL, PLAIN, PRECISION, STEPS, new_model, parsed, prepared_t
 from rounds import compare
 from training import WINDOW, Translations, systems
 
-from bertkit.data.tokenizer import Tokenizer, train_wordpiece
-from bertkit.model.config import DecoderConfig
+from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
+from bertkit.model.bert_config import DecoderConfig
 from bertkit.tasks.task import Feature
 
 WORDS = 8192  # in the vocabulary of the user's pairs

@@ -26,10 +26,10 @@ from seeds import run_missing, table
 from training import transformers
 
 import bertkit
-from bertkit.data.tokenizer import load_tokenizer
+from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_directory, resolve_model_dir
-from bertkit.model.config import DecoderConfig
+from bertkit.model.bert_config import DecoderConfig
 
 BATCH, RATE, WARMUP_SHARE, SMOOTHING, LONGEST, LONGEST_TARGET = 64, 1e-3, 0.1, 0.1, 128, 64
 DECAY = 0.01

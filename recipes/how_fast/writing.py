@@ -25,19 +25,19 @@ from rounds import Ready, System, measure, rates_table, report, summarise
 from training import transformers
 from translation import decoder_of
 
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.kernels import fast
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.answers import logits_here
-from bertkit.run.generating import write_texts
-from bertkit.run.task_model import open_task_model
+from bertkit.predict.answers import logits_here
+from bertkit.predict.generating import write_texts
+from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.batching import FeatureBatches
-from bertkit.tasks.config import GenerationConfig
 from bertkit.tasks.generation import GenerationExample
 from bertkit.tasks.shapes import make_features
 from bertkit.tasks.task import Feature
-from bertkit.train.shares import TOKENS_AT_ONCE
+from bertkit.tasks.task_config import GenerationConfig
+from bertkit.train.micro_batches import TOKENS_AT_ONCE
 
 NUM_TRIED = 32  # texts with which a new model's ends are set
 SHARE_OF_TIES = 0.02  # of the texts

@@ -17,18 +17,18 @@ import transformers
 from conftest import POSITIONS, small_model
 
 from bertkit import export_model
-from bertkit.batch import TaskBatch
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.base.batch import TaskBatch
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.model.config import POOLED_HEADS, DecoderConfig
+from bertkit.model.bert_config import POOLED_HEADS, DecoderConfig
 from bertkit.run.objective import task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
 from bertkit.train import loop, processes
-from bertkit.train.config import OptimizerConfig
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import OPTIMIZERS, parameter_groups
 from bertkit.train.schedule import polynomial
+from bertkit.train.train_config import OptimizerConfig
 
 STEPS, WARMUP, BATCH, LENGTH, RATE, NUM_LABELS = 50, 5, 13, 17, 2e-3, 3
 KINDS = {

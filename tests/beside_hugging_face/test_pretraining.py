@@ -17,15 +17,15 @@ import torch
 from conftest import real_data
 
 from bertkit import export_model, load_tokenizer
-from bertkit.batch import PretrainBatch
+from bertkit.base.batch import PretrainBatch
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.data.config import MaskingConfig, SegmentsConfig
-from bertkit.data.prepared import open_prepared
-from bertkit.data.sampling import Sampler
+from bertkit.data.batches.sampling import Sampler
+from bertkit.data.corpus.prepared import open_prepared
+from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.interop.load import load_directory
 from bertkit.model.bert import init_weights
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.measure import measure_split
 from bertkit.run.objective import pretraining_losses

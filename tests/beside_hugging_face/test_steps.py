@@ -16,10 +16,10 @@ import torch
 from conftest import make_text, real_data, small_config, write_text
 
 from bertkit import export_model
-from bertkit.batch import PretrainBatch
+from bertkit.base.batch import PretrainBatch
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.data.prepared import open_prepared
+from bertkit.data.corpus.prepared import open_prepared
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from conftest import Capsys
 
-from bertkit import lines
+from bertkit.base import text_files
+from bertkit.base.errors import InputError
+from bertkit.base.text_files import read_lines
 from bertkit.cli import run
-from bertkit.data.manifest import damaged_files, read_manifest
-from bertkit.data.prepared import check_offsets
-from bertkit.data.sources import split_sentences
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.data.vocabulary import learn_vocabulary
-from bertkit.data.word_cache import WordCache
-from bertkit.errors import InputError
-from bertkit.lines import read_lines
-from bertkit.model.config import AttentionConfig, BertConfig
+from bertkit.data.corpus.manifest import damaged_files, read_manifest
+from bertkit.data.corpus.prepared import check_offsets
+from bertkit.data.corpus.sources import split_sentences
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.corpus.vocabulary import learn_vocabulary
+from bertkit.data.corpus.word_cache import WordCache
+from bertkit.model.bert_config import AttentionConfig, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 
@@ -68,7 +68,7 @@ def test_the_estimate_counts_every_weight() -> None:
 
 
 def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LINE_MB", 1)
+    monkeypatch.setattr(text_files, "LINE_MB", 1)
     path = tmp_path / "long.txt"
     path.write_bytes(b"short\n" + b"a" * 2_000_000)
     with pytest.raises(InputError, match=r"long.txt:2: a line longer than 64 MB; cut it"):
@@ -81,7 +81,7 @@ def test_lines_records_and_archives_have_limits(tmp_path: Path, monkeypatch: pyt
     bomb.write_bytes(gzip.compress(b"a b\n" * 2_000_000))
     with pytest.raises(InputError, match=r"unpacks to more than 200 times its size"):
         list(read_lines(bomb))
-    monkeypatch.setattr(lines, "MOST_UNPACKED", 10_000)
+    monkeypatch.setattr(text_files, "MOST_UNPACKED", 10_000)
     assert sum(1 for _ in read_lines(bomb)) == 2_000_000
 
 

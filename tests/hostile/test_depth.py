@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from conftest import Capsys, refused
 
+from bertkit.base.text_files import parse_json
 from bertkit.cli import run
-from bertkit.lines import parse_json
 from bertkit.settings.yaml_files import parse_yaml
 
 DEEP = "[" * 10_000

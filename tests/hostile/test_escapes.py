@@ -10,8 +10,8 @@ import yaml
 from cases import CONTROL, Case, check, each
 from conftest import TINY_FINETUNE, Capsys, small_model
 
+from bertkit.base.errors import InputError, in_json, in_markdown, say, shown
 from bertkit.cli import run
-from bertkit.errors import InputError, in_json, in_markdown, say, shown
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.view.suite import suite_table
 

@@ -19,19 +19,19 @@ from conftest import small_config
 from task_configs import task_config
 
 from bertkit import commands, export_model
-from bertkit.data.config import CorpusConfig
-from bertkit.data.corpus import Corpus
-from bertkit.data.prepared import open_prepared
-from bertkit.data.tokenizer import Tokenizer, load_tokenizer
-from bertkit.errors import BertkitError, InputError
-from bertkit.files import read_tensors, write_tensors
+from bertkit.base.errors import BertkitError, InputError
+from bertkit.base.files import read_tensors, write_tensors
+from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.prepared import open_prepared
+from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
+from bertkit.data.data_config import CorpusConfig
 from bertkit.interop.google.bundle import read_index, write_checkpoint
 from bertkit.interop.load import load_directory, resolve_model_dir
 from bertkit.interop.parity.certificate import read_certificate
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings
-from bertkit.tasks.files.readers import read_examples
+from bertkit.tasks.reading.readers import read_examples
 from bertkit.train.checkpoint import newest_valid, read_state
 
 SECONDS = 10  # for one file

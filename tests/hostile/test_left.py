@@ -7,9 +7,9 @@ import pytest
 from cases import Case, check
 from conftest import Capsys
 
+from bertkit.base.errors import InputError
+from bertkit.base.files import building_dir
 from bertkit.cli import run
-from bertkit.errors import InputError
-from bertkit.files import building_dir
 from bertkit.run.directory import held
 from bertkit.run.rules import PRETRAIN
 

@@ -8,9 +8,9 @@ import pytest
 from cases import Case, check, each
 from conftest import TINY_FINETUNE, TINY_PRETRAIN, Capsys
 
+from bertkit.base.errors import InputError
 from bertkit.cli import run
-from bertkit.data.sources import _below
-from bertkit.errors import InputError
+from bertkit.data.corpus.sources import _below
 from bertkit.tasks.tagging import _cell
 
 TEXT = "kan lon ten.\nmir rur.\n\n" * 60

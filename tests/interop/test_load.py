@@ -9,8 +9,8 @@ import torch
 from conftest import small_model
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.directory import text_files, write_model
 from bertkit.interop.load import resolve_model_dir

@@ -7,7 +7,7 @@ import torch
 from conftest import HEADS, LAYERS, POSITIONS, small_model
 
 from bertkit import export_model
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertOutput
 

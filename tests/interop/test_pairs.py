@@ -14,16 +14,16 @@ from torch import Tensor
 from transformers import EncoderDecoderModel
 
 from bertkit import export_model, load_model, load_tokenizer
+from bertkit.base.errors import InputError
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import text_files, write_model
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.interop.parity.certificate import check_certificate, full_tensors
 from bertkit.interop.parity.results import their_parameters
 from bertkit.model.bert import init_weights
-from bertkit.model.config import AttentionConfig, DecoderConfig, NormConfig
+from bertkit.model.bert_config import AttentionConfig, DecoderConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 
 SHAPE = {

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from forks import KILL
 
-from bertkit.files import LOCK, sha256_file
+from bertkit.base.files import LOCK, sha256_file
 from bertkit.train.checkpoint import all_checkpoints, read_moments
 from bertkit.train.log import read_metrics
 

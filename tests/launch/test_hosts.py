@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from launched import ENDLESS, HANG_SECONDS, await_end, await_steps, start, workers_of
 
-from bertkit.errors import InputError
-from bertkit.files import sha256_file
+from bertkit.base.errors import InputError
+from bertkit.base.files import sha256_file
 from bertkit.launch import elastic
 
 pytestmark = pytest.mark.usefixtures("no_launcher")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from launched import ENDLESS, SMALL, await_end, await_steps, listening, start, workers_of
 
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.commands import schema_of
-from bertkit.config import build
 from bertkit.launch import launcher
-from bertkit.launch.config import LaunchConfig
+from bertkit.launch.launch_config import LaunchConfig
 from bertkit.settings.compose import compose
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertkit.batch import PretrainBatch, TaskBatch
-from bertkit.data.config import MaskingConfig, SegmentsConfig
-from bertkit.data.prepared import open_prepared
-from bertkit.data.sampling import Sampler
+from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.data.batches.sampling import Sampler
+from bertkit.data.corpus.prepared import open_prepared
+from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.run.length_phases import LengthPhases, Phase
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
-from bertkit.train import shares
+from bertkit.train import micro_batches
 
 WORLDS = (1, 2, 3, 4, 6, 12)
 BATCH = 12
@@ -49,7 +49,7 @@ def sequences(batch: PretrainBatch | TaskBatch) -> list[bytes]:
 
 def pretraining_phases(prepared_dir: Path, micro_sequences: int) -> list[LengthPhases]:
     """A phase for each seed; the samplers are shared by all layouts, so that epochs are drawn once."""
-    ranges = shares.micro_batch_ranges(BATCH, micro_sequences)
+    ranges = micro_batches.micro_batch_ranges(BATCH, micro_sequences)
     return [LengthPhases([Phase(0, 10**6, 40, sampler, None, ranges)]) for sampler in samplers(prepared_dir)]
 
 

@@ -69,7 +69,7 @@ def test_the_tasks_of_each_host_of_slurms_short_form(tasks: str, counts: list[in
 def test_srun_s_variables_become_those_of_torchrun(more: dict[str, str], device: str, python: Path) -> None:
     slurm = {**SRUN, **more, "SLURM_LOCALID": "1", "SLURM_JOB_ID": "12345", "SLURM_STEP_NODELIST": "gpu[03-04]"}
     code = (
-        "import os; from bertkit.launch import world; from bertkit.launch.config import LaunchConfig\n"
+        "import os; from bertkit.launch import world; from bertkit.launch.launch_config import LaunchConfig\n"
         f"print(world.enter(LaunchConfig(1, 1, 0, None, 300)), *[os.environ[name] for name in {OF_TORCHRUN}])"
     )
     done = subprocess.run([python, "-c", code], env={**os.environ, **slurm}, capture_output=True, text=True)

@@ -7,10 +7,10 @@ import torch
 from conftest import HIDDEN, LAYERS, small_config, small_model
 from torch import nn
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import init_weights
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
 LENGTHS = torch.tensor([5, 7, 3])

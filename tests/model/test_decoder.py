@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertkit.kernels.fast import ALL, PLAIN
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import Dropout
-from bertkit.model.config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
+from bertkit.model.bert_config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
 from bertkit.model.heads import BertWithHeads, Targets
 
 TRANSFORMERS = ("bert", "shared", "post", "pre")

@@ -15,11 +15,11 @@ from conftest import Capsys
 from torch import Tensor, nn
 
 import bertkit.model
+from bertkit.base.errors import InputError
 from bertkit.cli import run
-from bertkit.errors import InputError
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import Bert
-from bertkit.model.config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import allowed, bigbird_blocks, plan
 from bertkit.model.positions import rotate, sinusoidal

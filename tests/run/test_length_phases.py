@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from conftest import Capsys, refused
 
+from bertkit.base.errors import InputError
+from bertkit.base.files import read_tensors, sha256_file
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.data.config import MaskingConfig, SegmentsConfig
-from bertkit.data.prepared import open_prepared
-from bertkit.data.sampling import Sampler
-from bertkit.errors import InputError
-from bertkit.files import read_tensors, sha256_file
+from bertkit.data.batches.sampling import Sampler
+from bertkit.data.corpus.prepared import open_prepared
+from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.run.length_phases import make_phases, micro_sequences_of
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train import shares
+from bertkit.train import micro_batches
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics
 
@@ -173,7 +173,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
     for path in all_checkpoints(tmp_path / "run")[:6]:
         shutil.rmtree(path)
     (tmp_path / "run" / "eval.json").unlink()
-    monkeypatch.setitem(shares.TOKENS_AT_ONCE, "cpu", 100)
+    monkeypatch.setitem(micro_batches.TOKENS_AT_ONCE, "cpu", 100)
     assert micro_sequences_of(settings_of(), "cpu", 1) == [4, 1]
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert weights(tmp_path / "run") == whole

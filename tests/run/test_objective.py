@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from conftest import small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bertkit.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import ALL, ANYWHERE, PLAIN
 from bertkit.run.objective import Entrance, best_tokens, pretraining_losses, task_logits, task_losses
 from bertkit.train import loop, processes
-from bertkit.train.config import OptimizerConfig
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.train_config import OptimizerConfig
 
 LENGTHS = np.array([3, 5, 7, 2])
 IDS = np.random.default_rng(0).integers(5, 131, 17)

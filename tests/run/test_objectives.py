@@ -9,10 +9,10 @@ import pytest
 import yaml
 from conftest import Capsys, refused
 
+from bertkit.base.errors import InputError
+from bertkit.base.files import sha256_file
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.errors import InputError
-from bertkit.files import sha256_file
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.checkpoint import all_checkpoints

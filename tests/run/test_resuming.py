@@ -11,8 +11,8 @@ import pytest
 import yaml
 from conftest import Capsys, mounted, refused
 
+from bertkit.base.files import sha256_file
 from bertkit.cli import run
-from bertkit.files import sha256_file
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import all_checkpoints, fault_of, read_state
 from bertkit.train.log import read_metrics

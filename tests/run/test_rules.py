@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build, to_mapping
 from bertkit.commands import schema_of
-from bertkit.config import build, to_mapping
-from bertkit.errors import InputError
 from bertkit.run import directory as run_dir
 from bertkit.run.rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
 from bertkit.settings.compose import compose

@@ -17,14 +17,14 @@ import torch
 from conftest import TINY_FINETUNE, Capsys, refused, small_config
 
 import bertkit
+from bertkit.base.files import sha256_file
 from bertkit.cli import run
-from bertkit.files import sha256_file
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert import init_weights
-from bertkit.model.config import AttentionConfig, NormConfig
+from bertkit.model.bert_config import AttentionConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.depth import freeze_below, reinitialise_top
+from bertkit.model.layer_depth import freeze_below, reinitialise_top
 from bertkit.train import loop
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.log import read_metrics

@@ -18,11 +18,11 @@ from conftest import make_text, small_model, write_text
 from serving import Connection, Server, ask, chunked, request, serving
 
 from bertkit import export_model, load_embedder, load_predictor
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.model.config import DecoderConfig
-from bertkit.run.searching import Searcher
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.model.bert_config import DecoderConfig
+from bertkit.search.ranking import Searcher
 from bertkit.serve.batching import Counts
 from bertkit.serve.models import open_models
 from bertkit.settings.compose import compose

@@ -20,7 +20,7 @@ from conftest import small_model
 from serving import Answer, Connection, Server, ask, request, serving
 
 from bertkit import export_model, load_predictor
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 
 TEXTS = ["kan lon", "min", "rur ten kar lon min", "kan " * 30, "lor, mish", "ten"]
 Right = list[dict[str, float]]  # the probabilities of each text

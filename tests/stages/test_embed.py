@@ -13,8 +13,8 @@ from pyarrow import parquet
 
 from bertkit import export_model, load_embedder
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.tasks.files import readers
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.reading import readers
 
 TEXTS = ["kan lon", "", "mir " * 60, "kar, lor", "Ünï \u2028 日本"]
 

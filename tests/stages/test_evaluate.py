@@ -10,12 +10,12 @@ import torch
 from conftest import Capsys, make_text, refused, small_model, write_text
 
 from bertkit import export_model, load_model, load_tokenizer
+from bertkit.base.files import sha256_file
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.data.instances import open_instances
-from bertkit.data.prepared import open_prepared
-from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertkit.files import sha256_file
+from bertkit.data.batches.instances import open_instances
+from bertkit.data.corpus.prepared import open_prepared
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.interop.load import load_directory
 from bertkit.run.length_phases import make_phases
 from bertkit.settings.compose import compose

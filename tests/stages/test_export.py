@@ -15,11 +15,11 @@ from conftest import Capsys, make_text, minilm_dir, refused, small_config, small
 from safetensors.torch import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
+from bertkit.base.files import sha256_file
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.files import sha256_file
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, layout_files
-from bertkit.model.config import POOLED_HEADS
+from bertkit.model.bert_config import POOLED_HEADS
 
 CLASSES = {
     "pretraining": ("AutoModelForPreTraining", "BertForPreTraining"),

@@ -21,14 +21,14 @@ from forks import KILL
 from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model, load_tokenizer
+from bertkit.base.files import read_tensors, sha256_file
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.files import read_tensors, sha256_file
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_packed
-from bertkit.run.depth import freeze_below
+from bertkit.model.layer_depth import freeze_below
 from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.train import checkpoint, loop

@@ -19,13 +19,13 @@ from conftest import Capsys, refused, small_model
 from forks import KILL
 
 from bertkit import export_model, load_embedder, load_model, load_predictor, load_tokenizer
+from bertkit.base.errors import InputError
+from bertkit.base.files import sha256_file
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.config import build
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.files import sha256_file
-from bertkit.run.answers import logits_here
-from bertkit.run.predictor import read_inputs
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.predict.answers import logits_here
+from bertkit.predict.predictor import read_inputs
 from bertkit.serve.batching import Counts
 from bertkit.serve.models import open_models
 from bertkit.settings.compose import compose
@@ -395,7 +395,7 @@ def test_sources_and_texts_at_their_limits(runs: Path, tokenizer: Tokenizer, tmp
         assert math.isfinite(empty["score"])
         assert empty["text"] == blank["text"]
     from bertkit.interop.hugging_face.directory import write_model
-    from bertkit.model.config import AttentionConfig, DecoderConfig
+    from bertkit.model.bert_config import AttentionConfig, DecoderConfig
 
     facts = tokenizer.facts
     for kind, positions in (("transformer", "sinusoidal"), ("rnn", "none"), ("bert", "learned")):

@@ -15,12 +15,12 @@ from conftest import Capsys, refused, small_model
 from forks import KILL
 
 from bertkit import export_model
+from bertkit.base.errors import InputError
+from bertkit.base.files import LOCK
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.files import LOCK
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.stages.glue import ARCHIVE, LEFT_OUT, Run, best_of, summarise
-from bertkit.tasks.submission import check_archive
+from bertkit.tasks.scoring.submission import check_archive
 from bertkit.view.suite import suite_table
 
 WORDS = ("kan", "lon", "min", "kar", "lor", "mir")

@@ -8,7 +8,7 @@ from conftest import Capsys, make_text, refused, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit import load_tokenizer
-from bertkit.data.prepared import open_prepared
+from bertkit.data.corpus.prepared import open_prepared
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from conftest import Capsys, make_text, real_data, refused, write_text
 from preparing import prepare, snapshot, write_vocabulary
 
 from bertkit.cli import run
-from bertkit.data.prepared import open_prepared
+from bertkit.data.corpus.prepared import open_prepared
 
 
 @pytest.fixture

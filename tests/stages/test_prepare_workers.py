@@ -16,7 +16,7 @@ from conftest import Capsys, make_text, refused, write_text
 from preparing import hashes, prepare, write_vocabulary
 
 from bertkit.cli import run
-from bertkit.data import encoded_documents
+from bertkit.data.corpus import encoded_documents
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from conftest import Capsys, make_text, strike, write_text
 from forks import KILL
 
 from bertkit import load_model
+from bertkit.base.files import locked, sha256_file, to_json
 from bertkit.cli import run
-from bertkit.files import locked, sha256_file, to_json
-from bertkit.run import pace, trainer
+from bertkit.run import run_length, trainer
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 from bertkit.train.log import read_metrics
 
@@ -193,16 +193,16 @@ def test_a_run_stopped_before_it_is_measured_has_a_report(prepared_dir: Path, tm
 def test_steps_follow_the_text_and_the_time(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The run keeps what it chose, and the same command knows it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "MOST_EPOCHS", 1)
+        patch.setattr(run_length, "MOST_EPOCHS", 1)
         assert pretrain(prepared_dir, tmp_path / "text") == 0
         said = capsys.readouterr().out
         chosen = re.search(r"^steps=(\d+): 1 epochs of the text, about \S+ on this CPU at \S+ s a step", said, re.M)
         assert chosen, said
         length = int(re.search(r"([\d,]+) examples an epoch", said)[1])  # type: ignore[index]
         steps = int(chosen[1])
-        assert steps == pace._rounded(length / 12) > 3
+        assert steps == run_length._rounded(length / 12) > 3
         assert yaml.safe_load((tmp_path / "text" / "config.yaml").read_text())["steps"] == steps
-        patch.setattr(pace, "MOST_SECONDS", 1e-9)
+        patch.setattr(run_length, "MOST_SECONDS", 1e-9)
         assert pretrain(prepared_dir, tmp_path / "text") == 0
         assert capsys.readouterr().out.startswith("done already")
         assert pretrain(prepared_dir, tmp_path / "time") == 0
@@ -219,9 +219,9 @@ def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
     """Each with steps that would not be said."""
     wanted = ["steps=7", "evaluation.every_steps=99"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "MOST_EPOCHS", 0.1)
-        patch.setattr(pace, "SLOW_CPU", 0)
-        patch.setattr(pace, "_seconds_of_steps", lambda *_: [900.0])
+        patch.setattr(run_length, "MOST_EPOCHS", 0.1)
+        patch.setattr(run_length, "SLOW_CPU", 0)
+        patch.setattr(run_length, "_seconds_of_steps", lambda *_: [900.0])
         assert pretrain(prepared_dir, tmp_path / "run", *wanted) == 0
         said = capsys.readouterr().out
         before = said[: said.index("step 1/7")]
@@ -236,7 +236,7 @@ def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
 
 def test_a_trial_leaves_model_and_chance_as_they_were(prepared_dir: Path, tmp_path: Path, finished: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "SLOW_CPU", 0)
+        patch.setattr(run_length, "SLOW_CPU", 0)
         assert pretrain(prepared_dir, tmp_path / "run", *TWELVE) == 0
     assert final_weights(tmp_path / "run") == final_weights(finished)
 

@@ -12,9 +12,9 @@ from conftest import Capsys, make_text, real_data, refused, small_model, write_t
 
 from bertkit import export_model, load_predictor
 from bertkit.cli import run
-from bertkit.data.library.library import Hit
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.run.searching import Candidate, Searcher, fit, in_order, log_both, scores_of
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.search.library import Hit
+from bertkit.search.ranking import Candidate, Searcher, fit, in_order, log_both, scores_of
 from bertkit.settings.search import BothConfig
 
 BOTH = BothConfig(search=0.7, bert=0.4, bias=-0.3)
@@ -77,7 +77,7 @@ def test_what_the_reader_says_is_what_predict_says(library: Path, reader: Path, 
 
 def test_a_searcher_for_a_server(library: Path, reader: Path) -> None:
     """Plain types; as many as are asked for, by one order or another."""
-    from bertkit.run.task_model import open_task_model
+    from bertkit.predict.task_model import open_task_model
 
     opened = open_task_model(str(reader), None, {"max_seq_length": 40, "spans": {"max_query_length": 11}})
     searcher = Searcher(library, opened.predictor("fp32", 2048), BOTH, 7)

@@ -20,17 +20,17 @@ from conftest import Capsys, minilm_dir, refused, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.explain.alignment_picture import alignment_picture
+from bertkit.explain.attention_page import attention_page, packed
+from bertkit.explain.explaining import attribute, rollout
+from bertkit.explain.look import Alignment, Look
+from bertkit.explain.targets import Target
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout
-from bertkit.model.config import AttentionConfig, DecoderConfig
-from bertkit.run.aims import Target
-from bertkit.run.looking import attribute, rollout
+from bertkit.model.bert_config import AttentionConfig, DecoderConfig
 from bertkit.tasks.task import Feature
-from bertkit.view.alignment import alignment_picture
-from bertkit.view.attention import attention_page, packed
-from bertkit.view.look import Alignment, Look
 
 LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 SPANS = ("task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.tasks.files.conll import chunks_of, convert, detect_scheme, first_break, parts_of
+from bertkit.tasks.reading.conll import chunks_of, convert, detect_scheme, first_break, parts_of
 
 # the same chunks in each scheme
 TABLE = [

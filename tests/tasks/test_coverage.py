@@ -3,14 +3,14 @@
 import pytest
 from task_configs import task_config
 
-from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.run.task_data import Coverage
 from bertkit.tasks import shapes
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.sequence import SequenceExample
-from bertkit.tasks.spans import SpanExample
+from bertkit.tasks.spans.shape import SpanExample
 from bertkit.tasks.tagging import TaggingExample
 
 TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)

@@ -14,16 +14,17 @@ from pyarrow import parquet
 from task_configs import task_config
 from task_files import read, write
 
-from bertkit.config import build, to_mapping
-from bertkit.data.tokenizer import Tokenizer, train_wordpiece
-from bertkit.errors import InputError
-from bertkit.tasks import generation, metrics
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build, to_mapping
+from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
+from bertkit.tasks import generation
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
-from bertkit.tasks.config import GenerationConfig, TaskConfig
-from bertkit.tasks.files.readers import open_inputs, take_texts
 from bertkit.tasks.generation import Candidate, GenerationExample, GenerationPrediction, make_features
+from bertkit.tasks.reading.readers import open_inputs, take_texts
+from bertkit.tasks.scoring import metrics
 from bertkit.tasks.shapes import shape_of
 from bertkit.tasks.task import Feature
+from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "e", ".", "[", "]", "sep"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)

@@ -14,17 +14,17 @@ from conftest import Capsys, small_model
 from task_configs import task_config
 
 from bertkit import export_model
+from bertkit.base.errors import InputError
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.tasks import metrics
-from bertkit.tasks.config import SHAPES, TaskConfig
-from bertkit.tasks.files.labels import Labels
-from bertkit.tasks.files.readers import read_file
-from bertkit.tasks.files.source import Reading, given, text_of
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.tasks.reading.labels import Labels
+from bertkit.tasks.reading.readers import read_file
+from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.scoring import metrics
 from bertkit.tasks.sequence import assemble, pieces, softmax
 from bertkit.tasks.shapes import check_metrics, make_features, shape_of
 from bertkit.tasks.task import TABLES, Beside, Feature, Measured, Shape, json_lines, says_the_same
+from bertkit.tasks.task_config import SHAPES, TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)

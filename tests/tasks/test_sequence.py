@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks import choice, sequence
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.sequence import SequenceExample, kept_of_pair, make_features

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from task_configs import task_config
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.tasks import shapes
 from bertkit.tasks.choice import ChoiceExample, ChoicePrediction
 from bertkit.tasks.generation import GenerationExample, GenerationPrediction
-from bertkit.tasks.metrics import METRICS
+from bertkit.tasks.scoring.metrics import METRICS
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
-from bertkit.tasks.span_search import HIGHEST_ODDS, SpanCandidate, SpanPrediction
-from bertkit.tasks.spans import Answer, SpanExample
+from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction
+from bertkit.tasks.spans.shape import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 
 # task, its settings, labels -> what is predicted

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
-from bertkit.errors import InputError
-from bertkit.tasks import span_search, spans
-from bertkit.tasks.config import SpansConfig
-from bertkit.tasks.official import normalize_answer
-from bertkit.tasks.span_search import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction
-from bertkit.tasks.spans import Answer, SpanExample
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
+from bertkit.tasks.scoring.metric_classes import normalize_answer
+from bertkit.tasks.spans import answers, shape
+from bertkit.tasks.spans.answers import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction
+from bertkit.tasks.spans.shape import Answer, SpanExample
 from bertkit.tasks.task import Feature
+from bertkit.tasks.task_config import SpansConfig
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefgq", *(f"##{letter}" for letter in "abcdefgq"), ".", "?"]
 LETTERS = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
@@ -36,14 +36,14 @@ def make_features(
 ) -> list[Feature]:
     chosen = dataclasses.replace(SETTINGS, **changes)
     task: Any = SimpleNamespace(max_seq_length=max_seq_length, spans=chosen)  # shorter than any
-    return spans.make_features(task, examples, tokenizer)
+    return shape.make_features(task, examples, tokenizer)
 
 
 def answers_of(
     examples: list[SpanExample], features: list[Feature], logits: Any, with_null: bool, **changes: Any
 ) -> list[SpanPrediction]:
     settings = dataclasses.replace(SETTINGS, is_always_answered=not with_null, **changes)
-    return span_search.answers_of(examples, features, logits, settings)
+    return answers.answers_of(examples, features, logits, settings)
 
 
 def example(context: str, answer: str | None = None, start: int | None = None, question: str = "q") -> SpanExample:
@@ -100,7 +100,7 @@ def test_the_piece_with_most_context_by_hand() -> None:
     marks = [[place.is_max_context for place in feature.where if place] for feature in features]
     assert marks == [[True, True, True, True, False], [False, False, True, True, True]]
     # A piece with 75 and 76 around it: 0.01 * length prefers the longer window, 75 + 3.02 to 76 + 1.60.
-    longer, shorter = spans._max_contexts([(0, 302), (150, 310)], 310)
+    longer, shorter = shape._max_contexts([(0, 302), (150, 310)], 310)
     assert (longer[226], shorter[226 - 150]) == (True, False)
     assert (longer[227], shorter[227 - 150]) == (False, True)
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_configs import task_config
 
-from bertkit.data.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertkit.tasks import shapes, tagging
-from bertkit.tasks.config import TaggingConfig
 from bertkit.tasks.tagging import TaggingExample
 from bertkit.tasks.task import Feature
+from bertkit.tasks.task_config import TaggingConfig
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefg", *(f"##{letter}" for letter in "abcdefg"), ".", "x", "##x"]
 LABELS = ("O", "B-X", "I-X", "B-Y")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from task_configs import task_config
 
-from bertkit.config import build, conf_dir, to_mapping
-from bertkit.errors import InputError
-from bertkit.tasks.config import TaskConfig, without_retired
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build, conf_dir, to_mapping
+from bertkit.tasks.task_config import TaskConfig, without_retired
 
 # name: (labels, what the files hold, metrics, the main one, hub, batch, peak learning rate, epochs, max_seq_length)
 ENTAILS = ("entailment", "not_entailment")

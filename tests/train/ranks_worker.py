@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from saver import contents
 
-from bertkit.errors import BertkitError
+from bertkit.base.errors import BertkitError
 from bertkit.train import checkpoint, processes
 from bertkit.train.checkpoint import all_checkpoints
 from bertkit.train.processes import Ranks

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.errors import StorageError
-from bertkit.files import read_tensors, remove_leftovers
+from bertkit.base.errors import StorageError
+from bertkit.base.files import read_tensors, remove_leftovers
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
 

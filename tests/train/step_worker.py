@@ -20,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import small_model
 from torch import Tensor, nn
 
-from bertkit.batch import PretrainBatch
+from bertkit.base.batch import PretrainBatch
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import loop, processes, shares
-from bertkit.train.config import OptimizerConfig
+from bertkit.train import loop, micro_batches, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import OPTIMIZERS, Optimizer, parameter_groups
+from bertkit.train.train_config import OptimizerConfig
 
 LENGTHS = (5, 7, 7, 3, 11, 2, 13, 5)
 MASKED = (1, 0, 3, 1, 5, 1, 2, 0)  # uneven, so that a mean of means is wrong
@@ -106,8 +106,8 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
 
     def batches(step: int) -> list[tuple[int, PretrainBatch]]:
         faults.step = step
-        shards = shares.micro_batch_ranges(8, settings["micro_sequences"])
-        mine = shares.share_of_process(len(shards), rank, settings["world"])
+        shards = micro_batches.micro_batch_ranges(8, settings["micro_sequences"])
+        mine = micro_batches.share_of_process(len(shards), rank, settings["world"])
         return [(number, part(step, *shards[number])) for number in mine]
 
     rows, struck = [], []

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bertkit.errors import NumericsError, StorageError
-from bertkit.files import read_tensors
+from bertkit.base.errors import NumericsError, StorageError
+from bertkit.base.files import read_tensors
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint, all_checkpoints, fault_of, newest_valid
 

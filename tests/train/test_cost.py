@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.batch import PretrainBatch
-from bertkit.config import build
+from bertkit.base.batch import PretrainBatch
+from bertkit.base.typed_settings import build
 from bertkit.model.bert import init_weights
-from bertkit.model.config import PRETRAINING_HEADS, BertConfig
+from bertkit.model.bert_config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
 from bertkit.settings.compose import compose

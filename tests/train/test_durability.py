@@ -27,7 +27,7 @@ import torch
 from conftest import mounted
 from saver import contents
 
-from bertkit.errors import StorageError
+from bertkit.base.errors import StorageError
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import all_checkpoints, newest_valid
 

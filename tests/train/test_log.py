@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.errors import InputError
-from bertkit.train.config import LogConfig
+from bertkit.base.errors import InputError
 from bertkit.train.log import MetricsLog, Window, read_metrics
+from bertkit.train.train_config import LogConfig
 
 
 def write(path: Path, steps: range, last_step: int) -> None:

@@ -16,25 +16,25 @@ from conftest import small_model
 from step_worker import LENGTHS, MASKED, part
 from torch import Tensor, nn
 
-from bertkit.batch import PretrainBatch
+from bertkit.base.batch import PretrainBatch
+from bertkit.base.errors import InputError, NumericsError
+from bertkit.base.files import read_tensors
 from bertkit.cli import run
-from bertkit.errors import InputError, NumericsError
-from bertkit.files import read_tensors
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import loop, processes, shares
-from bertkit.train.config import OptimizerConfig
+from bertkit.train import loop, micro_batches, processes
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import Skips, StepReport
+from bertkit.train.train_config import OptimizerConfig
 
 LAYOUTS = {"1 x 8": 8, "2 x 4": 4, "4 x 2": 2, "8 x 1": 1, "3 + 3 + 2": 3}
 
 
 def numbered(step: int, micro_sequences: int) -> list[tuple[int, PretrainBatch]]:
-    return list(enumerate(part(step, *shard) for shard in shares.micro_batch_ranges(8, micro_sequences)))
+    return list(enumerate(part(step, *shard) for shard in micro_batches.micro_batch_ranges(8, micro_sequences)))
 
 
 class Recording(AdamW):
@@ -237,7 +237,7 @@ def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
 
 def test_a_process_without_a_shard_is_refused() -> None:
     with pytest.raises(InputError, match=r"3 processes but 2 micro-batches a step; raise batch\.sequences"):
-        shares.share_of_process(2, 0, 3)
+        micro_batches.share_of_process(2, 0, 3)
 
 
 def test_evaluate_is_the_mean_over_all_predictions() -> None:

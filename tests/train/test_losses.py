@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertkit.batch import IGNORED
+from bertkit.base.batch import IGNORED
 from bertkit.train.losses import cross_entropy, cross_entropy_in_place
 
 

@@ -8,12 +8,12 @@ import torch
 from conftest import LAYERS, small_model
 from torch import nn
 
-from bertkit.config import build
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.config import OptimizerConfig
 from bertkit.train.optimizer import OPTIMIZERS, Optimizer, clip_global_norm, parameter_groups
+from bertkit.train.train_config import OptimizerConfig
 
 SHAPES = {
     "embedding.weight": (7, 3), "dense.weight": (5, 3), "dense.bias": (5,), "norm.weight": (5,), "norm.bias": (5,),

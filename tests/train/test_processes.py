@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.train.processes import check_devices
 
 TIMEOUT = 2.0  # seconds

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from bertkit.config import build, conf_dir
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build, conf_dir
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.config import ScheduleConfig
 from bertkit.train.schedule import inverse, learning_rate, polynomial
+from bertkit.train.train_config import ScheduleConfig
 
 ROOT = math.sqrt
 TABLES = [

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError
-from bertkit.train import shares
-from bertkit.train.shares import TreeSum, num_parts_for
+from bertkit.base.errors import InputError
+from bertkit.train import micro_batches
+from bertkit.train.micro_batches import TreeSum, num_parts_for
 
 
 class Written(torch.Tensor):
@@ -84,7 +84,7 @@ def test_the_number_of_parts(num_shards: int, expected: int) -> None:
     ("micro_sequences", "expected"), [(8, [(0, 8)]), (3, [(0, 3), (3, 6), (6, 8)]), (11, [(0, 8)])]
 )
 def test_micro_batches_of_eight_sequences(micro_sequences: int, expected: list[tuple[int, int]]) -> None:
-    assert shares.micro_batch_ranges(8, micro_sequences) == expected
+    assert micro_batches.micro_batch_ranges(8, micro_sequences) == expected
 
 
 @pytest.mark.parametrize(("num_shards", "num_parts", "num_processes", "expected"), [
@@ -99,9 +99,9 @@ def test_the_micro_batches_of_the_parts(
     num_shards: int, num_parts: int, num_processes: int, expected: list[list[list[int]]]
 ) -> None:
     for process, parts in enumerate(expected):
-        found = [list(part) for part in shares.parts_of_process(num_shards, num_parts, process, num_processes)]
+        found = [list(part) for part in micro_batches.parts_of_process(num_shards, num_parts, process, num_processes)]
         assert found == parts
-        share = shares.share_of_process(num_shards, process, num_processes)
+        share = micro_batches.share_of_process(num_shards, process, num_processes)
         assert [number for part in found for number in part] == list(share)
 
 
@@ -111,8 +111,8 @@ def test_the_micro_batches_of_the_parts(
 )
 def test_processes_that_do_not_fit_are_refused(num_parts: int, num_processes: int, is_refused: bool) -> None:
     if not is_refused:
-        shares.check_shares(8, num_parts, num_processes)
+        micro_batches.check_shares(8, num_parts, num_processes)
         return
     fitting = {4: "1, 2 or 4 processes", 8: "1, 2, 4 or 8 processes"}[num_parts]
     with pytest.raises(InputError, match=f"{num_processes} processes: reproducibility=strict .* for {fitting}; start"):
-        shares.check_shares(8, num_parts, num_processes)
+        micro_batches.check_shares(8, num_parts, num_processes)

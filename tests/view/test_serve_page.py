@@ -23,9 +23,9 @@ from browser import CONTROL, Browser, chromium
 from conftest import small_model
 
 from bertkit import load_embedder, load_predictor, load_tokenizer
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.model.config import DecoderConfig
+from bertkit.model.bert_config import DecoderConfig
 from bertkit.view import serve_page
 
 LABELS = {"sequence": ("bad", "good", "<b>ugly</b>"), "token": ("O", "B-X", "I-X", "B-Y", "I-Y")}

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from bertkit import __version__
-from bertkit.config import at
-from bertkit.errors import in_markdown
-from bertkit.hub import is_id
-from bertkit.interop.hugging_face.config import PAIR, architecture_of, is_decoder
+from bertkit.base.errors import in_markdown
+from bertkit.base.hub_ids import is_id
+from bertkit.base.typed_settings import at
+from bertkit.interop.hugging_face.config_json import PAIR, architecture_of, is_decoder
 from bertkit.model.heads import BertWithHeads
 
 _READ = 'inputs = tokenizer("A text to read.", return_tensors="pt")\n'

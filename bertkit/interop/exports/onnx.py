@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertkit.errors import InputError
-from bertkit.files import to_json
+from bertkit.base.errors import InputError
+from bertkit.base.files import to_json
+from bertkit.base.text_files import read_json
 from bertkit.interop.parity.reference import load_in_transformers
-from bertkit.lines import read_json
 
 TOLERANCE = 1e-4  # float32, absolute; measured below 1e-5
 INT8 = "model_quantized.onnx"

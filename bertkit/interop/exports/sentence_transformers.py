@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.errors import InputError
-from bertkit.files import to_json
-from bertkit.lines import read_json
+from bertkit.base.errors import InputError
+from bertkit.base.files import to_json
+from bertkit.base.text_files import read_json
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
 _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)

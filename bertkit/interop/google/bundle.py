@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError, listed
+from bertkit.base.errors import InputError, listed
 from bertkit.interop.google.table import build_table, masked_crc32c, read_table, read_varint, take, to_varint
 
 # Of tensorflow/core/framework/types.proto; the others have no use in a BERT.

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.errors import InputError, listed
-from bertkit.files import to_json
+from bertkit.base.errors import InputError, listed
+from bertkit.base.files import to_json
 from bertkit.interop.google import bundle
-from bertkit.interop.hugging_face.config import SHAPE
+from bertkit.interop.hugging_face.config_json import SHAPE
 from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
-from bertkit.model.config import BertConfig
+from bertkit.model.bert_config import BertConfig
 
 NAME = "bert_model.ckpt"  # the prefix that Google's releases have
 CONFIG_FILES = ("bert_config.json", "config.json")

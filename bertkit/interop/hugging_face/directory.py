@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError, listed
-from bertkit.files import building_dir, read_tensors, write_tensors
-from bertkit.interop.hugging_face.config import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
+from bertkit.base.errors import InputError, listed
+from bertkit.base.files import building_dir, read_tensors, write_tensors
+from bertkit.base.text_files import read_json
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.config_json import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
-from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads
 
 WITHOUT_POOLER = ("BertForMaskedLM", "BertLMHeadModel", "BertForTokenClassification", "BertForQuestionAnswering")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertkit.errors import InputError
-from bertkit.hub import is_offline, unavailable
+from bertkit.base.errors import InputError
+from bertkit.base.hub_ids import is_offline, unavailable
 
 _TEXT = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
 # Weights in the order of preference; those of the first kind that the hub has are fetched.

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.config import checked, to_mapping
-from bertkit.errors import InputError, ParityError
+from bertkit.base.errors import InputError, ParityError
+from bertkit.base.text_files import read_json
+from bertkit.base.typed_settings import checked, to_mapping
 from bertkit.interop.hugging_face.directory import packed
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.padded import PaddedBert
-from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads
 
 FORMAT = "bertkit parity certificate 2"

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from bertkit import __version__
-from bertkit.errors import InputError
-from bertkit.files import write_tensors
-from bertkit.interop.hugging_face.config import architecture_of, config_json, require_bert
+from bertkit.base.errors import InputError
+from bertkit.base.files import write_tensors
+from bertkit.base.text_files import read_json
+from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
@@ -33,7 +34,6 @@ from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
 from bertkit.interop.parity.inputs import TEXTS, Inputs, make_inputs
 from bertkit.interop.parity.reference import load_in_transformers, same_ids
 from bertkit.interop.parity.results import Results, our_results, their_parameters, their_results
-from bertkit.lines import read_json
 from bertkit.model.heads import BertWithHeads
 
 # float64: relative to max(1, largest entry of the tensor); for gradients, to max(largest entry, a thousandth of the largest of

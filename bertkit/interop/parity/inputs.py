@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.data.tokenizer import load_tokenizer
-from bertkit.errors import InputError
-from bertkit.interop.hugging_face.config import is_decoder, problem_type_of
-from bertkit.memory import require_memory
-from bertkit.model.config import BertConfig
+from bertkit.base.errors import InputError
+from bertkit.base.memory import require_memory
+from bertkit.data.corpus.tokenizer import load_tokenizer
+from bertkit.interop.hugging_face.config_json import is_decoder, problem_type_of
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
 TEXTS = (

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from bertkit.data.tokenizer import load_tokenizer
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import load_tokenizer
 
 # settings of a config.json that change how it computes or answers, and not what
 PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}

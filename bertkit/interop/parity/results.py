@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.interop.hugging_face.config import problem_type_of
+from bertkit.interop.hugging_face.config_json import problem_type_of
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors
 from bertkit.interop.parity.inputs import Inputs
-from bertkit.model.config import POOLED_HEADS, BertConfig
+from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 Results = dict[

@@ -12,11 +12,11 @@ import torch
 from conftest import Capsys, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
+from bertkit.base.files import sha256_file
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.files import sha256_file
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.sentence_transformers import Pooling, read_pooling
-from bertkit.model.config import POOLED_HEADS
+from bertkit.model.bert_config import POOLED_HEADS
 
 PAIRS = [("kan lon.", "min"), ("A river rose.", "It fell again, slowly."), ("x", "y")]
 

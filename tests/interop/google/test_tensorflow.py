@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertkit import load_model, load_tokenizer
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import BertkitError, InputError
+from bertkit.base.errors import BertkitError, InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as tensorflow
 from bertkit.interop.google.checkpoint import TENSORFLOW

@@ -11,12 +11,12 @@ from conftest import HIDDEN, LAYERS, small_config, small_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.hugging_face.config import config_json, read_config
+from bertkit.interop.hugging_face.config_json import config_json, read_config
 from bertkit.interop.hugging_face.names import CLASSIFIERS, HUGGING_FACE, from_hugging_face, to_hugging_face
 from bertkit.interop.load import load_directory
-from bertkit.model.config import TASK_HEADS, DecoderConfig
+from bertkit.model.bert_config import TASK_HEADS, DecoderConfig
 from bertkit.model.heads import BertWithHeads
 
 Tensors = dict[str, Tensor]

@@ -10,11 +10,11 @@ import torch
 from conftest import small_model
 from huggingface_hub import constants
 
-import bertkit.hub
+import bertkit.base.hub_ids
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
-from bertkit.hub import check_model, is_id
+from bertkit.base.errors import InputError
+from bertkit.base.hub_ids import check_model, is_id
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import hub
 from bertkit.interop.load import resolve_model_dir
 
@@ -76,7 +76,7 @@ NO_IDS += ("runs/", "", "a b", "a/b/c", "/no/where")
 @pytest.mark.parametrize(("name", "is_one"), [*((name, True) for name in IDS), *((name, False) for name in NO_IDS)])
 def test_what_looks_like_an_id(cache: Path, name: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever does not is sought nowhere: whoever asks for the network here fails."""
-    monkeypatch.setattr(bertkit.hub, "is_offline", lambda: pytest.fail("asked for the network"))
+    monkeypatch.setattr(bertkit.base.hub_ids, "is_offline", lambda: pytest.fail("asked for the network"))
     Path("here").mkdir()
     assert is_id(name) == is_one
     if not is_one and name:

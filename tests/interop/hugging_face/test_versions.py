@@ -15,9 +15,9 @@ import torch
 from conftest import installed_apart, small_model
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.config import ARCHITECTURES
-from bertkit.model.config import POOLED_HEADS
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.config_json import ARCHITECTURES
+from bertkit.model.bert_config import POOLED_HEADS
 
 # transformers -> the huggingface_hub and tokenizers of its time; the last one is the installed release
 VERSIONS = {

@@ -13,14 +13,14 @@ from conftest import small_model
 from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.interop.hugging_face.config import ARCHITECTURES, PAIR, architecture_of, config_json
+from bertkit.interop.hugging_face.config_json import ARCHITECTURES, PAIR, architecture_of, config_json
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.kernels.linear import ACTIVATIONS
-from bertkit.model.config import HEADS, POOLED_HEADS
+from bertkit.model.bert_config import HEADS, POOLED_HEADS
 
 # pairs of BERTs are in tests/interop/test_pairs.py
 KINDS = {"_".join(heads) or "encoder": (heads, name) for heads, name in ARCHITECTURES.items() if name != PAIR}

@@ -14,13 +14,13 @@ from conftest import small_config
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.errors import InputError
+from bertkit.base.errors import InputError
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import load_directory
 from bertkit.kernels.layout import Layout
 from bertkit.model import patterns
 from bertkit.model.bert import init_weights
-from bertkit.model.config import AttentionConfig, BertConfig
+from bertkit.model.bert_config import AttentionConfig, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 TOLERANCE = 1e-10

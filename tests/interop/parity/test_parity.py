@@ -9,9 +9,9 @@ from conftest import LAYERS, Capsys, minilm_dir, refused, small_model
 from safetensors.torch import load_file, save_file
 
 from bertkit import check_certificate, export_model, load_model
+from bertkit.base.errors import InputError, ParityError
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
-from bertkit.errors import InputError, ParityError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.parity import certificate, inputs, reference
 from bertkit.interop.parity import comparison as parity
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertkit import export_model
 from bertkit.cli import run
-from bertkit.data.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.parity import comparison
 from bertkit.kernels import fast, linear
 from bertkit.model.heads import BertWithHeads

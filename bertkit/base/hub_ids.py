@@ -1,0 +1,84 @@
+"""What is sought at the hub of models and datasets, and whether it can be reached: its libraries try for half a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+
+from bertkit.base.errors import InputError
+
+SECONDS_TO_ANSWER = 1.2
+_FOLDERS = re.compile("runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments")  # what people call their own
+
+
+def is_id(name: str) -> bool:
+    """Whether a name is one of the hub, and not a path: `organisation/model`, or `bert-...`, which the hub has without one.
+
+    Nothing is sought at the hub whose first part is a folder here, or is what folders of runs and models are called.
+    """
+    organisation, has_organisation, _ = name.partition("/")
+    if not has_organisation:
+        return re.fullmatch(r"bert-[\w.-]+", name) is not None
+    is_folder = _FOLDERS.fullmatch(organisation.lower()) or Path(organisation).exists()
+    return not is_folder and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
+
+
+def check_model(name: str, setting: str) -> None:
+    """Refuse a hub model that can be had neither from the hub nor from the cache, before torch is imported for it.
+
+    Raises:
+        InputError: with the ways out.
+    """
+    if not is_id(name) or Path(name).exists():
+        return
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
+    if not (cache / f"models--{name.replace('/', '--')}").is_dir() and is_offline():
+        raise unavailable(name, setting, "no network, or HF_HUB_OFFLINE is set")
+
+
+def unavailable(name: str, setting: str, why: str) -> InputError:
+    """Say that there is no such model."""
+    return InputError(
+        f"{setting}={name}: no such directory, and no hub model that is cached or can be fetched ({why}); give a local "
+        "directory, or fetch it where there is a network and set HF_HOME to that cache"
+    )
+
+
+@functools.cache
+def is_offline() -> bool:
+    """Whether only the cache can be looked into: the hub, or the proxy on the way to it, does not answer; its libraries are told."""
+    import socket
+    import threading
+    import urllib.parse
+    import urllib.request
+
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    url = urllib.parse.urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return True
+    proxy = None if urllib.request.proxy_bypass(url.hostname or "") else urllib.request.getproxies().get(url.scheme)
+    if proxy is not None:
+        url = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    answered, over = threading.Event(), threading.Event()
+
+    def ask() -> None:  # in a thread, as nothing else limits the time that a name takes
+        with contextlib.suppress(OSError, ValueError):
+            port = url.port or (80 if url.scheme == "http" else 443)
+            socket.create_connection((url.hostname or "", port), SECONDS_TO_ANSWER).close()
+            answered.set()
+        over.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    over.wait(SECONDS_TO_ANSWER)
+    if answered.is_set():
+        return False
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read by both libraries as they are imported
+    for name in ("huggingface_hub.constants", "datasets.config"):
+        if name in sys.modules:
+            sys.modules[name].HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+    return True

@@ -1,0 +1,301 @@
+"""Plain mappings to frozen dataclasses, or every reason why not, in one error; and what files hold, checked alike.
+
+The schema is a dataclass whose annotations say all: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`,
+`tuple[X, ...]` and unions of them. Nothing is optional unless its annotation admits `None`; unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import itertools
+import math
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bertkit.base.errors import InputError
+
+T = TypeVar("T")
+
+
+def conf_dir() -> Path:
+    """Find the directory of the shipped configuration files: inside the installed package, or beside it.
+
+    Raises:
+        InputError: neither place has it (a broken installation).
+    """
+    package = Path(__file__).resolve().parents[1]
+    for candidate in (package / "conf", package.parent / "conf"):
+        if (candidate / "pretrain.yaml").is_file():
+            return candidate
+    raise InputError(f"no configuration files in {package} or beside it; reinstall bertkit")
+
+
+def conf_dirs(own: str | None) -> list[Path]:
+    """Give the directories of configuration files: the shipped one, and the user's own where there is one.
+
+    Raises:
+        InputError: the user's own is no directory.
+    """
+    if own is None:
+        return [conf_dir()]
+    directory = Path(own).expanduser().resolve()
+    if not directory.is_dir():
+        raise InputError(f"--config-dir {own}: no such directory")
+    return [conf_dir(), directory]
+
+
+def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
+    """List the options of every configuration group in some directories like `conf/`."""
+    groups: dict[str, list[str]] = {}
+    for directory in directories:
+        for path in sorted(directory.glob("*/*.yaml")):
+            groups.setdefault(path.parent.name, []).append(path.stem)
+    return groups
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant: "; did you mean 'x'?", or nothing when none is near."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{match[0]}'?" if match else ""
+
+
+# where "" would be the working directory
+PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
+
+
+def build(schema: type[T], mapping: Any) -> T:
+    """Build the dataclass `schema` from settings, with every type and key checked.
+
+    Raises:
+        InputError: one line for each unknown key, missing value, wrong type and broken rule of a `__post_init__`.
+    """
+    errors: list[str] = []
+    value = _convert(schema, mapping, "", errors, is_file=False)
+    if errors:
+        raise InputError(*dict.fromkeys(errors))
+    return value  # type: ignore[no-any-return]
+
+
+def checked(kind: type[T], content: Any, where: Path | str, way_out: str = "restore it from where it came") -> T:
+    """Give what a file holds as the type that it was written from; other fields may be there too.
+
+    Raises:
+        InputError: naming the file and the first field that is wrong.
+    """
+    errors: list[str] = []
+    value = _convert(kind, content, "", errors, is_file=True)
+    if errors:
+        raise InputError(f"{where}: {errors[0].replace('group of settings', 'group of values')}; {way_out}")
+    return value  # type: ignore[no-any-return]
+
+
+def refuse(*problems: object) -> None:
+    """Raise all that is wrong with settings at once: texts, and lists of them; what is false or empty is right.
+
+    Raises:
+        InputError: something is.
+    """
+    found = [text for each in problems if each for text in ([each] if isinstance(each, str) else each)]  # type: ignore[attr-defined]
+    if found:
+        raise InputError(*found)
+
+
+_WORDS = {"[)": "a number from {} to below {}", "(]": "a number above {}, up to {}", "()": "a number between {} and {}"}
+
+
+def outside(settings: object, group: str, **intervals: str) -> list[str]:
+    """Say which numbers lie outside their intervals, written such as "[0, 1)"; null and words such as auto are right."""
+    found = []
+    for name, interval in intervals.items():
+        value, (low, high) = getattr(settings, name), map(float, interval[1:-1].split(","))
+        if not isinstance(value, (int, float)):
+            continue
+        is_above = low <= value if interval[0] == "[" else low < value
+        if is_above and (value <= high if interval[-1] == "]" else value < high):
+            continue
+        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(f"{low:,g}", f"{high:,.15g}")
+        if high == math.inf:
+            expected = f"at least {low:g}" if interval[0] == "[" else "a positive number" if low == 0 else "a number"
+        found.append(f"{group}{name}={value}: expected {expected}")
+    return found
+
+
+def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
+    """Say which settings are set and have no effect.
+
+    Args:
+        settings: that have them.
+        group: what stands before their names, with a dot.
+        *rows: a name each, whether it has no effect, why, and what it is when nobody sets it, unless that is null or false.
+    """
+    found = []
+    for name, has_none, why, *usual in rows:
+        value = getattr(settings, name)
+        if has_none and value is not None and value is not False and value not in usual:
+            is_plain = isinstance(value, (str, int, float))
+            shown = f"={str(value).lower() if value is True else value}" if is_plain else ""
+            found.append(f"{group}{name}{shown}: has no effect {why}; leave it out")
+    return found
+
+
+def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Give the keys of a mapping, with those of the groups in it, which stand after their own."""
+    keys = []
+    for key, value in mapping.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, Mapping):
+            keys += dotted_keys(value, f"{prefix}{key}.")
+    return keys
+
+
+def to_mapping(value: Any) -> dict[str, Any]:
+    """Turn a dataclass back into plain dicts and lists, as YAML and JSON write them."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(value))
+    for field in dataclasses.fields(value):
+        if field.metadata == {"is_written": False}:  # no setting, only said about the settings
+            del plain[field.name]
+    return plain
+
+
+def at(mapping: Mapping[str, Any], key: str) -> Any:
+    """Give what stands at a dotted key; None where nothing does."""
+    value: Any = mapping
+    while key and isinstance(value, Mapping):
+        name = key if key in value else key.partition(".")[0]  # a name may hold a dot itself, such as that of a file
+        value, key = value.get(name), key[len(name) + 1 :]
+    return None if key else value
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """List the dotted keys whose values differ between two nested mappings, with both values."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append((f"{prefix}{key}", before, after))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file: bool) -> Any:
+    """Give a plain value as an annotation says; add to `errors` what does not fit."""
+    if not is_file and (value == "???" or (value == "" and path in PLACES)):
+        errors.append(f"missing value: set {path}=")
+        return None
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    schemas = [option for option in options if dataclasses.is_dataclass(option)]
+    if len(schemas) > 1 and isinstance(value, Mapping):
+        options = _of_kind(schemas, value, path, errors)
+        if not options:
+            return None
+    inside: list[str] = []  # what is wrong within a value whose outer form fits
+    for option in options:
+        kind, inner = get_origin(option) or option, get_args(option)
+        wrong: list[str] = []
+        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+            found: Any = _build_dataclass(option, value, path, wrong, is_file)
+        elif kind is dict and inner and isinstance(value, Mapping):
+            found = {key: _convert(inner[1], item, _joined(path, key), wrong, is_file) for key, item in value.items()}
+        elif kind is tuple and isinstance(value, (list, tuple)):
+            own = is_file or not dataclasses.is_dataclass(inner[0])  # else each has the messages that it has by itself
+            places = (f"{path}[{number}]" if own else "" for number in itertools.count())
+            found = tuple(_convert(inner[0], *each, wrong, is_file) for each in zip(value, places, strict=False))
+        else:
+            fits, found = _match(option, value)
+            if fits:
+                return found
+            continue
+        if not wrong:
+            return found
+        inside = inside or wrong
+    if not inside:
+        expected = " or ".join(dict.fromkeys(map(_describe, options)))
+        if isinstance(value, float) and not math.isfinite(value) and float in options:
+            expected = expected.replace("a number", "a finite number")
+        inside = [f"{path}={value!r:.60}: expected {expected}".removeprefix("=")]
+    errors += inside
+    return None
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+_hints = functools.cache(get_type_hints)
+
+
+def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors: list[str], is_file: bool) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    if not is_file:
+        errors += [
+            f"unknown key '{_joined(path, key)}'{nearest(str(key), fields)}" for key in mapping if key not in fields
+        ]
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in mapping:
+            values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
+        elif field.default is field.default_factory is dataclasses.MISSING:  # else a file from before it was a field
+            place = _joined(path, name)
+            errors.append(f"no field '{place}'" if is_file else f"missing value: set {place}=")
+    try:
+        return None if errors else schema(**values)
+    except InputError as error:
+        errors.extend(error.args)
+        return None
+
+
+def _of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
+    """Choose among several dataclasses by the value's `kind`, which each of them annotates with its own literals."""
+    kinds = {kind: schema for schema in schemas for kind in get_args(_hints(schema)["kind"])}
+    kind = value.get("kind")
+    if isinstance(kind, str) and kind in kinds:
+        return (kinds[kind],)
+    problem = f"{path}.kind={kind!r}: expected" if "kind" in value else f"missing value: set {path}.kind= to"
+    errors.append(f"{problem} {' or '.join(kinds)}")
+    return ()
+
+
+def _match(option: Any, value: Any) -> tuple[bool, Any]:
+    """Whether `value` is of the plain type `option`, and the value as that type."""
+    if option is Any:
+        return True, value
+    if option is type(None):
+        return value is None, None
+    if get_origin(option) is Literal:
+        return value in get_args(option), value
+    if get_origin(option) is not None or dataclasses.is_dataclass(option):
+        return False, None
+    if option is bool or isinstance(value, bool):
+        return option is bool and isinstance(value, bool), value
+    if option is int and isinstance(value, float) and value.is_integer():
+        return True, int(value)  # steps=1e6
+    if option is float and isinstance(value, int):
+        return True, float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return False, value
+    return isinstance(value, option), value
+
+
+def _describe(option: Any) -> str:
+    if option is type(None):
+        return "null"
+    if get_origin(option) is Literal:
+        return " or ".join(str(choice) for choice in get_args(option))
+    if get_origin(option) is tuple:
+        return f"a list of {_describe(get_args(option)[0])}"
+    if get_origin(option) is dict or option is dict or dataclasses.is_dataclass(option):
+        return "a group of settings"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[option]

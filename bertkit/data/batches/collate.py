@@ -1,0 +1,56 @@
+"""Examples become one packed batch: special tokens, segment ids, masks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.batch import PretrainBatch
+from bertkit.data.batches.masking import mask_tokens
+from bertkit.data.batches.segments import Examples
+from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.tokenizer import VocabFacts
+from bertkit.data.data_config import MaskingConfig
+
+
+def assemble(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
+    """Lay out `[CLS] segment [SEP] segment [SEP] ...` of every example, one after another.
+
+    Returns:
+        input_ids (S,), token_type_ids (S,): 1 for the second segment of a pair, and sequence_lengths (B,).
+    """
+    num_segments = np.diff(examples.first_segment)  # (B,)
+    example = np.repeat(np.arange(len(examples)), num_segments)  # (segments,)
+    lengths = np.bincount(example, weights=examples.segment_length + 1, minlength=len(examples))
+    sequence_lengths = 1 + lengths.astype(np.int64)
+    input_ids = np.empty(sequence_lengths.sum(), np.int64)
+    token_type_ids = np.zeros(len(input_ids), np.int64)
+    is_pair = examples.is_random_next is not None
+    end = 0
+    for index, (start, length) in enumerate(zip(examples.segment_start, examples.segment_length, strict=True)):
+        is_first = index == examples.first_segment[example[index]]
+        if is_first:
+            input_ids[end] = vocab.cls
+            end += 1
+        input_ids[end : end + length] = split.tokens(start, length)
+        input_ids[end + length] = vocab.sep
+        if is_pair and not is_first:
+            token_type_ids[end : end + length + 1] = 1
+        end += length + 1
+    return input_ids, token_type_ids, sequence_lengths
+
+
+def collate(
+    split: Split, examples: Examples, keys: NDArray[np.uint64], masking: MaskingConfig, vocab: VocabFacts
+) -> PretrainBatch:
+    """Assemble and mask examples; `keys` (B,) are the random keys of their masks."""
+    input_ids, token_type_ids, sequence_lengths = assemble(split, examples, vocab)
+    masked_ids, masked_positions, masked_labels = mask_tokens(input_ids, sequence_lengths, keys, masking, vocab)
+    return PretrainBatch(
+        input_ids=masked_ids,
+        token_type_ids=token_type_ids,
+        sequence_lengths=sequence_lengths,
+        masked_positions=masked_positions,
+        masked_labels=masked_labels,
+        next_sentence_labels=examples.is_random_next,
+    )

@@ -1,0 +1,196 @@
+"""Google's training instances, draw for draw: what `create_pretraining_data.py` makes of a text and a seed.
+
+Everything is drawn from one `random.Random(seed)` in the original's order, so one draw more or less anywhere changes all
+that follows. The order of the draws:
+
+1. shuffle the documents;
+2. `dupe_factor` times, for every document: is its target length short, and how short; then for every chunk of sentences
+   where A ends, whether B is random, which document and sentence B comes from, front or back for each token cut off,
+   the order of the candidates to mask, and for each masked piece what stands in its place;
+3. shuffle the instances.
+
+The streaming pairs of `segments.py` have the same statistics with draws that can be reached in any order; these here
+can be compared with the original, instance by instance.
+
+Source: google-research/bert create_pretraining_data.py (commit eedf571); the functions below are its four jobs.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bertkit.data.corpus.prepared import Split
+from bertkit.data.corpus.tokenizer import VocabFacts
+from bertkit.data.data_config import InstancesConfig, MaskingConfig
+
+Sentence = list[int]
+Document = Sequence[Sentence]
+MASK_PROB, KEEP_PROB = 0.8, 0.5  # of the chosen pieces; of those that do not become [MASK]
+TRIES_FOR_ANOTHER_DOCUMENT = 10
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One masked sequence `[CLS] A [SEP] B [SEP]`."""
+
+    input_ids: list[int]  # the tokens after masking
+    b_start: int  # the position of B's first token; it and all after it are segment 1
+    is_random_next: bool  # whether B is from a random place instead of what follows A
+    masked_positions: list[int]  # of the tokens to predict, ascending
+    masked_labels: list[int]  # the original ids there
+
+
+class SplitDocuments(Sequence[Document]):
+    """The documents of a split as the algorithm reads them, one sentence at a time, from the disk."""
+
+    def __init__(self, split: Split) -> None:
+        self.split = split
+
+    def __len__(self) -> int:
+        return self.split.num_documents
+
+    def __getitem__(self, index: int) -> Document:  # type: ignore[override]  # no slices
+        return _SplitDocument(self.split, int(self.split.documents[index]), int(self.split.documents[index + 1]))
+
+
+class _SplitDocument(Sequence[Sentence]):
+    def __init__(self, split: Split, first: int, end: int) -> None:
+        self.split, self.first, self.end = split, first, end
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __getitem__(self, index: int) -> Sentence:  # type: ignore[override]  # no slices
+        if index >= len(self):
+            raise IndexError(index)
+        start, stop = self.split.sentences[self.first + index : self.first + index + 2].tolist()
+        tokens: Sentence = self.split.tokens(start, stop - start).tolist()
+        return tokens
+
+
+def training_instances(
+    documents: Sequence[Document],
+    config: InstancesConfig,
+    masking: MaskingConfig,
+    vocab: VocabFacts,
+    rng: random.Random,
+) -> Iterator[Instance]:
+    """Make all instances, before the last shuffle, which `shuffled_order` draws from the same `rng` afterwards.
+
+    Neither a document nor a sentence is empty; `rng` is fresh, made from the seed.
+    """
+    order = shuffled_order(len(documents), rng)
+    for _ in range(config.dupe_factor):
+        for place in range(len(order)):
+            for tokens_a, tokens_b, is_random_next in document_pairs(documents, order, place, config, rng):
+                input_ids = [vocab.cls, *tokens_a, vocab.sep, *tokens_b, vocab.sep]
+                masked_ids, positions = mask_instance(input_ids, config, masking, vocab, rng)
+                labels = [input_ids[position] for position in positions]
+                yield Instance(masked_ids, len(tokens_a) + 2, is_random_next, positions, labels)
+
+
+def shuffled_order(count: int, rng: random.Random) -> array[int]:
+    """Give the order into which `rng` shuffles a list of `count` items, in 8 bytes each."""
+    order = array("q", range(count))
+    rng.shuffle(order)
+    return order
+
+
+def document_pairs(
+    documents: Sequence[Document], order: Sequence[int], place: int, config: InstancesConfig, rng: random.Random
+) -> Iterator[tuple[Sentence, Sentence, bool]]:
+    """Cut the document at a place of the order into pairs (A, B, is_random_next).
+
+    A chunk ends when it has the target length, or with the document. It is split at random into A and B; half of the
+    time, and whenever it is one sentence (without a draw), B is replaced by text from a random place and the unused
+    sentences are put back. With a single document B comes from that one and is still called random.
+    """
+    document = documents[order[place]]
+    max_num_tokens = config.max_seq_length - 3  # [CLS] A [SEP] B [SEP]
+    target = max_num_tokens
+    if rng.random() < config.short_seq_prob:
+        target = rng.randint(2, max_num_tokens)
+    chunk: list[Sentence] = []
+    num_tokens = 0
+    index = 0
+    while index < len(document):
+        chunk.append(document[index])
+        num_tokens += len(chunk[-1])
+        if index == len(document) - 1 or num_tokens >= target:
+            a_end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+            tokens_a = [token for sentence in chunk[:a_end] for token in sentence]
+            is_random_next = len(chunk) == 1 or rng.random() < 0.5
+            if is_random_next:
+                tokens_b = _random_text(documents, order, place, target - len(tokens_a), rng)
+                index -= len(chunk) - a_end  # the unused sentences are read again
+            else:
+                tokens_b = [token for sentence in chunk[a_end:] for token in sentence]
+            truncate_pair(tokens_a, tokens_b, max_num_tokens, rng)
+            yield tokens_a, tokens_b, is_random_next
+            chunk, num_tokens = [], 0
+        index += 1
+
+
+def _random_text(
+    documents: Sequence[Document], order: Sequence[int], place: int, num_tokens: int, rng: random.Random
+) -> Sentence:
+    """Read at least `num_tokens` tokens, where there are as many, from a random sentence of another document on."""
+    for _ in range(TRIES_FOR_ANOTHER_DOCUMENT):
+        other = rng.randint(0, len(order) - 1)
+        if other != place:
+            break
+    document = documents[order[other]]
+    tokens: Sentence = []
+    for index in range(rng.randint(0, len(document) - 1), len(document)):
+        tokens += document[index]
+        if len(tokens) >= num_tokens:
+            break
+    return tokens
+
+
+def truncate_pair(tokens_a: Sentence, tokens_b: Sentence, max_num_tokens: int, rng: random.Random) -> None:
+    """Cut a pair in place until it fits: one token of the longer (of B when equal), from its front or back at random."""
+    while len(tokens_a) + len(tokens_b) > max_num_tokens:
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        if rng.random() < 0.5:
+            del longer[0]
+        else:
+            longer.pop()
+
+
+def mask_instance(
+    input_ids: Sentence, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, rng: random.Random
+) -> tuple[Sentence, list[int]]:
+    """Choose and hide the tokens to predict: give the masked ids and the positions, ascending.
+
+    `[CLS]` and `[SEP]` count for the number of predictions, which is rounded half to even, but are never chosen. A
+    whole word that would exceed that number is skipped. What replaces a piece is drawn for each piece of a word.
+    With whole words a `##` piece joins the candidate before it, even across the `[SEP]` between A and B, which happens
+    where a cut leaves B beginning inside a word.
+    """
+    candidates: list[list[int]] = []
+    for position, token in enumerate(input_ids):
+        if token in (vocab.cls, vocab.sep):
+            continue
+        if masking.whole_word and candidates and vocab.is_continuation[token]:
+            candidates[-1].append(position)
+        else:
+            candidates.append([position])
+    rng.shuffle(candidates)
+    quota = min(config.max_predictions_per_seq, max(1, round(len(input_ids) * masking.probability)))
+    masked_ids, positions = list(input_ids), list[int]()
+    for candidate in candidates:
+        if len(positions) >= quota:
+            break
+        if len(positions) + len(candidate) > quota:
+            continue
+        for position in candidate:
+            if rng.random() < MASK_PROB:
+                masked_ids[position] = vocab.mask
+            elif rng.random() >= KEEP_PROB:
+                masked_ids[position] = rng.randint(0, vocab.size - 1)
+            positions.append(position)
+    return masked_ids, sorted(positions)

@@ -1,0 +1,235 @@
+"""Fixed instances on disk, as `google_instances.py` makes them: masked once, memory-mapped, in the original's order.
+
+    instances/token_starts.bin       the token at which each instance starts, and the end; 8 bytes each
+    instances/tokens.bin             token ids after masking, 2 bytes each where the vocabulary allows, else 4
+    instances/b_starts.bin           the position of B's first token within its instance; 2 bytes each
+    instances/is_random_next.bin     0 when B follows A, 1 when B is random; 1 byte each
+    instances/prediction_starts.bin  the prediction at which those of each instance start, and the end; 8 bytes each
+    instances/positions.bin          of the predictions, within their instance; 2 bytes each
+    instances/labels.bin             the original ids there; as tokens.bin
+
+Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.batch import PretrainBatch
+from bertkit.base.errors import InputError
+from bertkit.base.files import require_space
+from bertkit.base.typed_settings import to_mapping
+from bertkit.data.batches.google_instances import Instance, SplitDocuments, shuffled_order, training_instances
+from bertkit.data.corpus.prepared import PreparedDataset, Split, check_offsets, token_dtype
+from bertkit.data.corpus.tokenizer import VocabFacts
+from bertkit.data.data_config import InstancesConfig, MaskingConfig
+
+Ids = NDArray[np.int64]
+INSTANCES_AT_ONCE = 4096
+
+
+def _dtypes(vocab_size: int) -> dict[str, np.dtype[Any]]:
+    """The columns of the stored instances, each a file."""
+    offset, position, token = np.dtype("<i8"), np.dtype("<u2"), token_dtype(vocab_size)
+    return {
+        "token_starts": offset,
+        "tokens": token,
+        "b_starts": position,
+        "is_random_next": np.dtype("u1"),
+        "prediction_starts": offset,
+        "positions": position,
+        "labels": token,
+    }
+
+
+class Instances:
+    """The stored instances, memory-mapped."""
+
+    token_starts: Ids
+    tokens: Ids
+    b_starts: Ids
+    is_random_next: Ids
+    prediction_starts: Ids
+    positions: Ids
+    labels: Ids
+
+    def __init__(self, directory: Path, vocab_size: int) -> None:
+        """Open the files in a directory."""
+        for name, dtype in _dtypes(vocab_size).items():
+            setattr(self, name, np.asarray(np.memmap(directory / f"{name}.bin", dtype, "r")))
+
+    def __len__(self) -> int:
+        return len(self.b_starts)
+
+    def lengths(self, chosen: Ids) -> Ids:
+        """The number of tokens of each chosen instance, (B,)."""
+        return self.token_starts[chosen + 1] - self.token_starts[chosen]
+
+    def batch(self, chosen: Ids) -> PretrainBatch:
+        """Lay the chosen instances out one after another."""
+        sequence_lengths = self.lengths(chosen)  # (B,)
+        starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,) within the batch
+        from_b = starts + self.b_starts[chosen]
+        num_predictions = self.prediction_starts[chosen + 1] - self.prediction_starts[chosen]
+        sequence, within = _ranges(sequence_lengths)  # (S,)
+        predicting, nth = _ranges(num_predictions)  # (M,)
+        predictions = self.prediction_starts[chosen][predicting] + nth
+        return PretrainBatch(
+            input_ids=self.tokens[self.token_starts[chosen][sequence] + within].astype(np.int64),
+            token_type_ids=(starts[sequence] + within >= from_b[sequence]).astype(np.int64),
+            sequence_lengths=sequence_lengths,
+            masked_positions=starts[predicting] + self.positions[predictions],
+            masked_labels=self.labels[predictions].astype(np.int64),
+            next_sentence_labels=self.is_random_next[chosen].astype(np.int64),
+        )
+
+
+def has_instances(dataset: PreparedDataset) -> bool:
+    """Whether a prepared dataset holds fixed instances."""
+    return "instances" in dataset.manifest
+
+
+def open_instances(dataset: PreparedDataset) -> Instances:
+    """Open the fixed instances of a dataset that has them."""
+    directory = dataset.directory / "instances"
+    found = Instances(directory, dataset.tokenizer.vocab_size)
+    check_offsets(found.token_starts, len(found.tokens), directory / "token_starts.bin")
+    check_offsets(found.prediction_starts, len(found.labels), directory / "prediction_starts.bin", is_strict=False)
+    return found
+
+
+def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingConfig]:
+    """Give the settings with which the stored instances were made."""
+    made_with = dataset.manifest["instances"]
+    return InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
+
+
+def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
+    """Give what a manifest says of masking: nothing of n-grams, which stored instances have none of, as before there were any."""
+    facts = to_mapping(masking)
+    del facts["max_ngram"]
+    return facts
+
+
+def _ranges(counts: Ids) -> tuple[Ids, Ids]:
+    """For `counts` things of each row, in a row: the row of each, and its number within the row."""
+    row = np.repeat(np.arange(len(counts)), counts)
+    return row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+
+
+def make_instances(
+    directory: Path, split: Split, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, seed: int
+) -> Iterator[int]:
+    """Draw the instances of a split and write them; stop at each, with the number of tokens so far."""
+    rng = random.Random(seed)
+    size = token_dtype(vocab.size).itemsize * split.num_tokens * config.dupe_factor
+    require_space(directory.parent, 2 * size)  # as they are drawn, and once more in order
+    drawn = training_instances(SplitDocuments(split), config, masking, vocab, rng)
+    return write_instances(directory, drawn, rng, vocab.size)
+
+
+def write_instances(
+    directory: Path, instances: Iterable[Instance], rng: random.Random, vocab_size: int
+) -> Iterator[int]:
+    """Write instances in the order into which `rng` shuffles them after the last one is drawn.
+
+    They are written as they come and then once more in order, so memory holds little more than their offsets.
+
+    Yields:
+        The number of tokens so far, for each instance that comes.
+
+    Raises:
+        InputError: no instance has anything to predict.
+    """
+    unshuffled = directory / "unshuffled"
+    unshuffled.mkdir(parents=True)
+    with _Writer(unshuffled, vocab_size) as writer:
+        for instance in instances:
+            writer.write(
+                num_tokens=np.array([len(instance.input_ids)]),
+                num_predictions=np.array([len(instance.masked_labels)]),
+                b_starts=np.array([instance.b_start]),
+                is_random_next=np.array([instance.is_random_next]),
+                tokens=np.array(instance.input_ids),
+                positions=np.array(instance.masked_positions),
+                labels=np.array(instance.masked_labels),
+            )
+            yield writer.total
+    if not any(writer.num_predictions):  # every word is skipped: pieces one by one always leave something to predict
+        raise InputError(
+            f"masking.whole_word=true: none of the {len(writer.num_tokens)} instances has a token to predict, since every word "
+            "has more pieces than are predicted in one; raise segments.max_predictions_per_seq or masking.probability, or "
+            "set masking.whole_word=false"
+        )
+    drawn = Instances(unshuffled, vocab_size)
+    order = np.array(shuffled_order(len(drawn), rng), np.int64)
+    with _Writer(directory, vocab_size) as writer:
+        for first in range(0, len(order), INSTANCES_AT_ONCE):
+            chosen = order[first : first + INSTANCES_AT_ONCE]
+            batch = drawn.batch(chosen)
+            _, within = _ranges(batch.sequence_lengths)
+            writer.write(
+                num_tokens=batch.sequence_lengths,
+                num_predictions=drawn.prediction_starts[chosen + 1] - drawn.prediction_starts[chosen],
+                b_starts=drawn.b_starts[chosen],
+                is_random_next=drawn.is_random_next[chosen],
+                tokens=batch.input_ids,
+                positions=within[batch.masked_positions],
+                labels=batch.masked_labels,
+            )
+    shutil.rmtree(unshuffled)
+
+
+class _Writer:
+    """Appends instances to the files of a directory."""
+
+    def __init__(self, directory: Path, vocab_size: int) -> None:
+        self._dtypes = _dtypes(vocab_size)
+        self._files = {name: (directory / f"{name}.bin").open("wb") for name in self._dtypes}
+        self.num_tokens, self.num_predictions, self.total = array("q"), array("q"), 0  # of each instance; tokens of all
+
+    def write(self, num_tokens: Ids, num_predictions: Ids, **columns: NDArray[Any]) -> None:
+        """Append some instances; tokens, positions and labels of all of them stand one after another."""
+        self.num_tokens.extend(num_tokens.tolist())
+        self.num_predictions.extend(num_predictions.tolist())
+        self.total += int(num_tokens.sum())
+        for name, column in columns.items():
+            self._files[name].write(column.astype(self._dtypes[name]).tobytes())
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, counts in (("token_starts", self.num_tokens), ("prediction_starts", self.num_predictions)):
+            self._files[name].write(np.append(0, np.cumsum(np.array(counts))).astype(self._dtypes[name]).tobytes())
+        for file in self._files.values():
+            file.close()
+
+
+def json_rows(instances: Instances, vocab: list[str]) -> Iterator[str]:
+    """Give each instance as a line, its tokens in words."""
+    for first in range(0, len(instances), INSTANCES_AT_ONCE):
+        batch = instances.batch(np.arange(first, min(first + INSTANCES_AT_ONCE, len(instances))))
+        assert batch.next_sentence_labels is not None
+        ends = np.cumsum(batch.sequence_lengths)
+        starts = ends - batch.sequence_lengths
+        columns = (starts.tolist(), ends.tolist(), batch.next_sentence_labels.tolist())
+        for start, end, is_random in zip(*columns, strict=True):
+            inside = slice(*np.searchsorted(batch.masked_positions, [start, end]))
+            row = {
+                "tokens": [vocab[token] for token in batch.input_ids[start:end].tolist()],
+                "segment_ids": batch.token_type_ids[start:end].tolist(),
+                "is_random_next": bool(is_random),
+                "masked_lm_positions": (batch.masked_positions[inside] - start).tolist(),
+                "masked_lm_labels": [vocab[token] for token in batch.masked_labels[inside].tolist()],
+            }
+            yield json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n"

@@ -1,0 +1,132 @@
+"""Choose the tokens to predict and hide them: 15 %, 80/10/10, single pieces, whole words or n-grams of words.
+
+Which tokens, and what stands in their place, is a function of each sequence's own key, so a sequence is masked
+the same way in whatever batch it comes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.data.batches.keyed_random import Stream, below, bits, uniform
+from bertkit.data.corpus.tokenizer import VocabFacts
+from bertkit.data.data_config import MaskingConfig
+
+Ids = NDArray[np.int64]
+
+
+def mask_tokens(
+    input_ids: Ids, sequence_lengths: Ids, keys: NDArray[np.uint64], policy: MaskingConfig, vocab: VocabFacts
+) -> tuple[Ids, Ids, Ids]:
+    """Mask packed sequences: give the masked ids (S,), the masked positions (M,) and the original ids there (M,).
+
+    A sequence of n tokens, [CLS] and [SEP] counted, has max(1, round(n * probability)) predictions, halves rounded to
+    even. Of the chosen tokens, 80 % become [MASK], 10 % a token drawn from the whole vocabulary, 10 % stay.
+
+    The tokens of all sequences stand one after another, (S,); lengths and random keys are those of each sequence, (B,).
+
+    Source: google-research/bert create_pretraining_data.py, `create_masked_lm_predictions`.
+    """
+    num_sequences = len(sequence_lengths)
+    sequence = np.repeat(np.arange(num_sequences), sequence_lengths)  # (S,)
+    starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,)
+    position = np.arange(len(input_ids)) - starts[sequence]  # (S,) within the sequence
+    quota = np.maximum(1, np.rint(sequence_lengths * policy.probability)).astype(np.int64)  # (B,)
+    maskable = ~np.isin(input_ids, (vocab.cls, vocab.sep))  # (S,)
+
+    if policy.whole_word:
+        chosen = _whole_words(input_ids, starts, sequence_lengths, maskable, quota, keys, policy.max_ngram, vocab)
+    else:
+        priority = np.where(maskable, uniform(position, after=bits(keys, Stream.MASK_CHOICE)[sequence]), 2.0)
+        order = np.lexsort((priority, sequence))  # each sequence's tokens, lowest priority number first
+        chosen = np.sort(order[(position < quota[sequence]) & (priority[order] < 2.0)])
+
+    labels = input_ids[chosen]
+    place, of = position[chosen], sequence[chosen]
+    kind = uniform(place, after=bits(keys, Stream.MASK_KIND)[of])
+    random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[of])
+    masked_ids = input_ids.copy()
+    masked_ids[chosen] = np.where(
+        kind < policy.mask_prob,
+        vocab.mask,
+        np.where(kind < policy.mask_prob + policy.random_prob, random_ids, labels),
+    )
+    return masked_ids, chosen, labels
+
+
+def _whole_words(
+    input_ids: Ids,
+    starts: Ids,
+    lengths: Ids,
+    maskable: NDArray[np.bool_],
+    quota: Ids,
+    keys: NDArray[np.uint64],
+    max_ngram: int,
+    vocab: VocabFacts,
+) -> Ids:
+    """Choose words, or n-grams of them, up to the quota of each sequence; a word is a piece and the `##` pieces after it."""
+    begins = maskable & ~vocab.is_continuation[input_ids]
+    begins[1:] |= maskable[1:] & ~maskable[:-1]  # a continuation right after [CLS] or [SEP] starts a word
+    chosen: list[Ids] = []
+    for start, length, limit, key in zip(starts, lengths, quota, keys, strict=True):
+        tokens = np.arange(start, start + length)
+        tokens = tokens[maskable[tokens]]
+        if not len(tokens):
+            continue
+        words = np.split(tokens, np.flatnonzero(begins[tokens])[1:])
+        number = np.arange(len(words))
+        order = np.argsort(uniform(key, Stream.MASK_CHOICE, number))
+        if max_ngram == 1:
+            chosen += _words_that_fit(words, order, int(limit))
+        else:
+            chosen += _ngrams_that_fit(words, order, uniform(key, Stream.NGRAM_LENGTH, number), int(limit), max_ngram)
+    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
+
+
+def _words_that_fit(words: list[Ids], order: Ids, room: int) -> Iterator[Ids]:
+    """Take words in order while they fit the room; a word that would overflow it is skipped, not cut."""
+    for word in order:
+        if len(words[word]) <= room:
+            yield words[word]
+            room -= len(words[word])
+        if room == 0:
+            break
+
+
+def _ngrams_that_fit(
+    words: list[Ids], order: Ids, draws: NDArray[np.float64], room: int, max_ngram: int
+) -> Iterator[Ids]:
+    """Take n-grams of words that begin at the words in order, while they fit the room; a word of none is skipped, not cut.
+
+    An n-gram has n words with probability p(n) = (1/n) / (1/1 + ... + 1/N). N is max_ngram, or fewer words where the
+    segment ends or a word is taken before. One that overflows the room loses words at its end, so that the quota is
+    filled as well as by whole words alone.
+
+    Source: Lan et al. 2020 (ALBERT), section 4.1; google-research/albert create_pretraining_data.py and NVIDIA/Megatron-LM
+    megatron/data/dataset_utils.py, `create_masked_lm_predictions`. Theirs may reach across a [SEP], and one that meets a
+    taken word is dropped.
+    """
+    sums = list(itertools.accumulate(1 / n for n in range(1, max_ngram + 1)))
+    starts, ends = [int(word[0]) for word in words], [int(word[-1]) + 1 for word in words]
+    is_free = [True] * len(words)
+    for first in order.tolist():
+        stop, most = first, min(first + max_ngram, len(words))
+        # a [SEP] is between words that do not touch
+        while stop < most and is_free[stop] and (stop == first or starts[stop] == ends[stop - 1]):
+            stop += 1
+        num_free = stop - first
+        if num_free:
+            stop = first + 1 + bisect.bisect_right(sums, draws[first] * sums[num_free - 1], 0, num_free - 1)
+        while stop > first and ends[stop - 1] - starts[first] > room:
+            stop -= 1
+        if stop > first:
+            is_free[first:stop] = [False] * (stop - first)
+            yield np.arange(starts[first], ends[stop - 1])
+            room -= ends[stop - 1] - starts[first]
+        if room == 0:
+            break

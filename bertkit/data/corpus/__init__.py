@@ -1,0 +1,1 @@
+"""Text to disk: documents, a vocabulary, token ids, and the prepared dataset."""

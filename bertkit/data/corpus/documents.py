@@ -1,0 +1,291 @@
+"""Files, or a `datasets` name, to documents. A document is a list of sentences.
+
+Text files hold one sentence per line and a blank line between documents. JSON lines, JSON, parquet and hub datasets
+hold one document per record; WikiExtractor output, one per `<doc>` block; their text is split into sentences.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.base.errors import InputError
+from bertkit.base.files import BLOCK_BYTES
+from bertkit.base.hub_ids import is_offline
+from bertkit.base.text_files import is_blank, joined, line_blocks, parse_json, unpacked, unpacking, without_surrogates
+from bertkit.data.corpus.parquet import parquet_records
+from bertkit.data.corpus.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
+from bertkit.data.data_config import CorpusConfig
+
+Document = list[str]
+
+
+class PlacedDocument(list[str]):
+    """A document that says where it stands.
+
+    Attributes:
+        title: its own, where the format has one.
+        number: the line of the file where it begins, or the record that it is, from 1.
+    """
+
+    def __init__(self, lines: Iterable[str] = (), number: int = 0, title: str = "") -> None:
+        super().__init__(lines)
+        self.number, self.title = number, title
+
+
+class Corpus:
+    """A source of documents that can be read again and again, with its progress in bytes.
+
+    Attributes:
+        total_bytes: the size of all files; None where it is not known.
+        bytes_read: how far the current pass has come.
+        ignored: files of a given folder that are not text.
+        num_again: names of files that are there by another name already.
+    """
+
+    def __init__(self, config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> None:
+        """Find the files; those at or below `leave_out`, where results go, are not among them.
+
+        With `join_files` only a blank line ends a document of a text file, and the end of the file does not, as in
+        google-research/bert create_pretraining_data.py.
+
+        Raises:
+            InputError: a path or pattern matches nothing, or nothing of a known format.
+        """
+        self.config, self.join_files = config, join_files
+        self.bytes_read = 0
+        self.files, self.ignored, self.num_again = (
+            find_files(config, leave_out) if config.source == "files" else ([], [], 0)
+        )
+        self.total_bytes = sum(path.stat().st_size for path, _ in self.files) if self.files else None
+
+    @property
+    def has_document_breaks(self) -> bool:
+        """Whether blank lines are what separates documents."""
+        return any(kind == "text" for _, kind in self.files)
+
+    def describe(self) -> str:
+        """Say where the text comes from."""
+        if self.config.source == "python_docs":
+            return "the documentation that ships with Python (PSF licence)"
+        if self.config.source == "hub":
+            return f"the dataset {self.config.path} of the hub, streamed"
+        kinds = sorted({kind for _, kind in self.files})
+        text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({', '.join(kinds)}), "
+        text += f"{(self.total_bytes or 0) / 1e6:.1f} MB"
+        if self.num_again:
+            text += f"; {self.num_again:,} more names of the same files, each read once"
+        if self.ignored:
+            names = ", ".join(path.name for path in self.ignored[:3])
+            text += f"; ignored {len(self.ignored)} other ({names}{', ...' if len(self.ignored) > 3 else ''})"
+        return text
+
+    def states_of_files(self) -> list[list[Any]]:
+        """Give the place, the size and the time of every file, by which a change is noticed."""
+        states = ((path.resolve(), path.stat()) for path, _ in self.files)
+        return [[str(path), state.st_size, state.st_mtime_ns] for path, state in states]
+
+    def __iter__(self) -> Iterator[Document]:
+        """Read every document, in the order of the sorted file names.
+
+        Raises:
+            InputError: a file is not what its format says, with the file and the line.
+        """
+        self.bytes_read = 0
+        num_documents = 0
+        for portion in self.portions(self.total_bytes or 1):
+            for document in self.documents(portion):
+                num_documents += 1
+                yield document
+        if num_documents == 0:
+            self.refuse_empty()
+
+    def refuse_empty(self) -> None:
+        """Name the file that the corpus consists of, when nothing was found in it.
+
+        Raises:
+            InputError: there is only one file.
+        """
+        if len(self.files) == 1:
+            raise InputError(f"{self.files[0][0]}: no text in this file; expected sentences, one per line")
+
+    def portions(self, num_bytes: int) -> list[Portion]:
+        """Cut the corpus between documents into portions of about `num_bytes` that can be read on their own.
+
+        A longer document, or a file that cannot be cut, makes a longer portion.
+        """
+        if self.config.source != "files":
+            return [()]
+        portions: list[Portion] = []
+        waiting: list[Span] = []
+        for group in self._uncut(num_bytes):
+            if waiting and sum(span.num_bytes for span in (*waiting, *group)) > num_bytes:
+                portions.append(tuple(waiting))
+                waiting = []
+            waiting += group
+        return [*portions, tuple(waiting)]
+
+    def _uncut(self, num_bytes: int) -> Iterator[list[Span]]:
+        """Spans that stay together: each for itself, but neighbouring text files that are read as one file."""
+        for kind, group in itertools.groupby(self.files, key=lambda file: file[1]):
+            paths = [path for path, _ in group]
+            if self.join_files and kind == "text":
+                yield [Span(path, kind, 0, None, path.stat().st_size) for path in paths]
+            else:
+                yield from ([span] for path in paths for span in cut_file(path, kind, num_bytes))
+
+    def documents(self, portion: Portion) -> Iterator[Document]:
+        """Read the documents of a portion.
+
+        Raises:
+            InputError: a file is not what its format says, with the file and the line.
+        """
+        if self.config.source == "python_docs":
+            yield from python_documents()
+        elif self.config.source == "hub":
+            yield from self._read_records(enumerate(self._open_hub(), 1), f"{self.config.path}: record {{}}".format)
+        else:
+            for kind, spans in itertools.groupby(portion, key=lambda span: span.kind):
+                for together in [list(spans)] if self.join_files and kind == "text" else [[span] for span in spans]:
+                    yield from self._read_spans(together)
+
+    def _read_spans(self, spans: list[Span]) -> Iterator[Document]:
+        first = spans[0]
+        before = self.bytes_read
+        if first.kind == "text":
+            for lines in _text_documents(itertools.chain.from_iterable(map(self._line_blocks, spans))):
+                yield _as_sentences(lines, True) if self.config.sentences == "split" else lines
+        elif first.kind == "wikiextractor":
+            split = self.config.sentences != "lines"
+            yield from filter(None, (_as_sentences(lines, split) for lines in self._wiki_documents(first)))
+        elif first.kind == "jsonl":
+            yield from self._read_records(self._json_lines(first), functools.partial(self._where, first))
+        else:
+            records = parquet_records(first.path)[1] if first.kind == "parquet" else self._json_records(first)
+            yield from self._read_records(enumerate(records, 1), f"{first.path}: record {{}}".format)
+        self.bytes_read = before + sum(span.num_bytes for span in spans)
+
+    def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
+        """Decode the lines of a span, many at once; with the number, in the span, of the first of them."""
+        before, number = self.bytes_read, 1
+        where = functools.partial(self._where, span)
+        with span.path.open("rb") as raw, unpacking(lambda: where(number)):
+            file = unpacked(raw, span.path)
+            for number, lines in line_blocks(
+                file,
+                where,
+                start=span.start,
+                end=span.end,
+                encoding=self.config.encoding,
+                way_out="convert the file or set corpus.encoding",
+            ):
+                self.bytes_read = before + raw.tell() - span.start
+                yield number, lines
+                number += len(lines)
+
+    def _where(self, span: Span, number: int) -> str:
+        """Name a line of a span by its file and its number there, counted only now that it is asked for."""
+        with span.path.open("rb") as file:
+            blocks = iter(lambda: file.read(min(BLOCK_BYTES, span.start - file.tell())), b"")
+            return f"{span.path}:{number + sum(block.count(10) for block in blocks)}"
+
+    def _json_lines(self, span: Span) -> Iterator[tuple[int, Any]]:
+        for first, lines in self._line_blocks(span):
+            for number, line in enumerate(lines, first):
+                try:
+                    if not is_blank(line):
+                        yield number, parse_json(line)
+                except ValueError as error:
+                    where = self._where(span, number)
+                    raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
+
+    def _json_records(self, span: Span) -> Iterator[Any]:
+        """The elements of an array, one object, or an object a line: a file's ending need not say which."""
+        lines = (each for number, block in self._line_blocks(span) for each in enumerate(block, number))
+        first = next((each for each in lines if not is_blank(each[1])), (1, "[]"))
+        try:
+            try:
+                record = parse_json(first[1])
+            except ValueError:
+                record = parse_json(joined(span.path, itertools.chain([first], lines)))
+            yield from record if isinstance(record, list) else [record]
+            yield from (parse_json(line) for _, line in lines if not is_blank(line))
+        except ValueError as error:
+            raise InputError(
+                f"{span.path}: not JSON ({error}); expected an array of objects, or one object per line"
+            ) from None
+
+    def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
+        """The paragraphs of each `<doc>` block, without the title that its first line repeats."""
+        document: PlacedDocument | None = None
+        for first, lines in self._line_blocks(span):
+            for number, line in enumerate(lines, first):
+                if line.startswith("<doc "):
+                    title = re.search(r'title="(.*)">', line)
+                    heading = title.group(1) if title else None
+                    document = PlacedDocument([], number, heading or "")
+                elif line.startswith("</doc>"):
+                    yield document or []
+                    document = None
+                elif document is None:
+                    if not is_blank(line):
+                        where = self._where(span, number)
+                        raise InputError(f"{where}: text outside of <doc> ... </doc>; set corpus.format=text")
+                elif document or line.strip() != heading:
+                    document.append(line)
+        if document:
+            yield document
+
+    def _read_records(self, records: Iterable[tuple[int, Any]], where: Callable[[int], str]) -> Iterator[Document]:
+        field = self.config.field
+        for number, record in records:
+            if not isinstance(record, dict) or field not in record:
+                fields = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+                raise InputError(f"{where(number)}: no field '{field}' (it has: {fields}); set corpus.field=")
+            text, title = record[field], record.get("title")
+            if not isinstance(text, str):
+                raise InputError(f"{where(number)}: field '{field}' is {type(text).__name__}, expected text")
+            title = without_surrogates(title) if isinstance(title, str) and field != "title" else ""
+            lines = PlacedDocument(without_surrogates(text).splitlines(), number, title)
+            document = _as_sentences(lines, self.config.sentences != "lines")
+            if document:
+                yield document
+
+    def _open_hub(self) -> Iterator[Any]:
+        is_offline()
+        import datasets
+
+        try:
+            name = self.config.path if isinstance(self.config.path, str) else None
+            return iter(datasets.load_dataset(name, self.config.name, split=self.config.split, streaming=True))
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
+
+
+def _text_documents(blocks: Iterable[tuple[int, list[str]]]) -> Iterator[list[str]]:
+    document = PlacedDocument()
+    for number, lines in blocks:
+        for blank, run in itertools.groupby(map(str.strip, lines), is_blank):
+            if not blank:
+                document.number = document.number or number
+                before = len(document)
+                document += run
+                number += len(document) - before
+            else:
+                number += sum(1 for _ in run)
+                if document:
+                    yield document
+                    document = PlacedDocument()
+    if document:
+        yield document
+
+
+def _as_sentences(lines: list[str], split: bool) -> Document:
+    sentences = [sentence for line in lines for sentence in split_sentences(line)] if split else lines
+    filled = [sentence.strip() for sentence in sentences if not is_blank(sentence)]
+    return PlacedDocument(filled, lines.number, lines.title) if isinstance(lines, PlacedDocument) else filled

@@ -1,0 +1,285 @@
+"""Encoded documents on the disk: what the workers make of the corpus, before it becomes a dataset.
+
+    00003-000.npz    the first documents of portion 3 of the corpus: ids, lengths, and what the statistics need
+    00003.done       portion 3 is whole: 1 file
+
+A file depends on its documents and the vocabulary alone, so any number of processes and machines can make them, and
+they survive the process that made them. In the order of their names they are the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, fields
+from itertools import chain, islice
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.errors import PeerError
+from bertkit.base.files import write_durably
+from bertkit.data.corpus.documents import Corpus, Document
+from bertkit.data.corpus.long_texts import FlatIds
+from bertkit.data.corpus.prepared import token_dtype
+from bertkit.data.corpus.sources import Portion
+from bertkit.data.corpus.tokenizer import load_tokenizer
+from bertkit.data.corpus.word_cache import WordCache
+
+FOLDER = "pieces"  # where the files lie: as a shard has always called it
+CHARACTERS_AT_ONCE = 1 << 18  # tokenized together
+NUM_CACHED_WORDS = 1 << 18  # whose tokens a process remembers, about 60 MB
+MAX_FILE_CHARACTERS = 1 << 24  # of a portion that cannot be cut, such as a compressed file
+
+Encode = Callable[[list[str]], FlatIds]
+
+
+@dataclass(frozen=True)
+class EncodedDocuments:
+    """Some documents of the corpus."""
+
+    tokens: NDArray[np.int32]  # ids of all sentences in a row
+    sentence_lengths: NDArray[np.int64]  # tokens of each sentence that has any, (sentences,)
+    document_sentences: NDArray[np.int64]  # such sentences of each document, 0 for an empty one, (documents,)
+    digests: NDArray[np.uint8]  # the SHA-256 of each document's text, (documents, 32)
+    num_words: NDArray[np.int64]  # words between spaces, of the documents that are not empty, (1,)
+    sentence_hashes: NDArray[np.uint64]  # the different hashes of their sentences
+    hash_counts: NDArray[np.int64]  # how often each occurs
+
+
+def text_sha256(documents: Iterable[Document]) -> str:
+    """Hash a text by the digests of its documents."""
+    return _sha256(hashlib.sha256(_text(document)).digest() for document in documents)
+
+
+def text_sha256_of_files(paths: Iterable[Path]) -> str:
+    """Hash the text of encoded documents; the same as `text_sha256`."""
+    return _sha256(_load_digests(path).tobytes() for path in paths)
+
+
+def hash_sentence(sentence: bytes) -> bytes:
+    """Give 8 bytes that tell a sentence from others, to count repeats by."""
+    return hashlib.blake2b(sentence, digest_size=8).digest()
+
+
+def _sha256(digests: Iterable[bytes]) -> str:
+    found = hashlib.sha256()
+    for some in digests:
+        found.update(some)
+    return found.hexdigest()
+
+
+def _text(document: Document) -> bytes:
+    return "\n".join(document).encode("utf-8", "surrogatepass")
+
+
+def encode_documents(documents: list[Document], encode: Encode) -> EncodedDocuments:
+    """Encode documents, of which none is without sentences."""
+    tokens, lengths = encode(list(chain.from_iterable(documents)))
+    has_tokens = lengths > 0
+    first = np.cumsum([0, *map(len, documents[:-1])])
+    document_sentences = np.add.reduceat(has_tokens, first, dtype=np.int64)
+    texts = list(map(_text, documents))
+    kept = b"\n".join(text for text, count in zip(texts, document_sentences.tolist(), strict=True) if count)
+    sentences = kept.split(b"\n") if kept else []
+    hashes, counts = np.unique(np.frombuffer(b"".join(map(hash_sentence, sentences)), "<u8"), return_counts=True)
+    return EncodedDocuments(
+        tokens,
+        lengths[has_tokens],
+        document_sentences,
+        np.frombuffer(b"".join(hashlib.sha256(text).digest() for text in texts), np.uint8).reshape(-1, 32),
+        np.array([kept.count(b" ") + len(sentences)]),
+        hashes,
+        counts,
+    )
+
+
+def write_portion(
+    documents: Iterator[Document], encode: Encode, directory: Path, number: int, dtype: np.dtype[np.unsignedinteger]
+) -> Iterator[None]:
+    """Encode the documents of a portion, and write a file whenever there is enough for one; stop after each batch.
+
+    Files that an interrupted run has written are kept.
+    """
+
+    def path(file: int) -> Path:
+        return directory / f"{number:05d}-{file:03d}.npz"
+
+    num_files = 0
+    while path(num_files).exists():
+        skipped = len(_load_digests(path(num_files)))
+        next(islice(documents, skipped, skipped), None)
+        num_files += 1
+    waiting: list[EncodedDocuments] = []
+    characters = 0
+    for batch in _batches(documents):
+        waiting.append(encode_documents(batch, encode))
+        characters += sum(map(len, chain.from_iterable(batch)))
+        if characters >= MAX_FILE_CHARACTERS:
+            _save(waiting, path(num_files), dtype)
+            waiting, characters, num_files = [], 0, num_files + 1
+        yield
+    if waiting:
+        _save(waiting, path(num_files), dtype)
+        num_files += 1
+    write_durably(directory / f"{number:05d}.done", f"{num_files}\n")
+
+
+def is_done(directory: Path, number: int) -> bool:
+    """Whether all files of a portion are there."""
+    return (directory / f"{number:05d}.done").exists()
+
+
+def encoded_files(directory: Path) -> list[Path]:
+    """The files in the order of the corpus."""
+    return sorted(directory.glob("*.npz"), key=lambda path: [int(number) for number in path.stem.split("-")])
+
+
+def load_documents(path: Path) -> EncodedDocuments:
+    """Read a file."""
+    with np.load(path) as columns:
+        return EncodedDocuments(**columns)
+
+
+def _load_digests(path: Path) -> NDArray[np.uint8]:
+    with np.load(path) as columns:
+        return np.asarray(columns["digests"])
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in groups large enough for numpy, small enough for flat memory."""
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += sum(map(len, document))
+        if characters >= CHARACTERS_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _save(batches: list[EncodedDocuments], path: Path, dtype: np.dtype[np.unsignedinteger]) -> None:
+    names = [field.name for field in fields(EncodedDocuments)]
+    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
+    columns["tokens"] = columns["tokens"].astype(dtype)
+    columns["num_words"] = columns["num_words"].sum(keepdims=True)
+    columns["sentence_hashes"], place = np.unique(columns["sentence_hashes"], return_inverse=True)
+    columns["hash_counts"] = np.bincount(place, columns["hash_counts"])
+    for name in ("sentence_lengths", "document_sentences", "hash_counts"):
+        columns[name] = columns[name].astype(np.int32)
+    content = io.BytesIO()
+    np.savez(content, **columns)  # type: ignore[arg-type]  # no column is named allow_pickle
+    write_durably(path, content.getvalue())
+
+
+@dataclass(frozen=True)
+class EncodingJob:
+    """What every worker needs to know: which portions to encode, by their numbers."""
+
+    corpus: Corpus
+    portions: dict[int, Portion]
+    tokenizer_dir: Path
+    output_dir: Path
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the text; 0 where it is not known."""
+        return sum(map(_num_bytes, self.portions.values()))
+
+
+def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
+    """Encode the portions that are not done yet; the result does not depend on the number of workers.
+
+    Without a number there is one for each core, where each gets two portions or more.
+
+    Yields:
+        How many bytes of the text are done: first those that an interrupted command has left.
+
+    Raises:
+        InputError: a file is not what its format says; of several, the first in the order of the corpus.
+        PeerError: a worker was killed.
+    """
+    todo = [number for number in job.portions if not is_done(job.output_dir, number)]
+    done = job.num_bytes - sum(_num_bytes(job.portions[number]) for number in todo)
+    yield done
+    if num_workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        num_workers = min(cores, len(todo) // 2)
+    if min(num_workers, len(todo)) > 1:
+        for number in _encode_in_processes(job, todo, min(num_workers, len(todo))):
+            yield (done := done + _num_bytes(job.portions[number]))
+        return
+    encode = _encoder_of(job)
+    job.corpus.bytes_read = done
+    for number in todo:
+        for _ in encode(number):
+            yield job.corpus.bytes_read
+
+
+def _num_bytes(portion: Portion) -> int:
+    return sum(span.num_bytes for span in portion)
+
+
+def _encoder_of(job: EncodingJob) -> Callable[[int], Iterator[None]]:
+    """Give what encodes a portion, and stops now and then; one for each process, to keep its word cache."""
+    tokenizer = load_tokenizer(job.tokenizer_dir)
+    dtype, cache = token_dtype(tokenizer.vocab_size), WordCache(tokenizer, NUM_CACHED_WORDS)
+
+    def encode(number: int) -> Iterator[None]:
+        documents = job.corpus.documents(job.portions[number])
+        return write_portion(documents, cache.encode_flat, job.output_dir, number, dtype)
+
+    return encode
+
+
+def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int) -> Iterator[int]:
+    """Give the number of each portion, in their order, as soon as it is done."""
+    spawn = multiprocessing.get_context("spawn")  # the tokenizers library has threads, which a fork would lose
+    pool = ProcessPoolExecutor(num_workers, spawn, _start_worker, (job,))
+    try:
+        futures = {number: pool.submit(_encode_portion, number) for number in numbers}
+        for number, future in futures.items():
+            future.result()
+            yield number
+    except BrokenProcessPool:
+        raise PeerError(
+            "a worker process was killed, perhaps for want of memory; run the same command again to go on, "
+            f"with fewer than num_workers={num_workers}"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_encode: Callable[[int], Iterator[None]]  # of a worker process
+
+
+def _start_worker(job: EncodingJob) -> None:
+    """Set up a worker process, which ends with its parent, however that ends."""
+    global _encode
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _encode = _encoder_of(job)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _encode_portion(number: int) -> None:
+    for _ in _encode(number):
+        pass

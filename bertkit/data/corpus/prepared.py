@@ -1,0 +1,226 @@
+"""The prepared dataset on disk: tokens once, documents and sentences as offsets, memory-mapped.
+
+    manifest.json            counts, hashes, and the fingerprint of every setting that matters
+    tokenizer/               vocab.txt, tokenizer.json, ...
+    train/tokens-00000.bin   token ids, 2 bytes each where the vocabulary allows, else 4
+    train/sentences.bin      the token at which each sentence starts, and the end; 8 bytes each
+    train/documents.bin      the sentence at which each document starts, and the end; 8 bytes each
+    held_out/...             the same for the documents that training never sees
+    instances/...            with segments=google: the fixed instances of all documents (see instances.py)
+
+Numbers are little-endian. A document never crosses two shards.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.manifest import MADE_ANEW, SPLITS, check_files, damaged_files, read_manifest
+from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
+
+
+class Split:
+    """The tokens of one split, memory-mapped.
+
+    Attributes:
+        sentences: the token at which each sentence starts, one more at the end, (sentences + 1,).
+        documents: the sentence at which each document starts, one more at the end, (documents + 1,).
+    """
+
+    def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
+        self.sentences = _map(directory / "sentences.bin", np.dtype("<i8"))
+        self.documents = _map(directory / "documents.bin", np.dtype("<i8"))
+        self._shards = [_map(directory / f"tokens-{number:05d}.bin", dtype) for number in range(len(shard_tokens))]
+        self._shard_starts = [0, *np.cumsum(shard_tokens).tolist()]
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents."""
+        return len(self.documents) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens, without special tokens."""
+        return int(self._shard_starts[-1])
+
+    def tokens(self, start: int, length: int) -> NDArray[Any]:
+        """Give a run of tokens of one document, (length,)."""
+        shard = bisect.bisect_right(self._shard_starts, start) - 1 if len(self._shards) > 1 else 0
+        offset = start - self._shard_starts[shard]
+        return self._shards[shard][offset : offset + length]
+
+
+def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype)
+    return np.asarray(np.memmap(path, dtype, "r"))
+
+
+class SplitWriter:
+    """Writes one split, document by document, in memory that does not grow with the corpus."""
+
+    def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: int) -> None:
+        directory.mkdir(parents=True)
+        self.directory, self.dtype, self.max_shard_tokens = directory, dtype, shard_tokens
+        self.shard_tokens: list[int] = []
+        self.num_tokens = self.num_sentences = self.num_documents = 0
+        self._sentences = (directory / "sentences.bin").open("wb")
+        self._documents = (directory / "documents.bin").open("wb")
+
+    def write(self, document: list[list[int]]) -> None:
+        """Append a document, the ids of its sentences; none of them may be empty."""
+        lengths = np.array([len(sentence) for sentence in document])
+        tokens = np.fromiter((token for sentence in document for token in sentence), self.dtype, lengths.sum())
+        self.write_documents(tokens, lengths, np.array([len(document)]))
+
+    def write_documents(
+        self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]
+    ) -> None:
+        """Append documents, given by the ids of all of them, the tokens of each sentence and the sentences of each document.
+
+        No sentence and no document may be empty.
+        """
+        sentence_starts = np.cumsum(sentence_lengths) - sentence_lengths
+        document_starts = np.cumsum(document_sentences) - document_sentences
+        first_tokens = sentence_starts[document_starts].tolist()
+        written = 0
+        for start, end in zip(first_tokens, [*first_tokens[1:], len(tokens)], strict=False):
+            if not self.shard_tokens or self.shard_tokens[-1] + end - start > self.max_shard_tokens:
+                self._append(tokens[written:start])
+                written = start
+                self.shard_tokens.append(0)
+            self.shard_tokens[-1] += end - start
+        self._append(tokens[written:])
+        self._sentences.write((sentence_starts + self.num_tokens).astype("<i8").tobytes())
+        self._documents.write((document_starts + self.num_sentences).astype("<i8").tobytes())
+        self.num_tokens += len(tokens)
+        self.num_sentences += len(sentence_lengths)
+        self.num_documents += len(document_sentences)
+
+    def _append(self, tokens: NDArray[Any]) -> None:
+        if len(tokens):
+            with (self.directory / f"tokens-{len(self.shard_tokens) - 1:05d}.bin").open("ab") as file:
+                file.write(tokens.astype(self.dtype, copy=False).tobytes())
+
+    def close(self) -> dict[str, Any]:
+        """Write the last offsets; give the counts for the manifest."""
+        self._sentences.write(np.array([self.num_tokens], "<i8").tobytes())
+        self._documents.write(np.array([self.num_sentences], "<i8").tobytes())
+        self._sentences.close()
+        self._documents.close()
+        return {
+            "documents": self.num_documents,
+            "sentences": self.num_sentences,
+            "tokens": self.num_tokens,
+            "shard_tokens": self.shard_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """An open prepared dataset."""
+
+    directory: Path
+    manifest: dict[str, Any]
+    tokenizer: Tokenizer
+    splits: dict[str, Split]
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the settings and text that made it."""
+        return str(self.manifest["fingerprint"])
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Two bytes a token where the vocabulary allows, else four."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def open_prepared(directory: Path) -> PreparedDataset:
+    """Open a prepared dataset, checking that every file is there with its size.
+
+    Raises:
+        InputError: a file is missing or of another size than the manifest says.
+    """
+    manifest = read_manifest(directory)
+    check_files(directory, manifest)
+    tokenizer = load_tokenizer(directory / "tokenizer")
+    dtype = token_dtype(tokenizer.vocab_size)
+    for name in SPLITS:
+        facts = manifest["splits"].get(name)
+        if facts is None or min(facts["shard_tokens"], default=0) < 0 or sum(facts["shard_tokens"]) != facts["tokens"]:
+            way_out = MADE_ANEW.format(directory)
+            raise InputError(f"{directory / 'manifest.json'}: splits.{name}={facts}: no counts of a split; {way_out}")
+    splits = {name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS}
+    return PreparedDataset(directory, manifest, tokenizer, splits)
+
+
+def check_usable(dataset: PreparedDataset) -> None:
+    """Refuse a dataset that has nothing to train on, or is not as `prepare` left it.
+
+    Raises:
+        InputError: naming the damaged files, or the first id outside the vocabulary.
+    """
+    check_unchanged(dataset)
+    if not dataset.splits["train"].num_documents:
+        raise InputError(f"data_dir={dataset.directory}: no documents to train on; prepare more text")
+    check_ids(dataset.splits["train"], dataset.tokenizer.vocab_size)
+
+
+def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = None) -> None:
+    """Refuse a dataset, or some splits of it, that is not as `prepare` left it: by its hashes, and by what its offsets say.
+
+    Raises:
+        InputError: naming the damaged files.
+    """
+    directory = dataset.directory
+    damaged = damaged_files(directory, dataset.manifest, None if splits is None else (*splits, "tokenizer"))
+    if damaged:
+        way_out = MADE_ANEW.format(directory)
+        raise InputError(f"{directory}: {', '.join(damaged)} changed since prepare wrote them; {way_out}")
+    for name in SPLITS if splits is None else splits:
+        split = dataset.splits[name]
+        check_offsets(split.sentences, split.num_tokens, directory / name / "sentences.bin")
+        check_offsets(split.documents, len(split.sentences) - 1, directory / name / "documents.bin")
+
+
+def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22) -> None:
+    """Refuse starts that do not go from 0 up to the end: a loop over them might have none.
+
+    `is_strict` says that each is after the one before, so that nothing is empty.
+
+    Raises:
+        InputError: naming their file.
+    """
+    is_sound = len(starts) > 0 and starts[0] == 0 and starts[-1] == end
+    for first in range(0, len(starts) - 1, chunk):
+        is_sound = is_sound and bool((np.diff(starts[first : first + chunk + 1]) >= is_strict).all())
+    if not is_sound:
+        raise InputError(
+            f"{path}: damaged (its offsets do not grow from 0 to {end}); {MADE_ANEW.format(path.parents[1])}"
+        )
+
+
+def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
+    """Refuse a split that holds ids outside the vocabulary.
+
+    Raises:
+        InputError: naming the first such id.
+    """
+    for number, shard in enumerate(split._shards):
+        for first in range(0, len(shard), chunk):
+            ids = shard[first : first + chunk]
+            if len(ids) and ids.max() >= vocab_size:
+                where = first + int(np.argmax(ids >= vocab_size))
+                raise InputError(
+                    f"tokens-{number:05d}.bin: id {shard[where]} at token {where} is outside the vocabulary of "
+                    f"{vocab_size}; remove the dataset and run bertkit prepare again"
+                )

@@ -1,0 +1,248 @@
+"""Where text comes from: files, found by their format and cut between documents; or the documentation of Python.
+
+That text, which every machine has, is read from the user's own Python at run time: the language reference of `pydoc help`,
+one document per topic, and the docstrings of the standard library, one document per file, cleaned to prose. It changes a
+little with the Python version and is under the PSF licence.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import glob
+import gzip
+import os
+import re
+import sysconfig
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.base.errors import InputError
+from bertkit.base.text_files import LINE_MB, TOO_LONG
+from bertkit.data.data_config import CorpusConfig
+
+FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
+SNIFFED_BYTES = 1024
+SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
+MIN_WORDS = 8
+
+
+@dataclass(frozen=True)
+class Span:
+    """Whole documents of one file, one after another."""
+
+    path: Path  # of the file
+    kind: str  # its format
+    start: int  # its first byte
+    end: int | None  # the byte after its last one; None for a file that can only be read as a whole
+    num_bytes: int  # its share of the work, in bytes on disk
+
+
+Portion = tuple[Span, ...]  # of a corpus: what one worker reads; empty for the whole of a source that has no files
+
+
+def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path], int]:
+    """Find the files of a corpus, each with its format, those of a given folder that are not text, and how many further names the files have.
+
+    Raises:
+        InputError: a path or pattern matches nothing, or nothing of a known format.
+    """
+    left_out = {path.resolve() for path in leave_out}
+    given = config.path
+    patterns = [given] if isinstance(given, str) else list(given or ())
+    found: dict[Path, str] = {}
+    ignored: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern).expanduser()
+        if path.is_dir():
+            inside = [item for item in _below(path) if item.is_file() and not item.name.startswith(".")]
+            inside = [item for item in inside if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
+            kinds = {item: _format(item, config) for item in inside}
+            ignored += [item for item, kind in kinds.items() if kind is None]
+            found |= (matches := {item: kind for item, kind in kinds.items() if kind is not None})
+            if not matches:
+                raise InputError(
+                    f"corpus.path={pattern}: no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet "
+                    "or WikiExtractor files"
+                )
+            continue
+        if path.exists() and not path.is_file():
+            raise InputError(f"corpus.path={pattern}: neither a file nor a folder")
+        files = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        files = [item for item in files if item.is_file()]
+        if not files:
+            raise InputError(
+                f"corpus.path={pattern}: no such file, folder or match; for a dataset of the hub, add corpus=hub"
+            )
+        found |= {item: _format(item, config) or "text" for item in files}
+    once = {(state.st_dev, state.st_ino): item for item in reversed(found) if (state := item.stat())}
+    return [(item, found[item]) for item in reversed(once.values())], ignored, len(found) - len(once)
+
+
+def _below(folder: Path) -> list[Path]:
+    """Give all names below a folder; links to folders are not followed.
+
+    Raises:
+        InputError: a folder cannot be read, and what is in it would be missing.
+    """
+    faults: list[OSError] = []
+    found = [Path(root, name) for root, _, names in os.walk(folder, onerror=faults.append) for name in names]
+    if faults:
+        raise InputError(f"{faults[0].filename}: {faults[0].strerror}; let it be read, or name the other folders alone")
+    return sorted(found)
+
+
+def _format(path: Path, config: CorpusConfig) -> str | None:
+    """The format of a file, by its ending, or by its first bytes where it has none that is known."""
+    if config.format != "auto":
+        return config.format
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if suffix in FORMATS:
+        return FORMATS[suffix]
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            head = file.read(SNIFFED_BYTES).lstrip()
+        except (OSError, EOFError, zlib.error):
+            return None
+    if head.startswith(b"<doc "):
+        return "wikiextractor"
+    return "jsonl" if head.startswith(b"{") and b'"text"' in head else None
+
+
+# What the line before a new document is like, in bytes, for the formats that can be cut.
+_DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
+    "text": lambda line: not line.strip(),
+    "jsonl": lambda line: True,
+    "wikiextractor": lambda line: line.startswith(b"</doc>"),
+}
+
+
+def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
+    """Cut a file into spans of about `num_bytes`: after a blank line, a record or a `</doc>`.
+
+    Compressed files, JSON and parquet are one span.
+    """
+    size = path.stat().st_size
+    if path.suffix == ".gz" or kind not in _DOCUMENT_ENDS:
+        yield Span(path, kind, 0, None, size)
+        return
+    start = 0
+    while start < size:
+        aim = start + num_bytes
+        end = size if aim >= size else _next_document(path, kind, aim)
+        yield Span(path, kind, start, end, end - start)
+        start = end
+
+
+def _next_document(path: Path, kind: str, at: int) -> int:
+    """Find the first byte, from `at` on, after which a document begins; the end of the file where there is none."""
+    limit = LINE_MB * 1_000_000
+    with path.open("rb") as file:
+        file.seek(at - 1)
+        at -= 1
+        is_first = True  # which leads to the beginning of a line
+        for line in iter(lambda: file.readline(limit + 1), b""):
+            at += len(line)
+            if len(line) > limit:
+                raise InputError(f"{path}: byte {at - len(line):,}: a line {TOO_LONG}")
+            if not is_first and _DOCUMENT_ENDS[kind](line):
+                break
+            is_first = False
+    return at
+
+
+# A sentence ends at . ! ? (with closing quotes or brackets) before white space and something that can start one.
+_END = re.compile(r"""(?<=[.!?])["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-ÞА-ЯΑ-Ω])|(?<=[。！？])""")
+LONGEST_ABBREVIATION = 10  # characters, with the stop and what is before it
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|cf|al|approx|ca|no|No|Vol|vol|pp|p|Fig|fig|e\.g|i\.e"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Inc|Ltd|Co|Corp)|\b[A-Z])\.$"
+)
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Split a paragraph at the ends of its sentences: punctuation before an upper-case letter, digit or quote.
+
+    Abbreviations and initials ("Mr. Smith", "J. Brown") do not end a sentence. A rule, not a model: fast, without
+    data of its own, and good enough to cut segments at.
+    """
+    sentences: list[str] = []
+    start = 0
+    for match in _END.finditer(paragraph):
+        # looked for in the last characters alone: what abbreviations end may be a whole book long
+        before = paragraph[max(start, match.start() - LONGEST_ABBREVIATION) : match.start()]
+        if match[0][:1].isspace() and _ABBREVIATION.search(before):
+            continue
+        sentences.append(paragraph[start : match.end()].strip())
+        start = match.end()
+    sentences.append(paragraph[start:].strip())
+    return [sentence for sentence in sentences if sentence]
+
+
+@functools.cache
+def python_documents() -> tuple[list[str], ...]:
+    """Give the documents, each a list of sentences; about 1.5 MB, gathered once."""
+    seen: set[str] = set()
+    documents = []
+    for texts in _sources():
+        sentences = dict.fromkeys(sentence for text in texts for sentence in _prose(text))
+        document = [sentence for sentence in sentences if sentence not in seen]
+        seen.update(document)
+        if len(document) >= 2:
+            documents.append(document)
+    return tuple(documents)
+
+
+def _sources() -> Iterator[list[str]]:
+    """The raw texts of each document."""
+    from pydoc_data.topics import topics
+
+    for name in sorted(topics):
+        yield [topics[name]]
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(library.rglob("*.py")):
+        if not SKIPPED.intersection(path.relative_to(library).parts):
+            yield _docstrings(path)
+
+
+def _docstrings(path: Path) -> list[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError, OSError, RecursionError):
+        return []
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, owners)]
+
+
+_MARKUP = [
+    (re.compile(r":[a-z:]+:`~?([^`<]*?)(?:\s*<[^>]*>)?`"), r"\1"),  # :class:`Name`
+    (re.compile(r"``?([^`]*)``?"), r"\1"),
+    (re.compile(r"(?<!\w)\*{1,2}(\w[^*]*)\*{1,2}(?!\w)"), r"\1"),  # *emphasis*
+    (re.compile(r"\s*\[\d+\]_?"), ""),  # footnote marks
+    (re.compile(r'"([\w.()\[\]]+)"'), r"\1"),  # the topics quote code
+]
+
+
+def _prose(text: str) -> Iterator[str]:
+    """The sentences of the paragraphs that read as prose."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = paragraph.strip("\n").splitlines()
+        if not lines or ">>>" in paragraph or "::=" in paragraph or "--" in paragraph:
+            continue
+        first = lines[0]
+        if first.startswith(("    ", "\t", "@", "#", "|", "+", "=")) or re.match(r"\s*[-*•]\s*$", first):
+            continue
+        joined = " ".join(line.strip() for line in lines)
+        joined = re.sub(r"^[-*•]\s+", "", joined)
+        for pattern, replacement in _MARKUP:
+            joined = pattern.sub(replacement, joined)
+        for sentence in split_sentences(joined):
+            words = sentence.split()
+            letters = sum(character.isalpha() or character.isspace() for character in sentence)
+            if len(words) >= MIN_WORDS and letters >= 0.8 * len(sentence) and sentence[-1] in ".!?:":
+                yield sentence

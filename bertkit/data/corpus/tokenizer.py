@@ -1,0 +1,335 @@
+"""WordPiece: text to ids and back, and the files that make the same tokenizer elsewhere.
+
+The work is done by the `tokenizers` library; here are BERT's settings for it. A tokenizer follows Hugging Face's rules,
+as everyone does who runs an exported model, or Google's own; `google_words.py` lists where the two differ.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+
+from bertkit.base.errors import InputError
+from bertkit.base.files import building_dir, to_json
+from bertkit.base.text_files import read_json
+from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
+from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, joined
+from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
+
+Rules = Literal["hugging_face", "google"]
+MAX_LENGTH = 512  # that the files of a prepared dataset name
+RULES_FILE = "rules.json"  # beside the files of a prepared dataset; without it the rules are Hugging Face's
+
+
+@dataclass(frozen=True)
+class VocabFacts:
+    """What masking and batching need to know of a vocabulary: special ids, and which ids are `##` pieces."""
+
+    size: int
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+    is_continuation: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class TextPieces:
+    """The pieces of a text."""
+
+    ids: list[int]  # of the pieces
+    offsets: list[tuple[int, int]]  # for each piece its characters in the text, (first, last), `last` excluded
+
+
+class Tokenizer:
+    """A WordPiece tokenizer: `tokenizer("a text", "its pair")` gives ids as Hugging Face's does."""
+
+    def __init__(
+        self,
+        vocab: dict[str, int],
+        lowercase: bool,
+        strip_accents: bool | None = None,
+        rules: Rules = "hugging_face",
+    ) -> None:
+        """Build from a vocabulary of token -> id.
+
+        Raises:
+            InputError: a special token is missing, the ids are not 0 to size - 1, or the rules are unknown or have no
+                such setting.
+        """
+        if rules not in get_args(Rules):
+            raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
+        if rules == "google" and strip_accents not in (None, lowercase):
+            raise InputError(
+                f"strip_accents={strip_accents}: by Google's rules accents are stripped exactly when text is lower-cased "
+                f"(here {lowercase}); set tokenizer.rules=hugging_face"
+            )
+        missing = [token for token in SPECIAL_TOKENS if token not in vocab]
+        if missing:
+            raise InputError(
+                f"vocabulary of {len(vocab)} tokens has no {' '.join(missing)}; "
+                f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
+            )
+        if sorted(vocab.values()) != list(range(len(vocab))):
+            raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
+        self.lowercase, self.strip_accents, self.rules = lowercase, strip_accents, rules
+        self.backend = _backend(vocab, lowercase, strip_accents)
+        self.corpus_backend = _backend(vocab, lowercase, strip_accents)
+        self.corpus_backend.encode_special_tokens = True  # "[MASK]" in a text is text, as in the original
+        self.word_backend = _word_backend(vocab) if rules == "google" else None
+
+    @cached_property
+    def vocab(self) -> list[str]:
+        """The tokens in the order of their ids."""
+        return [token for token, _ in sorted(self.backend.get_vocab().items(), key=lambda item: item[1])]
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens."""
+        return int(self.backend.get_vocab_size())
+
+    @cached_property
+    def facts(self) -> VocabFacts:
+        """The special ids and the continuation pieces."""
+        pad, unk, cls, sep, mask = (self.vocab.index(token) for token in SPECIAL_TOKENS)
+        is_continuation = np.array([token.startswith("##") for token in self.vocab])
+        return VocabFacts(self.vocab_size, pad, unk, cls, sep, mask, is_continuation)
+
+    def encode_document(self, document: list[str]) -> list[list[int]]:
+        """Turn a document's sentences into ids, without special tokens; a special token's name in the text is text."""
+        return [encoding.ids for encoding in self.encode_sentences(document)]
+
+    def encode_sentences(self, sentences: list[str]) -> Any:
+        """Encode many sentences of a corpus at once, on all cores."""
+        if self.word_backend is not None:
+            words = [split_words(sentence, self.lowercase) for sentence in sentences]
+            return self.word_backend.encode_batch_fast(words, add_special_tokens=False)
+        return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
+
+    def encode_flat(self, sentences: list[str]) -> FlatIds:
+        """Encode many sentences of a corpus; give their ids in a row, and how many belong to each sentence."""
+        return encode_in_parts(sentences, self.rules, self._encode_flat)
+
+    def _encode_flat(self, sentences: list[str]) -> FlatIds:
+        ids = [encoding.ids for encoding in self.encode_sentences(sentences)]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
+
+    def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
+        """Encode texts, without special tokens, and say where in its text each piece stands."""
+        return [TextPieces(encoding.ids, offsets) for encoding, offsets in self._with_offsets(texts)]
+
+    def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        """Find the words of texts as the model's pre-tokenizer cuts them: at blanks, punctuation and Chinese characters.
+
+        Returns:
+            For each word of each text its characters, (first, last), `last` excluded; a combining accent belongs to the
+            letter before it.
+        """
+        found = []
+        for text, (encoding, offsets) in zip(texts, self._with_offsets(texts), strict=True):
+            words: dict[int, tuple[int, int]] = {}
+            for word, (start, end) in zip(encoding.word_ids, offsets, strict=True):
+                while end < len(text) and unicodedata.combining(text[end]):
+                    end += 1
+                words[word] = (min(start, words.get(word, (start, end))[0]), end)
+            found.append(list(words.values()))
+        return found
+
+    def _with_offsets(self, texts: list[str]) -> list[tuple[Any, list[tuple[int, int]]]]:
+        """Encode texts; give each encoding with the characters of its pieces in the text itself."""
+        if self.word_backend is None:
+            short = [text for text in texts if len(text) <= PART_CHARACTERS]
+            batch = self.corpus_backend.encode_batch(short, add_special_tokens=False)
+            whole = ((encoding, encoding.offsets) for encoding in batch)
+            return [
+                next(whole) if len(text) <= PART_CHARACTERS else joined(text, self.corpus_backend) for text in texts
+            ]
+        words = [split_words(text, self.lowercase) for text in texts]
+        encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
+        found = []
+        for text, split, encoding in zip(texts, words, encodings, strict=True):
+            # Every rule gives the same number of characters for a character by itself as inside of a text.
+            lengths = {each: len(split_words(each, self.lowercase)) for each in set(text)}
+            origin = np.repeat(np.arange(len(text)), [lengths[each] for each in text]).tolist()
+            assert len(origin) == len(split), "a character and a text are split alike"
+            found.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
+        return found
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """Turn ids back into readable text."""
+        return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def __call__(
+        self,
+        text: str | list[str],
+        text_pair: str | list[str] | None = None,
+        *,
+        padding: bool = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: str | None = None,
+    ) -> dict[str, Any]:
+        """Encode a text, a pair, or a list of them, with [CLS] and [SEP].
+
+        Args:
+            text: one text, or a list.
+            text_pair: the second segment of each.
+            padding: pad a list to its longest sequence.
+            truncation: cut to `max_length`, the longer segment first.
+            max_length: tokens to keep when truncating.
+            return_tensors: "pt" for torch tensors of shape (B, T), "np" for numpy; lists otherwise.
+
+        Returns:
+            `input_ids`, `token_type_ids` (0 for the first segment, 1 for the second) and `attention_mask`
+            (1 for tokens, 0 for padding).
+        """
+        if truncation and max_length is None:
+            raise InputError("truncation=True needs max_length=")
+        texts = [text] if isinstance(text, str) else list(text)
+        pairs = [text_pair] if isinstance(text_pair, str) else text_pair
+        if pairs is not None and len(pairs) != len(texts):
+            raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; expected as many of each")
+        encodings = self._encode_batch(texts, pairs, padding, max_length if truncation else None)
+        columns: dict[str, Any] = {
+            "input_ids": [encoding.ids for encoding in encodings],
+            "token_type_ids": [encoding.type_ids for encoding in encodings],
+            "attention_mask": [encoding.attention_mask for encoding in encodings],
+        }
+        if return_tensors is None:
+            return {name: rows[0] for name, rows in columns.items()} if isinstance(text, str) else columns
+        if len({len(row) for row in columns["input_ids"]}) > 1:
+            raise InputError("texts of different lengths do not make a tensor; set padding=True")
+        if return_tensors == "np":
+            return {name: np.array(rows) for name, rows in columns.items()}
+        if return_tensors != "pt":
+            raise InputError(f"return_tensors={return_tensors!r}: expected 'pt' or 'np'")
+        import torch
+
+        return {name: torch.tensor(rows) for name, rows in columns.items()}
+
+    def _encode_batch(
+        self, texts: list[str], pairs: list[str] | None, padding: bool, max_length: int | None
+    ) -> list[Any]:
+        backend = self.backend
+        if self.word_backend is not None:
+            backend = self.word_backend
+            texts = [split_words(each, self.lowercase) for each in texts]
+            pairs = None if pairs is None else [split_words(each, self.lowercase) for each in pairs]
+        if max_length is not None:
+            backend.enable_truncation(max_length)
+        if padding:
+            backend.enable_padding(pad_id=self.facts.pad, pad_token=PAD)
+        try:
+            return list(backend.encode_batch(texts if pairs is None else list(zip(texts, pairs, strict=True))))
+        finally:
+            backend.no_padding()
+            backend.no_truncation()
+
+    def files(self, max_length: int) -> dict[str, str]:
+        """Give the files that make the same tokenizer elsewhere, by name: for `transformers`, old and new, and others.
+
+        They follow Hugging Face's rules, whatever this tokenizer's own: there is no way to say Google's in them.
+        """
+        specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
+        settings = {
+            "clean_up_tokenization_spaces": False,
+            "do_lower_case": self.lowercase,
+            "model_max_length": max_length,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": True,
+            "tokenizer_class": "BertTokenizer",
+        }
+        return {
+            "tokenizer.json": self.backend.to_str(pretty=True) + "\n",
+            "tokenizer_config.json": to_json(dict(sorted((settings | specials).items()))),
+            "special_tokens_map.json": to_json(specials),
+            "vocab.txt": "".join(f"{token}\n" for token in self.vocab),
+        }
+
+    def save(self, directory: Path) -> None:
+        """Write the files of a prepared dataset, which name the rules too, in one rename."""
+        with building_dir(directory) as partial:
+            for name, content in self.files(MAX_LENGTH).items():
+                (partial / name).write_text(content, encoding="utf-8")
+            if self.rules != "hugging_face":
+                (partial / RULES_FILE).write_text(to_json(self.rules), encoding="utf-8")
+
+
+def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None) -> Backend:
+    backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=100))
+    backend.normalizer = BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
+    )
+    backend.pre_tokenizer = BertPreTokenizer()
+    backend.post_processor = _cls_and_sep(vocab)
+    backend.decoder = WordPieceDecoder(prefix="##", cleanup=True)
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    return backend
+
+
+def _word_backend(vocab: dict[str, int]) -> Backend:
+    """Encode what `split_words` gives; special tokens in it are text."""
+    backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=MAX_INPUT_CHARS_PER_WORD))
+    backend.pre_tokenizer = WhitespaceSplit()
+    backend.post_processor = _cls_and_sep(vocab)
+    return backend
+
+
+def _cls_and_sep(vocab: dict[str, int]) -> TemplateProcessing:
+    return TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(CLS, vocab[CLS]), (SEP, vocab[SEP])],
+    )
+
+
+def train_wordpiece(
+    sentences: Callable[[], Iterable[str]],
+    vocab_size: int,
+    lowercase: bool,
+    min_frequency: int,
+    rules: Rules = "hugging_face",
+) -> Tokenizer:
+    """Learn a vocabulary (see `learn_vocabulary`); its words are split by Hugging Face's rules, whatever `rules` says."""
+    return Tokenizer(learn_vocabulary(sentences, vocab_size, lowercase, min_frequency), lowercase, rules=rules)
+
+
+def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | None = None) -> Tokenizer:
+    """Load `vocab.txt`, `tokenizer.json`, or a directory with one of them.
+
+    Args:
+        path: the file or directory.
+        lowercase: None to take what the files say of themselves (`do_lower_case`, the normalizer); a bare `vocab.txt`
+            that holds an upper-case letter is taken to be cased, and so is the published Chinese one.
+        rules: None for those of the prepared dataset that the directory belongs to, and Hugging Face's elsewhere.
+
+    Raises:
+        InputError: no such file, or not a WordPiece vocabulary that BERT can use.
+    """
+    if rules is None and (path / RULES_FILE).is_file():
+        rules = read_json(path / RULES_FILE)
+        if rules not in get_args(Rules):
+            raise InputError(f"{path / RULES_FILE}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
+    found = read_vocabulary(path)
+    try:
+        is_lowercase = found.lowercase if lowercase is None else lowercase
+        return Tokenizer(found.ids, is_lowercase, found.strip_accents, rules or "hugging_face")
+    except InputError as error:
+        raise InputError(f"{found.path}: {error}") from None

@@ -1,0 +1,142 @@
+"""Settings of the data side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import outside, refuse, unused
+
+MOST_TOKENS = 10_000_000  # of a vocabulary to be learned; XLM-V, the largest that was published, has a tenth of it
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Where the text comes from and how it is cut into documents and sentences."""
+
+    source: Literal["files", "python_docs", "hub"]
+    path: str | tuple[str, ...] | None
+    format: Literal["auto", "text", "jsonl", "json", "parquet", "wikiextractor"]
+    field: str
+    sentences: Literal["auto", "lines", "split"]
+    encoding: str
+    name: str | None
+    split: str
+
+    def __post_init__(self) -> None:
+        refuse(unused(self, "corpus.", ("path", self.source == "python_docs", "with corpus=python_docs", "", ())))
+        try:
+            line = "a\n".encode(self.encoding)
+        except LookupError:
+            raise InputError(f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1") from None
+        if not line.endswith(b"a\n"):
+            raise InputError(
+                f"corpus.encoding={self.encoding!r}: lines do not end in the byte 0x0a; convert the files to UTF-8"
+            )
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """An existing vocabulary, or how to train one."""
+
+    path: str | None
+    vocab_size: int
+    min_frequency: int
+    lowercase: bool | None
+    rules: Literal["auto", "hugging_face", "google"]
+
+    def __post_init__(self) -> None:
+        if not 100 <= self.vocab_size <= MOST_TOKENS:
+            raise InputError(
+                f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MOST_TOKENS:,}; BERT has 30,522"
+            )
+
+
+@dataclass(frozen=True)
+class SegmentsConfig:
+    """How documents become training examples: segment pairs, or blocks of full sentences."""
+
+    kind: Literal["pairs", "full_sentences"]
+    max_seq_length: int
+    short_seq_prob: float
+    # what the model tells of a pair: nsp: does B follow A or is it random; sop: are A and B in order or swapped; or nothing
+    next_sentence: Literal["nsp", "sop", "none"]
+
+    def __post_init__(self) -> None:
+        refuse(
+            outside(self, "segments.", max_seq_length="[8, inf)", short_seq_prob="[0, 1]"),
+            self.predicts_next
+            and not self.has_pairs
+            and f"segments.next_sentence={self.next_sentence}: segments={self.kind} has no pairs, so no next sentence to "
+            "predict; leave it out, or take segments=pairs",
+        )
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the examples are pairs: their second segment is of token type 1."""
+        return self.kind == "pairs"
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether the model has a next sentence head, trained by the labels of the pairs."""
+        return self.next_sentence != "none"
+
+
+@dataclass(frozen=True)
+class InstancesConfig:
+    """How `prepare` makes Google's fixed instances; `pretrain` and `evaluate` take what is stored."""
+
+    kind: Literal["google"]
+    max_seq_length: int
+    short_seq_prob: float
+    dupe_factor: int
+    max_predictions_per_seq: int
+    has_pairs = predicts_next = True  # as of `SegmentsConfig`
+
+    def __post_init__(self) -> None:
+        refuse(
+            outside(self, "segments.", max_seq_length="[8, 65535]", short_seq_prob="[0, 1]"),
+            outside(self, "segments.", dupe_factor="[1, inf)", max_predictions_per_seq="[1, inf)"),
+        )
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """Which tokens are predicted, and what stands in their place."""
+
+    probability: float
+    whole_word: bool
+    mask_prob: float
+    random_prob: float
+    max_ngram: int = 1  # words that are chosen together, at most; datasets made before it was a setting do not name it
+
+    def __post_init__(self) -> None:
+        refuse(
+            (min(self.mask_prob, self.random_prob) < 0 or self.mask_prob + self.random_prob > 1)
+            and f"masking.mask_prob={self.mask_prob} and masking.random_prob={self.random_prob}: expected two probabilities "
+            "that sum to at most 1",
+            outside(self, "masking.", probability="(0, 1)", max_ngram="[1, inf)"),
+            self.max_ngram > 1
+            and not self.whole_word
+            and f"masking.max_ngram={self.max_ngram}: an n-gram is of whole words, and masking.whole_word=false; take "
+            "masking=ngram",
+        )
+
+
+@dataclass(frozen=True)
+class PassagesConfig:
+    """How documents are cut into passages, and their words into what is searched for."""
+
+    words: int  # of a passage, at most
+    overlap: int  # words that the next one has of the one before, at most
+    stemming: Literal["none", "english"]  # english: Porter's stems, so that `invented` finds `invention`
+    accents: Literal["drop", "keep"]  # drop: `resume` finds `résumé`
+
+    def __post_init__(self) -> None:
+        if self.words < 1:
+            raise InputError(f"passages.words={self.words}: expected at least 1, such as 100")
+        if not 0 <= self.overlap < self.words:
+            raise InputError(
+                f"passages.overlap={self.overlap}: expected 0 to {self.words - 1}, less than passages.words"
+            )

@@ -1,0 +1,42 @@
+"""Settings of the processes of a run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from bertkit.base.typed_settings import outside, refuse
+
+MOST_SECONDS = 14 * 24 * 3600  # torch keeps milliseconds in 32 bits, which are 24 days
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """The processes of a run."""
+
+    num_processes: int  # on each host
+    num_hosts: int  # each runs the same command with its own `host_rank`
+    host_rank: int  # of this host, from 0
+    address: str | None  # HOST:PORT of host 0, where the others find it; None for one host
+    hang_timeout_seconds: float  # that a process waits for the others, before the run is ended
+
+    def __post_init__(self) -> None:
+        hosts = self.num_hosts
+        refuse(
+            outside(self, "launch.", num_processes="[1, inf)", num_hosts="[1, inf)"),
+            too_many("launch.num_processes", self.num_processes),
+            hosts >= 1
+            and not 0 <= self.host_rank < hosts
+            and f"launch.host_rank={self.host_rank}: expected 0 to {hosts - 1}, with launch.num_hosts={hosts}",
+            hosts > 1 and self.address is None and "missing value: set launch.address=HOST:PORT of host 0",
+            hosts == 1
+            and self.address is not None
+            and f"launch.address={self.address}: has no effect with one host; set launch.num_hosts=",
+            outside(self, "launch.", hang_timeout_seconds=f"(0, {MOST_SECONDS}]"),
+        )
+
+
+def too_many(setting: str, num_processes: int) -> list[str]:
+    """Say that a machine cannot have so many processes, in a list of nothing or one line: each takes half a gigabyte."""
+    most = max(64, 4 * (os.cpu_count() or 1))
+    return [f"{setting}={num_processes}: expected at most {most} on this machine"] if num_processes > most else []

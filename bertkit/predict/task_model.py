@@ -1,0 +1,250 @@
+"""A model with the task that it is for, as `predict` and `evaluate` open it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import at, build, checked, conf_dir, to_mapping
+from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
+from bertkit.model.bert_config import TASK_HEADS, too_long
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.directory import read_manifest, read_settings, run_of
+from bertkit.run.measure import check_tokenizer
+from bertkit.tasks import fill_mask
+from bertkit.tasks.shapes import shape_of, shape_of_head
+from bertkit.tasks.task import Shape
+from bertkit.tasks.task_config import TaskConfig, without_retired
+
+TOP_K = 5  # tokens of a mask
+
+
+@dataclass(frozen=True)
+class TaskModel:
+    """A model, its tokenizer and its task."""
+
+    model: Any  # with the head of the shape; as `open_task_model` gives it packed, in evaluation mode, on the CPU
+    shape: Shape  # of its examples: that of its task, or fill-mask
+    tokenizer: Tokenizer  # of the model
+    task: TaskConfig  # how its examples are written, and its sizes
+    # of the model, in the order of its logits; none for a regression, spans, choices and masked LM
+    labels: tuple[str, ...]
+
+    def predictor(
+        self, precision: str, micro_tokens: int, model: nn.Module | None = None, top_k: int = TOP_K
+    ) -> Predictor:
+        """Give what predicts with this model, or with another form of it, such as the prepared one."""
+        return Predictor(
+            model or self.model, self.shape, self.tokenizer, self.task, self.labels, precision, micro_tokens, top_k
+        )
+
+
+@dataclass(frozen=True)
+class Predictor(TaskModel):
+    """A model that predicts the examples of a task."""
+
+    precision: str  # of the matrix products
+    micro_tokens: int  # of one forward pass
+    top_k: int = TOP_K  # of masked LM, the most probable tokens that are given for a mask
+
+
+def open_task_model(
+    model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any], without_head: bool = False
+) -> TaskModel:
+    """Load any model directory with the head that it holds, and find its task.
+
+    Args:
+        model_dir: any model directory.
+        task: the one that was asked for; None for that of the run that the directory is of, else the general one of the
+            head's shape.
+        changes: what is set of that one, by name, of groups by their names in turn.
+        without_head: take a model without a task's head too, for texts and pairs of all the tokens that it takes.
+
+    Raises:
+        InputError: a bare encoder, a head of another shape than the task's, or sizes that the model cannot take.
+    """
+    source = resolve_model_dir(model_dir)
+    model, _ = load_packed(source)
+    tokenizer = load_tokenizer(source)
+    check_tokenizer(model_dir, tokenizer, model.config)
+    model.eval()
+    heads = [head for head in TASK_HEADS if head in model.heads]
+    if not heads:
+        if without_head and task is None:
+            texts = _texts_for(model, changes)
+            return TaskModel(model, shape_of(texts), tokenizer, texts, ())
+        if task is not None:
+            raise InputError(
+                f"model_dir={model_dir}: no head for task={task.name}, only {', '.join(model.heads) or 'an encoder'}; "
+                "fine-tune it first, or leave task= out for masked LM"
+            )
+        if "masked_lm" not in model.heads:
+            raise InputError(
+                f"model_dir={model_dir}: a bare encoder{' and ' if model.heads else ''}{', '.join(model.heads)}, which says "
+                "nothing of a text; fine-tune it, or give a model with a masked LM head"
+            )
+        text = _texts_for(model, changes)
+        text = dataclasses.replace(text, columns=dataclasses.replace(text.columns, text_pair=None))
+        return TaskModel(model, fill_mask.SHAPE, tokenizer, text, ())
+    task = _task_for(model_dir, model, heads[0], task, changes)
+    shape = shape_of(task)
+    return TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
+
+
+def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
+    """Say how texts are read for a model without a task, of all the tokens that it takes."""
+    longest = model.config.max_position_embeddings
+    task = _changed({**_general("sequence"), "max_seq_length": longest}, changes)
+    _check_length(task, longest)
+    return task
+
+
+def labels_of(model: BertWithHeads) -> tuple[str, ...]:
+    """Give the names of a sequence or token head's labels; none for a regression."""
+    config = model.config
+    is_regression = config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
+    return () if is_regression and "sequence" in model.heads else config.labels
+
+
+def check_labels(model_dir: str, opened: TaskModel) -> None:
+    """Refuse a model of other labels than the task's.
+
+    Raises:
+        InputError: both sets are named.
+    """
+    task = opened.task
+    if not opened.shape.has_names:
+        return
+    wanted = "numbers" if task.is_regression else ", ".join(task.label_names or ())
+    has = ", ".join(opened.labels) or "numbers"
+    is_same = task.is_regression == (not opened.labels)
+    if task.label_names is not None:
+        is_same = set(task.label_names) == set(opened.labels)
+    if not is_same:
+        raise InputError(
+            f"model_dir={model_dir} has the labels {has}; task={task.name} has {wanted or 'labels by name'}; take the model of "
+            "this task, or set task.labels="
+        )
+
+
+def _task_for(
+    model_dir: str, model: BertWithHeads, head: str, task: TaskConfig | None, changes: Mapping[str, Any]
+) -> TaskConfig:
+    kind = shape_of_head(head).kind
+    longest = model.config.max_position_embeddings
+    multi_label = head == "sequence" and model.config.problem_type == "multi_label_classification"
+    if task is None:
+        settings = task_settings_of_run(model_dir)
+        if settings is None:
+            settings = _general(kind)
+            settings |= {"max_seq_length": min(settings["max_seq_length"], longest), "multi_label": multi_label}
+            if settings.get("generation"):
+                most = min(settings["generation"]["max_target_length"], longest)
+                settings["generation"] = {**settings["generation"], "max_target_length": most}
+        task = _changed(settings, changes)
+    if shape_of(task).head != head:
+        raise InputError(
+            f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another one of "
+            "the two"
+        )
+    if task.multi_label != multi_label:
+        held = "several labels at once" if multi_label else "one label or number"
+        raise InputError(
+            f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {held}; set it to "
+            f"{str(multi_label).lower()}, or choose another model"
+        )
+    _check_length(task, longest)
+    return task
+
+
+def _check_length(task: TaskConfig, longest: int) -> None:
+    problems = too_long("task.max_seq_length", task.max_seq_length, longest, "task.max_seq_length")
+    if task.generation is not None:
+        name = "task.generation.max_target_length"
+        problems += too_long(name, task.generation.max_target_length, longest, name)
+    if problems:
+        raise InputError(problems[0])
+
+
+def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
+    """Set more of the task of a model.
+
+    Raises:
+        InputError: a value is wrong, or more than the model can take.
+    """
+    task = _changed(to_mapping(opened.task), changes)
+    for name in ("kind", "labels", "multi_label"):
+        if getattr(task, name) != getattr(opened.task, name):
+            raise InputError(f"task.{name}: is the model's own, {getattr(opened.task, name)}; leave it out")
+    _check_length(task, opened.model.config.max_position_embeddings)
+    return dataclasses.replace(opened, task=task)
+
+
+def task_of_texts(column: str | int | None) -> TaskConfig:
+    """Say how single texts are read, without a second one; None for a column of the usual names."""
+    text = {} if column is None else {"text": column}
+    return _changed(_general("sequence"), {"columns": {**text, "text_pair": None}})
+
+
+def general_task(kind: str) -> TaskConfig:
+    """Give the general task of a shape."""
+    return _changed(_general(kind), {})
+
+
+def _general(kind: str) -> dict[str, Any]:
+    """The general task of a shape, which has its name: a file without defaults, plain YAML."""
+    settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
+    return settings
+
+
+@dataclass(frozen=True)
+class _OfTask:
+    task: TaskConfig
+
+
+def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskConfig:
+    merged = dict(settings)
+    for name, value in changes.items():
+        inside = settings.get(name)
+        if inside is None and isinstance(value, dict):
+            raise InputError(f"task.{name}: has no effect on a task of kind {settings['kind']}; leave it out")
+        merged[name] = {**inside, **value} if isinstance(inside, dict) and isinstance(value, dict) else value
+    return build(_OfTask, {"task": merged}).task
+
+
+def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
+    """Read the task of the fine-tuning run that a directory is, or lies in; None where there is none.
+
+    A run that was trained on pairs needs them from then on. It may be anybody's, so it names nothing to be opened outside of
+    the user's `data_dir`: neither other files nor a dataset of the hub.
+    """
+    run_dir = run_of(model_dir)
+    settings = None if run_dir is None else read_settings(run_dir)
+    if run_dir is None or settings is None or settings.get("task") is None:
+        return None
+    task = _kept_inside(without_retired(checked(dict[str, Any], settings["task"], run_dir / "config.yaml")))
+    corpus = read_manifest(run_dir).corpus or {}  # older runs do not say it
+    has_pairs = corpus.get("has_pairs") and at(task, "columns.text_pair") is not None
+    return {**task, "needs_pair": True} if has_pairs else task
+
+
+def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a task's settings what leads outside of a `data_dir`."""
+
+    def inside(names: Any) -> Any:
+        given = [names] if isinstance(names, str) else names if isinstance(names, list) else []
+        return [name for name in given if not (isinstance(name, str) and {"/", "..", "~"} & set(Path(name).parts))]
+
+    kept = {**task, "folders": inside(task.get("folders"))}
+    for group, change in (("files", inside), ("hub", lambda _: None)):
+        if isinstance(task.get(group), dict):
+            kept[group] = {name: change(value) for name, value in task[group].items()}
+    return kept

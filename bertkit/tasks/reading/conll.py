@@ -1,0 +1,263 @@
+"""CoNLL column files and CoNLL-U to sentences or documents of words and tags.
+
+Columns (CoNLL-2000, 2002, 2003, GermEval 2014): a word per line with its tags, a blank line after a sentence,
+`-DOCSTART-` before a document. Cells are apart by tabs if the first word's line has one, else by blanks. Where words are
+not in column 0, as in GermEval, a line that begins with `#` says where the sentence comes from.
+
+CoNLL-U (universaldependencies.org/format.html): ten columns apart by tabs; `#` begins a comment, `# newdoc` a document;
+multiword ranges such as 1-2 and empty nodes such as 1.1 are no words.
+
+Tags may mark chunks, such as names, in IOB1, IOB2 or BIOES; they are read one way, and written three.
+
+    words   Sue   and  Bob   Bob   in   New   York   City
+    iob1    I-PER O    I-PER B-PER O    I-LOC I-LOC  I-LOC     B- only after a chunk of the same type
+    iob2    B-PER O    B-PER B-PER O    B-LOC I-LOC  I-LOC     B- begins every chunk
+    bioes   S-PER O    S-PER S-PER O    B-LOC I-LOC  E-LOC     S- is a chunk of one word, E- ends one of several
+
+BILOU is BIOES with L- and U- for E- and S-. Reading never fails on the order of tags: an I-, E- or L- that continues
+nothing begins a chunk, as for the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertkit.base.errors import InputError
+from bertkit.base.text_files import is_blank
+from bertkit.tasks.task_config import Column, TaskConfig
+
+Chunk = tuple[str, int, int]  # type, first word, one past the last
+_MARKED = re.compile("[BIESLU]-")
+FORM, UPOS = 1, 3  # columns of CoNLL-U
+_UNIT_ID = re.compile(r"#\s*(sent_id|newdoc id)\s*=\s*(.*\S)")
+MOST_WORDS = 1_000_000  # of a sentence, or of a document where they are asked for
+BLANKS = re.compile("[ \t]+")  # and nothing else: a no-break space belongs to its word
+_NO_WORD = re.compile(r"\d+[-.]\d+$")
+
+
+def parts_of(tag: str) -> tuple[str, str] | None:
+    """Cut a tag into prefix and type: `B-PER` -> B, PER; `O` -> O and nothing. None if it does not parse."""
+    if tag == "O":
+        return "O", ""
+    prefix, dash, kind = tag.partition("-")
+    return (prefix, kind) if dash and kind and prefix in ("B", "I", "E", "S", "L", "U") else None
+
+
+def chunks_of(tags: Sequence[str]) -> list[Chunk]:
+    """Read the chunks of a sentence, whatever the scheme.
+
+    Raises:
+        ValueError: a tag does not parse; its message is the tag.
+    """
+    chunks: list[Chunk] = []
+    start, open_kind = 0, None
+    for place, tag in enumerate(tags):
+        parts = parts_of(tag)
+        if parts is None:
+            raise ValueError(tag)
+        prefix, kind = parts
+        continues = prefix in ("I", "E", "L") and kind == open_kind
+        if not continues:
+            if open_kind is not None:
+                chunks.append((open_kind, start, place))
+            start, open_kind = place, None if prefix == "O" else kind
+        if prefix in ("E", "L", "S", "U"):
+            chunks.append((kind, start, place + 1))
+            open_kind = None
+    if open_kind is not None:
+        chunks.append((open_kind, start, len(tags)))
+    return chunks
+
+
+def tags_of_chunks(chunks: Iterable[Chunk], num_words: int, scheme: str) -> list[str]:
+    """Write chunks as one tag for each of `num_words` words, in "iob1", "iob2" or "bioes"."""
+    tags = ["O"] * num_words
+    before: Chunk | None = None
+    for kind, start, end in chunks:
+        for place in range(start, end):
+            tags[place] = f"I-{kind}"
+        if scheme == "bioes":
+            tags[start] = f"B-{kind}"
+            tags[end - 1] = f"E-{kind}" if end - start > 1 else f"S-{kind}"
+        elif scheme == "iob2" or (before is not None and before[2] == start and before[0] == kind):
+            tags[start] = f"B-{kind}"
+        before = (kind, start, end)
+    return tags
+
+
+def convert(tags: Sequence[str], scheme: str) -> list[str]:
+    """Write the tags of a sentence in another scheme.
+
+    Raises:
+        ValueError: a tag does not parse.
+    """
+    return tags_of_chunks(chunks_of(tags), len(tags), scheme)
+
+
+def first_break(tags: Sequence[str], scheme: str) -> int | None:
+    """Find the first word whose tag is not what the scheme writes there; None if all are."""
+    spelling = str.maketrans("LU", "ES") if scheme == "bioes" else {}
+    for place, (tag, expected) in enumerate(zip(tags, convert(tags, scheme), strict=True)):
+        if tag[0].translate(spelling) + tag[1:] != expected:
+            return place
+    return None
+
+
+def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
+    """Say which scheme sentences are written in; where none fits all of them, the one that fits most.
+
+    Tags that fit several, such as B- of single words, are IOB2. Where there is neither an O nor a prefix on every tag,
+    they mark no chunks: "none". Sentences with a tag that does not parse do not count.
+    """
+    distinct = {tag for tags in sentences for tag in tags}
+    marked = {tag for tag in distinct if _MARKED.match(tag)}
+    if distinct != {"O"} and not (marked and ("O" in distinct or marked == distinct)):
+        return "none"
+    whole = [tags for tags in sentences if all(map(parts_of, tags))]
+    if any(tag[0] in "ESLU" for tag in marked):
+        return "bioes"
+    num_breaks = {s: sum(first_break(tags, s) is not None for tags in whole) for s in ("iob2", "iob1")}
+    return min(num_breaks, key=lambda scheme: num_breaks[scheme])
+
+
+@dataclass
+class Sentence:
+    """The words of a sentence or document."""
+
+    id: str | None = None  # as the file has it
+    words: list[str] = field(default_factory=list)  # in their order
+    tags: list[str] = field(default_factory=list)  # one for each word; none where the file has none
+    lines: list[int] = field(default_factory=list)  # the places of the words in the file
+    breaks: list[int] = field(default_factory=list)  # the words of a document that begin a further sentence of it
+
+    def sentences(self) -> list[slice]:
+        """Say which words make up each sentence."""
+        return [slice(*pair) for pair in itertools.pairwise([0, *self.breaks, len(self.words)])]
+
+
+def read_words(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sentence]]:
+    """Read a sentence from every line, a blank one too: of words between blanks, without tags."""
+    for number, line in lines:
+        words = [] if is_blank(line) else [word for word in BLANKS.split(line) if word]
+        yield number, Sentence(words=words, lines=[number] * len(words))
+
+
+def read_conll(
+    task: TaskConfig, name: Path, format: str, lines: Iterator[tuple[int, str]]
+) -> Iterator[tuple[int, Sentence]]:
+    """Read sentences, or documents, with the lines where they begin; tags are empty where there are words alone.
+
+    Raises:
+        InputError: a line has too few or too many cells, or an empty word or tag, with its number; documents are asked
+            for and the file marks none.
+    """
+    is_conllu = format == "conllu"
+    words = _number(task.columns.words, FORM if is_conllu else 0)
+    tags = _number(task.columns.tags, UPOS if is_conllu else -1)
+    comment = task.comment or ("#" if is_conllu or words != 0 else None)
+    current = Sentence()
+    num_documents = 0
+    num_cells = 10 if is_conllu else 0
+    tabs = is_conllu
+    for number, line in lines:
+        is_document = line.startswith("# newdoc" if is_conllu else "-DOCSTART-")
+        num_documents += is_document
+        is_break = is_blank(line)
+        if current.words and (is_document or (is_break and not task.documents)):
+            yield current.lines[0], current
+            current = Sentence()
+        if is_break:
+            if current.words:
+                current.breaks.append(len(current.words))
+            continue
+        if is_document or (comment and line.startswith(comment)):
+            named = _UNIT_ID.match(line)
+            if named and (named[1] == "newdoc id") == task.documents:
+                current.id = named[2]
+            continue
+        if num_cells == 0:
+            tabs = "\t" in line
+        cells = line.split("\t") if tabs else BLANKS.split(line.strip(" "))
+        num_cells = num_cells or len(cells)
+        if len(cells) != num_cells:
+            much = "many" if len(cells) > num_cells else "few"
+            is_numbered = words == 0 and cells[0].isdigit()  # as in GermEval
+            way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
+            raise InputError(f"{name}:{number}: too {much} cells ({len(cells)}, expected {num_cells}); {way}")
+        if is_conllu and _NO_WORD.match(cells[0]):
+            continue
+        _append(current, cells, words, tags, f"{name}:{number}")
+        if len(current.words) > MOST_WORDS:
+            raise InputError(f"{name}:{number}: more than {MOST_WORDS:,} words without a blank line; put one in")
+        current.lines.append(number)
+    if current.words:
+        yield current.lines[0], current
+    if task.documents and not num_documents:
+        mark = "# newdoc" if is_conllu else "-DOCSTART-"
+        raise InputError(f"{name}: no line '{mark}', so the file has no documents; set task.documents=false")
+
+
+def _number(column: Column, default: int) -> int:
+    """A column's number; names are for files that have some."""
+    return column if isinstance(column, int) else default
+
+
+def _append(sentence: Sentence, cells: list[str], words: int, tags: int, where: str) -> None:
+    has_tags = len(cells) > 1
+    for setting, column in (("words", words), ("tags", tags))[: 1 + has_tags]:
+        if not -len(cells) <= column < len(cells):
+            raise InputError(f"{where}: no column {column} (it has {len(cells)}); set task.columns.{setting}=")
+    word = cells[words]
+    if not word.strip():
+        raise InputError(f"{where}: empty word; correct the line")
+    sentence.words.append(word)
+    if has_tags:
+        if not cells[tags].strip():
+            raise InputError(f"{where}: empty tag; correct the line, or set task.columns.tags=")
+        sentence.tags.append(cells[tags].strip())
+
+
+def to_iob2(
+    task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]
+) -> tuple[str, list[str]]:
+    """Turn the tags of all sentences into IOB2; give the scheme that they were in, and warnings.
+
+    A scheme that is asked for is required of every tag. One that is detected is not: what breaks it is read as the
+    CoNLL evaluation does, and counted. A chunk ends where a sentence does, also inside of a document.
+    """
+    oddities: list[str] = []
+    tagged = [sentence for sentence in sentences if sentence.tags]
+    scheme: str = task.scheme
+    if scheme == "auto":
+        scheme = detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
+    if scheme == "none":
+        return scheme, oddities
+    breaks: list[tuple[str, int]] = []
+    for sentence in tagged:
+        for tag, line in zip(sentence.tags, sentence.lines, strict=True):
+            if parts_of(tag) is None:
+                raise InputError(
+                    f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
+                    "if tags mark no chunks, set task.scheme=none"
+                )
+        for words in sentence.sentences():
+            tags = sentence.tags[words]
+            at = first_break(tags, scheme)
+            if at is not None:
+                breaks.append((tags[at], sentence.lines[words][at]))
+            sentence.tags[words] = convert(tags, "iob2")
+    if breaks:
+        tag, line = breaks[0]
+        if task.scheme != "auto":
+            raise InputError(
+                f"{place(line)}: tag '{tag}' cannot stand here in {scheme.upper()}; correct it, or set task.scheme=auto"
+            )
+        oddities.append(
+            f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
+            f"{place(line)}); read as the CoNLL evaluation does"
+        )
+    return scheme, oddities

@@ -1,0 +1,312 @@
+"""The files of a task, its dataset on the hub, or an input to predict from -> examples, as they come.
+
+| format | an example is |
+|---|---|
+| tsv, csv, jsonl, json, parquet, label_text | a row or record; a question of SQuAD's JSON |
+| conll, conllu | a sentence or document |
+| text | a line, for a sequence or masked LM |
+| words | a line of words between blanks, to be tagged |
+
+A tagger reads running text too: with format=text a text a line, and a table with a column of texts and none of words.
+
+What is wrong with a file is said in one line with the file, the line and the field. Labels are matched by name; rows
+whose label is not known have None, which is an error where labels are expected: in every split but test.
+
+An input to predict from has an example for every line or row: an empty one is of empty texts, or of no words, and the
+cells that a row of a table lacks are empty.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.base.errors import InputError
+from bertkit.base.hub_ids import is_offline
+from bertkit.base.text_files import is_blank, numbered_lines, read_lines, unpacked, unpacking
+from bertkit.data.corpus.parquet import parquet_records
+from bertkit.tasks.reading.formats import (
+    ENDINGS,
+    beginning,
+    check_input,
+    format_of_file,
+    format_of_input,
+    is_of_pairs,
+    suffix_of,
+)
+from bertkit.tasks.reading.rows import label_names, with_label_names
+from bertkit.tasks.reading.source import Reading, Source, take_all
+from bertkit.tasks.reading.tables import Gaps, Rows, Table, names_of, open_table, records
+from bertkit.tasks.shapes import of_running_text, shape_of
+from bertkit.tasks.task import Shape
+from bertkit.tasks.task_config import TEXTS, WORDS, TaskConfig
+
+SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
+OTHER_NAMES = {
+    "validation": "dev",
+    "dev_matched": "dev",
+    "validation_matched": "dev",
+    "validation_mismatched": "dev_mismatched",
+    "test_matched": "test",
+}
+EXAMPLES_AT_ONCE = 1024  # read, predicted and written together
+
+
+def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None) -> Source:
+    """Read a split of a task.
+
+    Args:
+        task: what and how.
+        data_dir: the task's folder or the one above it; None for the hub.
+        split: "train", "dev", "test", "dev_mismatched" or "test_mismatched", or what others call them.
+        labels: those of the model or the training file, for a task whose labels are not listed; None takes this file's.
+
+    Raises:
+        InputError: there are no such files, or something in them is wrong.
+    """
+    split = OTHER_NAMES.get(split, split)
+    if split not in SPLITS:
+        raise InputError(f"split={split}: expected {', '.join(SPLITS)}")
+    path = find_file(task, data_dir, split)
+    is_labelled = True if not split.startswith("test") else None
+    if path is not None:
+        return read_file(task, path, is_labelled, labels)
+    hub_split = getattr(task.hub, split)
+    if hub_split is None:
+        raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
+    return take_all(shape_of(task), Reading(task, hub_table(task, hub_split), is_labelled, labels))
+
+
+def read_file(
+    task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] | None = None
+) -> Source:
+    """Read one file.
+
+    With `is_labelled` every example must have its label; None takes those that are there, False none. `labels` are as
+    for `read_examples`.
+
+    Raises:
+        InputError: something in it is wrong.
+    """
+    format = format_of_file(shape_of(task), task, path)
+    if format == "parquet":
+        table = parquet_table(path)
+    else:
+        gaps = Gaps(are_left_out=bool(is_labelled) and task.skip_short_rows)
+        table = open_table(task, path, format, _not_empty(path, read_lines(path)), gaps)
+    return take_all(shape_of(task), Reading(task, table, is_labelled, labels))
+
+
+def _not_empty(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    head = []
+    for number, line in lines:
+        head.append((number, line))
+        if not is_blank(line):
+            return itertools.chain(head, lines)
+    raise InputError(f"{path}:1: the file is empty; restore it")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Examples to predict, on their way."""
+
+    description: str  # what the input was taken for, in a line; empty where it is
+    chunks: Iterator[list[Any]]  # the examples in their order, up to EXAMPLES_AT_ONCE of them at a time
+    gaps: Gaps  # the rows that lacked cells, among those that have been read
+    shape: Shape  # of the examples: the one that was asked for, or what reads running text for it
+    rows: deque[dict[str, Any]] = field(
+        default_factory=deque
+    )  # the fields of the rows read so far, where they are kept
+
+
+def open_inputs(
+    shape: Shape,
+    task: TaskConfig,
+    file: io.BufferedReader,
+    name: Path,
+    given: str | None,
+    labels: tuple[str, ...],
+    keep_rows: bool = False,
+) -> Inputs:
+    """Tell how an input is written, find the columns that are needed, and read its examples in their order.
+
+    Args:
+        shape: of the examples.
+        task: how they are written.
+        file: at its beginning.
+        name: of the file, for its ending and for messages; `-` for standard input.
+        given: the format; None to tell it by the ending, else by the beginning.
+        labels: of the model: columns of words whose last one holds them are CoNLL.
+        keep_rows: whether the fields of the rows are wanted beside the examples.
+
+    Raises:
+        InputError: something in it is wrong, with the line; of what comes later when it is read.
+    """
+    gaps = Gaps(are_filled=True, keep_lengths=shape.has_choices)
+    with unpacking(lambda: str(name)):
+        file = unpacked(file, name)
+        head = beginning(file)
+    if not head:
+        return Inputs("", iter(()), gaps, shape)
+    format, is_guess = given, False
+    if format is None:
+        format, is_guess = format_of_input(shape, task, name, head, labels)
+    format = "json" if format == "squad" else format
+    if format in ("text", "csv", "tsv"):
+        shape = of_running_text(shape)
+    check_input(shape, task, format, name)
+    try:
+        table = input_table(task, file, name, format, gaps)
+        return _inputs(shape, _of_texts(task) if format == "text" else task, table, keep_rows)
+    except InputError as error:
+        is_plain = is_guess and shape.plain and not is_of_pairs(task)
+        raise InputError(f"{error}; for plain text set format={shape.plain}" if is_plain else str(error)) from None
+
+
+def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
+    """Take texts, or pairs of them, in memory: what a sequence is, running text to be tagged, questions and their contexts.
+
+    Raises:
+        InputError: an example of the shape is more than that, or less.
+    """
+    if shape.has_choices:
+        raise InputError("text=: a choice has several endings; give them in a file, by input=")
+    shape, is_of_spans = of_running_text(shape), shape.head == "span"
+    names = ("question", "context") if is_of_spans else ("text", "text_pair")
+    if pairs is None and (is_of_spans or is_of_pairs(task)):
+        raise InputError(
+            f"text_pair: task={task.name} needs {'a context' if is_of_spans else 'a second text'} too; set it"
+        )
+    if pairs is not None and not is_of_spans and shape.head != "sequence":
+        raise InputError("text_pair: has no effect on this model, which reads single texts; leave it out")
+    own = (texts,) if pairs is None else (texts, pairs)
+    rows = ((number, dict(zip(names, values, strict=False))) for number, values in enumerate(zip(*own, strict=True), 1))
+    named = dict(zip(names, names if pairs is not None else (names[0], None), strict=True))
+    task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, id=None, **named), needs_pair=False)
+    table = Table("text", "jsonl", names[: len(own)], rows, Gaps(are_filled=True), is_typed=True)
+    return _inputs(shape, task, table, keep_rows=False)
+
+
+def _inputs(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool) -> Inputs:
+    columns = task.columns
+    if table.names and shape.is_of_words and not {*names_of(columns.words or WORDS)} & {*table.names}:
+        shape = of_running_text(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape
+    rows: deque[dict[str, Any]] = deque()
+
+    def noted() -> Rows:
+        for number, row in table.rows:
+            rows.append(row if isinstance(row, dict) else {})  # a sentence is written with its prediction
+            yield number, row
+
+    reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
+    examples = shape.read(reading)
+    found = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
+    chunks = iter(lambda: list(itertools.islice(examples, EXAMPLES_AT_ONCE)), [])
+    return Inputs(f"{table.name} read as {table.format}: {found}", chunks, table.gaps, shape, rows)
+
+
+def _of_texts(task: TaskConfig) -> TaskConfig:
+    """The same task of single texts, in a column of this name."""
+    return dataclasses.replace(task, columns=dataclasses.replace(task.columns, text="text", text_pair=None, id=None))
+
+
+def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
+    """Find the file of a split; None if it is the hub's.
+
+    Raises:
+        InputError: there is none, or several.
+    """
+    given = getattr(task.files, split)
+    names = (given,) if isinstance(given, str) else given
+    for path in map(Path, names):
+        if path.is_file() and (path.is_absolute() or (data_dir is None and task.hub.path is None)):
+            return path
+    if data_dir is None:
+        if task.hub.path is not None:
+            return None
+        raise InputError(
+            f"task={task.name}: missing value: set data_dir= to the folder of its files, or task.hub.path="
+        )
+    if not names:
+        raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
+    above = Path(data_dir).expanduser()
+    if above.is_file():
+        raise InputError(
+            f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}, for its folder"
+        )
+    if not above.is_dir():
+        raise InputError(f"data_dir={data_dir}: no such directory")
+    folders = [*(above / folder for folder in task.folders if (above / folder).is_dir()), above]
+    for name in names:
+        for folder in folders:
+            found = [folder / name] if (folder / name).is_file() else _matches(folder, name)
+            if len(found) > 1:
+                raise InputError(
+                    f"{folder}: several files for {split} ({', '.join(path.name for path in found)}); "
+                    f"set task.files.{split}= to one of them"
+                )
+            if found:
+                return found[0]
+    places = " or ".join(map(str, folders))
+    raise InputError(
+        f"{places}: no {split} file for task={task.name}; expected {' or '.join(names)}; set task.files.{split}="
+    )
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    if "*" not in pattern or Path(pattern).is_absolute():
+        return []
+    found = sorted(path for path in folder.glob(pattern) if path.is_file())
+    known = [path for path in found if suffix_of(path) in (*ENDINGS, ".txt")]
+    return known or found  # no train.csv.bak beside train.csv
+
+
+def parquet_table(path: Path, data: bytes | None = None) -> Table:
+    """Open a parquet file, or the bytes of one.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    names, found = parquet_records(path, data)
+    return records(path, "parquet", enumerate(with_label_names(found, names), 1), Gaps(), counts=" record ")
+
+
+def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, gaps: Gaps) -> Table:
+    """Open an unpacked input, which may come through a pipe, as rows of a format.
+
+    Raises:
+        InputError: it is not what the format says; some of it while the rows are read.
+    """
+    if format != "parquet":
+        return open_table(task, name, format, numbered_lines(file, name), gaps)
+    with unpacking(lambda: str(name)):
+        return parquet_table(name, file.read())
+
+
+def hub_table(task: TaskConfig, split: str) -> Table:
+    """Open a split of the task's dataset on the hub, or of its copy in the local cache.
+
+    Raises:
+        InputError: it cannot be had, with the ways out.
+    """
+    is_offline()
+    import datasets
+
+    hub = task.hub
+    where = f"{hub.path}{f'/{hub.name}' if hub.name else ''} of the hub, split {split}"
+    try:
+        rows = datasets.load_dataset(hub.path, hub.name, split=split, revision=hub.revision)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"task={task.name}: cannot read {where} ({reason[:300]}); set data_dir= to the task's files, or fill HF_HOME "
+            "where there is a network, or set task.hub.path= to another copy"
+        ) from None
+    named = with_label_names(rows, label_names(rows.features))
+    return records(where, "datasets", enumerate(named, 1), Gaps(), counts=" record ")

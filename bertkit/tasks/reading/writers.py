@@ -1,0 +1,126 @@
+"""Rows of predictions -> a file, written as its ending says, bit by bit.
+
+| ending | rows |
+|---|---|
+| .csv | as RFC 4180 has it; of a mapping a column for each key, such as `probabilities.good`; a list as JSON |
+| .tsv | the same with tabs and without quotes, as the readers take it: a tab or line break in a text becomes a blank |
+| .parquet | typed, nested as in JSON |
+| any other | JSON lines |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from bertkit.base.errors import in_json
+
+Write = Callable[[Sequence[Mapping[str, Any]]], None]  # a chunk of rows
+ROWS_AT_ONCE = 8192
+_NO_CELL = re.compile(r"[\t\r\n]+")
+
+
+@contextlib.contextmanager
+def row_writer(file: Any, ending: str, separator: str) -> Iterator[Write]:
+    """Give what writes rows to an open file, chunk by chunk; to a binary one for parquet, else of text.
+
+    Args:
+        file: where to.
+        ending: of its name, which says how.
+        separator: what parts several labels in a cell.
+    """
+    match ending.lower():
+        case ".csv" | ".tsv":
+            yield _delimited(file, ending.lower() == ".tsv", separator)
+        case ".parquet":
+            with _parquet(file) as write:
+                yield write
+        case _:
+            yield lambda rows: write_lines(file, rows)
+
+
+def write_lines(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSON object a line, and let readers see them."""
+    file.writelines(in_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
+    file.flush()
+
+
+def _delimited(file: TextIO, is_tsv: bool, separator: str) -> Write:
+    columns: list[str] = []
+    writer = csv.writer(file, lineterminator="\n")
+
+    def put(cells: Iterable[str]) -> None:
+        if is_tsv:
+            file.write("\t".join(_NO_CELL.sub(" ", cell) for cell in cells) + "\n")
+        else:
+            writer.writerow(cells)
+
+    def write(rows: Sequence[Mapping[str, Any]]) -> None:
+        flat = [_flat(row) for row in rows]
+        if flat and not columns:
+            columns.extend(flat[0])
+            put(columns)
+        for row in flat:
+            put(_cell(row.get(column), separator) for column in columns)
+        file.flush()
+
+    return write
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a row without mappings inside of it."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{key}": inside for key, inside in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _cell(value: Any, separator: str) -> str:
+    """Write a value: texts as they are, several labels parted as the readers part them, other lists as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple) and all(isinstance(item, str) and separator not in item for item in value):
+        return separator.join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def _parquet(file: Any) -> Iterator[Write]:
+    """Write JSON lines first, since only the last row shows the types of all, and then the file from them.
+
+    After an error the file has those lines.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema([])
+    folder = Path(file.name).parent if isinstance(file.name, str) else None
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as lines:
+
+        def write(rows: Sequence[Mapping[str, Any]]) -> None:
+            nonlocal schema
+            plain = [json.loads(json.dumps(row)) for row in rows]  # tuples as lists
+            schema = pa.unify_schemas([schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
+            write_lines(lines, plain)
+
+        try:
+            yield write
+        except BaseException:
+            lines.seek(0)
+            shutil.copyfileobj(lines.buffer, file)
+            raise
+        lines.seek(0)
+        with parquet.ParquetWriter(file, schema) as table:
+            for chunk in iter(lambda: list(itertools.islice(lines, ROWS_AT_ONCE)), []):
+                table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=schema))

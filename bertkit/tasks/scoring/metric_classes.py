@@ -1,0 +1,138 @@
+"""SQuAD's scores, as its two official scripts give them, to the last digit.
+
+Sums run over the questions in their order, because floating-point sums depend on it.
+
+Source: the official evaluation scripts, evaluate-v1.1.py and evaluate-v2.0.py (rajpurkar.github.io/SQuAD-explorer).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from bertkit.base.errors import InputError
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+Texts = Mapping[str, str | None]  # question -> answer; None for a question that was not answered
+Golds = Mapping[str, Sequence[str]]  # question -> accepted answers; none where there is no answer
+
+
+def normalize_answer(text: str) -> str:
+    """Lower-case, drop ASCII punctuation, then the articles, then superfluous white space, in this order."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def exact(gold: str, prediction: str) -> float:
+    """1 where both are the same after `normalize_answer`, else 0."""
+    return float(normalize_answer(gold) == normalize_answer(prediction))
+
+
+def f1(gold: str, prediction: str) -> float:
+    """F1 of the words that both have; where either has none, whether both have none."""
+    gold_words, words = normalize_answer(gold).split(), normalize_answer(prediction).split()
+    if not gold_words or not words:
+        return float(gold_words == words)
+    common = sum((Counter(gold_words) & Counter(words)).values())
+    if common == 0:
+        return 0.0
+    precision, recall = common / len(words), common / len(gold_words)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def _f1_of_version_1(gold: str, prediction: str) -> float:
+    """Version 1 gives 0 where both have no words."""
+    return f1(gold, prediction) if normalize_answer(gold) else 0.0
+
+
+def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
+    """Score SQuAD 1.1: `exact_match` and `f1` in per cent, and `total` questions; a question not answered scores 0.
+
+    Args:
+        predictions: an answer for each question of `golds`.
+        golds: one accepted answer or more for each question.
+    """
+    scores: dict[str, float] = {}
+    for name, measure in (("exact_match", exact), ("f1", _f1_of_version_1)):
+        best = (_best(measure, golds[key], predictions[key]) for key in golds)
+        scores[name] = 100.0 * _sum(best) / len(golds)
+    return {**scores, "total": len(golds)}
+
+
+def squad_v2(
+    predictions: Mapping[str, str], golds: Golds, no_answer_probs: Mapping[str, float] | None
+) -> dict[str, float]:
+    """Score SQuAD 2.0: `exact`, `f1` and `total`, the same of the questions with and without an answer, best thresholds.
+
+    Args:
+        predictions: an answer for each question of `golds`; "" for no answer. The thresholds are of use where each is the
+            best answer that there is, and not "" already where no answer is likely.
+        golds: the accepted answers of each question; none where there is no answer.
+        no_answer_probs: how likely each question has no answer. None leaves out `best_exact`, `best_exact_thresh`,
+            `best_f1` and `best_f1_thresh`: what the scores would be with "" for every probability above the threshold.
+            Where questions have the same probability, the threshold may lie among them, as in the official script.
+
+    Raises:
+        InputError: a question without a prediction.
+    """
+    if missing := [key for key in golds if key not in predictions]:
+        raise InputError(
+            f"squad_v2: {len(missing)} of {len(golds)} questions without a prediction, the first {missing[0]!r}; "
+            'predict "" for no answer'
+        )
+    has_answer = {key: bool(texts) for key, texts in golds.items()}
+    measured: dict[str, dict[str, float]] = {}
+    for name, measure in (("exact", exact), ("f1", f1)):
+        measured[name] = {
+            key: _best(measure, [gold for gold in texts if normalize_answer(gold)] or [""], predictions[key])
+            for key, texts in golds.items()
+        }
+    scores: dict[str, float] = {}
+    for prefix, keys in (
+        ("", list(golds)),
+        ("HasAns_", [key for key in golds if has_answer[key]]),
+        ("NoAns_", [key for key in golds if not has_answer[key]]),
+    ):
+        if keys:
+            for name, values in measured.items():
+                scores[prefix + name] = 100.0 * _sum(values[key] for key in keys) / len(keys)
+            scores[f"{prefix}total"] = len(keys)
+    if no_answer_probs is not None:
+        for name, values in measured.items():
+            best, threshold = _best_threshold(predictions, values, no_answer_probs, has_answer)
+            scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best, threshold
+    return scores
+
+
+def _best(measure: Callable[[str, str], float], golds: Sequence[str], prediction: str | None) -> float:
+    return 0.0 if prediction is None else max(measure(gold, prediction) for gold in golds)
+
+
+def _sum(values: Iterable[float]) -> float:
+    """Add one after another; `sum` compensates for rounding since Python 3.12, which the official numbers do not."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def _best_threshold(
+    predictions: Mapping[str, str],
+    values: Mapping[str, float],
+    no_answer_probs: Mapping[str, float],
+    has_answer: Mapping[str, bool],
+) -> tuple[float, float]:
+    """Begin with "" for every question and take the given answers in, the surest first."""
+    current = best = float(sum(not answered for answered in has_answer.values()))
+    threshold = 0.0
+    for key in sorted(values, key=lambda key: no_answer_probs[key]):
+        if has_answer[key]:
+            current += values[key]
+        elif predictions[key]:
+            current -= 1
+        if current > best:
+            best, threshold = current, no_answer_probs[key]
+    return 100.0 * best / len(values), threshold

@@ -1,0 +1,241 @@
+"""Score predictions with the official metrics: the functions of scikit-learn, scipy, seqeval, sacrebleu and rouge-score.
+
+| metric | predictions and references | keys of the scores |
+|---|---|---|
+| accuracy, f1 (of label 1), f1_macro, f1_micro, matthews_correlation | label numbers; accuracy also rows of tags | the metric's name |
+| accuracy (of whole rows), f1_macro, f1_micro | several labels at once: an array of 0 and 1, a row each, a column a label | the metric's name |
+| pearson, spearmanr | numbers | the metric's name |
+| seqeval (as the CoNLL evaluation counts) | rows of tags, one for each word | overall_precision, overall_recall, overall_f1, overall_accuracy |
+| seqeval_strict (well-formed IOB2 only) | rows of tags | strict_precision, strict_recall, strict_f1 |
+| squad | id -> answer, id -> accepted answers | exact_match, f1, total |
+| squad_v2 | id -> answer, id -> accepted answers, and id -> probability of no answer | exact, f1, total, HasAns_* and NoAns_* of the same, best_exact, best_exact_thresh, best_f1, best_f1_thresh |
+| bleu (sacrebleu's, tokenizer 13a, case kept), chrf (chrF2) | texts | the metric's name |
+| rouge (rouge-score's mean F, without a stemmer) | texts | rouge1, rouge2, rougeL |
+| exact_match_text (the same but for white space) | texts | exact |
+
+SQuAD's, bleu and chrf are in per cent, all others shares, as their official programs give them. Scores are of predictions,
+which are small; no metric needs logits. `module` gives a metric to those who work with `evaluate`.
+
+Texts have one reference each, as the file has it. WordPiece does not give back every text to the letter, neither case where
+it lower-cases nor each blank beside a mark, and this bounds a model's BLEU: 687 German messages that are encoded and decoded
+have 76.4 with a cased vocabulary and 19.0 with an uncased one, without accents (tests/tasks/test_generation.py). rouge-score
+knows the letters a to z and the digits alone, in lower case, and takes every other one for a blank.
+
+Source: Papineni et al. 2002 and Post 2018 (BLEU); Popović 2015 (chrF); Lin 2004 (ROUGE).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.base.errors import InputError
+from bertkit.tasks.scoring import metric_classes
+
+_SQUAD_V2 = ("exact", "f1", "total")
+TEXT_METRICS: dict[str, tuple[str, ...]] = {
+    "bleu": ("bleu",),
+    "chrf": ("chrf",),
+    "rouge": ("rouge1", "rouge2", "rougeL"),
+    "exact_match_text": ("exact",),
+}
+METRICS: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation")},
+    **{name: (name,) for name in ("pearson", "spearmanr")},
+    "seqeval": ("overall_precision", "overall_recall", "overall_f1", "overall_accuracy"),
+    "seqeval_strict": ("strict_precision", "strict_recall", "strict_f1"),
+    "squad": ("exact_match", "f1", "total"),
+    "squad_v2": (
+        *(prefix + key for prefix in ("", "HasAns_", "NoAns_") for key in _SQUAD_V2),
+        *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
+    ),
+    **TEXT_METRICS,
+}
+MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # that measure several labels at once
+PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  # of the extra `generation`
+
+
+def keys_of(names: Iterable[str]) -> list[str]:
+    """Give the keys of the scores of some metrics."""
+    return [key for name in names for key in METRICS[name]]
+
+
+def require_packages(names: Iterable[str]) -> None:
+    """Refuse metrics whose program is not installed, before anything is trained.
+
+    Raises:
+        InputError: naming the metric and the package.
+    """
+    for name in names:
+        if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
+            package = PACKAGES[name].replace("_", "-")
+            raise InputError(f"task.metrics: {name} needs {package}; pip install 'bertkit[generation]'")
+
+
+def signatures(names: Iterable[str]) -> dict[str, str]:
+    """Give what sacrebleu's scores have to be reported with (Post 2018, section 4), by the metric."""
+    found = {}
+    for name in names:
+        if PACKAGES.get(name) == "sacrebleu":
+            scorer = _sacrebleu(name)
+            scorer.corpus_score(["a"], [["a"]])  # it tells the number of references
+            found[name] = str(scorer.get_signature())
+    return found
+
+
+def score(
+    names: Iterable[str], predictions: Any, references: Any, no_answer_probs: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Compute metrics.
+
+    Args:
+        names: some of `METRICS`.
+        predictions: as the table above says, in the order of the references (mappings: in any order).
+        references: likewise.
+        no_answer_probs: squad_v2: question -> probability that it has no answer; None leaves the best_* out.
+
+    Returns:
+        Plain Python numbers by the keys of `METRICS`, in the order of the names.
+
+    Raises:
+        InputError: an unknown metric, nothing to score, not as many predictions as references, labels that f1 is not
+            for, squad_v2 misses the prediction of a question, or the package of a metric is not installed.
+    """
+    names = list(names)
+    for name in names:
+        if name not in METRICS:
+            raise InputError(f"metric {name!r}: expected one of {', '.join(METRICS)}")
+    if not len(references):
+        raise InputError(f"metrics {', '.join(names)}: no references to score against; check the split's labels")
+    scores: dict[str, float] = {}
+    for name in names:
+        if name == "squad":
+            scores |= metric_classes.squad_v1({key: predictions.get(key) for key in references}, references)
+        elif name == "squad_v2":
+            scores |= metric_classes.squad_v2(predictions, references, no_answer_probs)
+        else:
+            if len(predictions) != len(references):
+                raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
+            values = _measured(name, predictions, references)
+            scores |= {key: float(value) for key, value in zip(METRICS[name], values, strict=True)}
+    return scores
+
+
+def _measured(name: str, predictions: Any, references: Any) -> Iterable[float]:
+    """Compute a metric of predictions that have the order of the references: a number for each of its keys."""
+    match name:
+        case "pearson" | "spearmanr":
+            return [_correlation(name, predictions, references)]
+        case "bleu" | "chrf":
+            require_packages([name])
+            return [_sacrebleu(name).corpus_score(list(predictions), [list(references)]).score]
+        case "rouge":
+            return _rouge(predictions, references)
+        case "exact_match_text":
+            return [np.mean([said.split() == true.split() for said, true in zip(predictions, references, strict=True)])]
+        case "seqeval" | "seqeval_strict":
+            _check_rows(name, predictions, references)
+            return _seqeval(predictions, references, is_strict=name == "seqeval_strict")
+    return [_of_labels(name, predictions, references)]
+
+
+def _of_labels(name: str, predictions: Any, references: Any) -> float:
+    import sklearn.metrics  # seconds
+
+    if name == "accuracy":
+        if not isinstance(references, np.ndarray) and not isinstance(references[0], int):  # rows of tags
+            _check_rows(name, predictions, references)
+            predictions, references = ([tag for row in rows for tag in row] for rows in (predictions, references))
+        return float(sklearn.metrics.accuracy_score(references, predictions))
+    if name == "matthews_correlation":  # 0 where predictions or references are all the same
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a single label
+            return float(sklearn.metrics.matthews_corrcoef(references, predictions))
+    average = name.removeprefix("f1").removeprefix("_") or "binary"
+    if average == "binary" and not (labels := {*predictions, *references}) <= {0, 1}:
+        raise InputError(f"metric f1: labels {sorted(labels)}, expected 0 and 1; use f1_macro or f1_micro")
+    return float(sklearn.metrics.f1_score(references, predictions, average=average, zero_division=0.0))
+
+
+def _correlation(name: str, predictions: Sequence[float], references: Sequence[float]) -> float:
+    """Pearson's or Spearman's; 0 with a warning where it is not defined."""
+    import scipy.stats
+
+    for what, values in (("predictions", predictions), ("references", references)):
+        if len(values) < 2 or not np.isfinite(values).all() or len(set(values)) == 1:
+            fault = "fewer than two" if len(values) < 2 else "all the same" if len(set(values)) == 1 else "not finite"
+            warnings.warn(f"{name} is not defined: {what} are {fault}; taken as 0", stacklevel=2)
+            return 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy's warning of values that are nearly the same
+        function = scipy.stats.pearsonr if name == "pearson" else scipy.stats.spearmanr
+        value = float(function(predictions, references)[0])
+    return value if np.isfinite(value) else 0.0
+
+
+def _seqeval(predictions: Iterable[Iterable[str]], references: Iterable[Iterable[str]], is_strict: bool) -> list[float]:
+    """Precision, recall and F1 of whole entities, and unless `is_strict` the accuracy of tags."""
+    import seqeval.metrics
+    import seqeval.scheme
+
+    said, true = [list(row) for row in predictions], [list(row) for row in references]
+    counted = {"mode": "strict", "scheme": seqeval.scheme.IOB2} if is_strict else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing predicted, or tags without a prefix
+        report = seqeval.metrics.classification_report(true, said, output_dict=True, zero_division=0, **counted)
+        values = [report["micro avg"][key] for key in ("precision", "recall", "f1-score")]
+        return values if is_strict else [*values, seqeval.metrics.accuracy_score(true, said)]
+
+
+def _check_rows(name: str, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
+    for number, (predicted, given) in enumerate(zip(predictions, references, strict=True)):
+        if len(predicted) != len(given):
+            raise InputError(f"metric {name}: row {number} has {len(predicted)} tags but {len(given)} references")
+
+
+def _sacrebleu(name: str) -> Any:
+    from sacrebleu.metrics import BLEU, CHRF
+
+    return BLEU() if name == "bleu" else CHRF()
+
+
+def _rouge(predictions: Sequence[str], references: Sequence[str]) -> list[float]:
+    require_packages(["rouge"])
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer, totals = RougeScorer(list(METRICS["rouge"])), dict.fromkeys(METRICS["rouge"], 0.0)
+    for said, true in zip(predictions, references, strict=True):
+        for key, found in scorer.score(true, said).items():
+            totals[key] += float(found.fmeasure)
+    return [total / len(references) for total in totals.values()]
+
+
+def module(name: str) -> Any:
+    """Give a metric as a module of `evaluate`, such as for `evaluate.combine`; it scores at once, and stores nothing.
+
+    >>> module("accuracy").compute(predictions=[0, 1], references=[1, 1])
+    {'accuracy': 0.5}
+    """
+    import evaluate  # seconds, and more than scoring takes: `score` does without
+    from datasets import Features, Value
+
+    class Metric(evaluate.Metric):  # type: ignore[misc]
+        """Evaluate's interface before `score`, without the files and locks of its own way."""
+
+        def _info(self) -> Any:
+            values = Features({"predictions": Value("string"), "references": Value("string")})
+            return evaluate.MetricInfo(description=f"{name} of bertkit", citation="", features=values)
+
+        def _build_data_dir(self) -> str:
+            return ""
+
+        def compute(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
+            """Score predictions, as `bertkit.tasks.scoring.metrics` says."""
+            return score([name], predictions, references, **options)
+
+    Metric.__name__ = name  # which evaluate calls it by
+    return Metric(keep_in_memory=True, seed=0)

@@ -1,0 +1,1 @@
+"""Spans: a question and a context -> windows -> an answer from the context, or none."""

@@ -1,0 +1,167 @@
+"""Settings of the training loop."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.base.typed_settings import nearest, outside, refuse, unused
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW or LAMB, and gradient clipping."""
+
+    name: Literal["adamw", "lamb"]
+    peak_learning_rate: float | Literal["auto"]
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    bias_correction: bool
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        refuse(
+            outside(self, "optimizer.", beta1="[0, 1)", beta2="[0, 1)", weight_decay="[0, inf)"),
+            outside(self, "optimizer.", peak_learning_rate="(0, inf)", epsilon="(0, inf)", max_grad_norm="(0, inf)"),
+        )
+
+    @property
+    def peak(self) -> float:
+        """The peak learning rate of a run that has begun."""
+        assert self.peak_learning_rate != "auto", "chosen before a run begins"
+        return self.peak_learning_rate
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over the steps: a linear warm-up, then a decay.
+
+    By a power of the steps that are left, or, `inverse`, of warm-up / step: that of Vaswani et al. 2017 has no end.
+    """
+
+    power: float
+    decay_from: Literal["warmup_end", "start"]
+    warmup_steps: int | Literal["auto"]
+    warmup_share: float | Literal["auto"]
+    decay: Literal["polynomial", "inverse"] = "polynomial"
+
+    def __post_init__(self) -> None:
+        refuse(
+            unused(
+                self,
+                "schedule.",
+                ("decay_from", self.power == 0, "with schedule.power=0", "warmup_end"),
+                ("decay_from", self.decay == "inverse", "with schedule.decay=inverse", "warmup_end"),
+            ),
+            outside(self, "schedule.", power="[0, inf)", warmup_steps="[0, inf)", warmup_share="[0, 1]"),
+            "auto" not in (self.warmup_steps, self.warmup_share)
+            and "schedule.warmup_steps and schedule.warmup_share are both set; set one of them",
+        )
+
+    def warmup_of(self, steps: int) -> float:
+        """Give the warm-up of a run of `steps` steps, in steps, a fraction where it is set as a share.
+
+        Left to itself it is a hundredth (Devlin et al. 2019, A.2), in whole steps.
+        """
+        if self.warmup_share != "auto":
+            return self.warmup_share * steps
+        return steps // 100 if self.warmup_steps == "auto" else self.warmup_steps
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """The global batch, and how much of it one forward pass takes."""
+
+    sequences: int
+    micro_sequences: int | Literal["auto"]
+    micro_tokens: int | Literal["auto"]
+
+    def __post_init__(self) -> None:
+        refuse(
+            outside(self, "batch.", sequences="[1, inf)", micro_sequences="[1, inf)", micro_tokens="[1, inf)"),
+            "auto" not in (self.micro_sequences, self.micro_tokens)
+            and "batch.micro_sequences and batch.micro_tokens are both set; set one of them",
+        )
+
+
+@dataclass(frozen=True)
+class NumericsConfig:
+    """How many steps in a row may be skipped for a loss or gradient that is not finite."""
+
+    max_skips_in_a_row: int
+
+    def __post_init__(self) -> None:
+        refuse(outside(self, "numerics.", max_skips_in_a_row="[1, inf)"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavingConfig:
+    """How checkpoints are saved."""
+
+    keep_last: int  # how many are kept, besides the best
+    background: bool  # a thread writes a copy of the tensors while training goes on
+    on_save_error: Literal["stop", "continue"]  # what to do when the disk is full or fails
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(SavingConfig):
+    """When to save, and what to keep."""
+
+    every_steps: int
+    keep_best: bool
+
+    def __post_init__(self) -> None:
+        refuse(outside(self, "checkpoint.", every_steps="[1, inf)", keep_last="[1, inf)"))
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Which fixed settings may change when a run is resumed, by name."""
+
+    allow: tuple[str, ...]
+
+
+TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
+LINES_A_RUN = 100  # about so many: enough for a curve, few enough to read
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """When to write a line, and who gets it beside the file: some of Accelerate's trackers."""
+
+    every_steps: int | Literal["auto"]
+    trackers: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        refuse(
+            outside(self, "log.", every_steps="[1, inf)"),
+            [
+                f"log.trackers: unknown {name}{nearest(name, TRACKERS)} (one of {', '.join(TRACKERS)})"
+                if name not in TRACKERS
+                else f"log.trackers: {name} is not installed; pip install {name}, or leave it out"
+                for name in self.trackers
+                if name not in TRACKERS or importlib.util.find_spec(name) is None
+            ],
+        )
+
+    def every_of(self, steps: int) -> int:
+        """Give the steps from one line to the next in a run of `steps`; auto is the round number that suits it best."""
+        if self.every_steps != "auto":
+            return self.every_steps
+        power = int(10 ** math.floor(math.log10(max(1, steps / LINES_A_RUN))))
+        return min((power, 2 * power, 5 * power, 10 * power), key=lambda every: abs(steps / every - LINES_A_RUN))
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """When to evaluate on the held-out documents, and on how many sequences at most."""
+
+    every_steps: int
+    max_sequences: int
+
+    def __post_init__(self) -> None:
+        refuse(outside(self, "evaluation.", every_steps="[1, inf)", max_sequences="[1, inf)"))

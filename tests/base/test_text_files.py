@@ -1,0 +1,61 @@
+"""Lines of text files: cut at line feeds alone, unpacked, and refused with their number where they are no text."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bertkit.base.errors import InputError
+from bertkit.base.text_files import read_json, read_lines
+
+TEXT = "\ufeffone\r\n\ntw\u2028o\x85\r3\n\ufeff\nend"
+LINES = [(1, "one"), (2, ""), (3, "tw\u2028o\x85\r3"), (4, "\ufeff"), (5, "end")]
+
+
+@pytest.mark.parametrize("text_bytes", [1, 7, 1 << 18])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "packed_without_saying_so"])
+def test_lines_of_a_file(tmp_path: Path, name: str, text_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", text_bytes)
+    data = TEXT.encode()
+    (tmp_path / name).write_bytes(data if name == "a.txt" else gzip.compress(data))
+    assert list(read_lines(tmp_path / name)) == LINES
+
+
+FAULTS = [
+    (b"Stra\xdfe\n", "not UTF-8 (byte 0xdf at column 5); convert the file to UTF-8"),
+    (b"\xe2\x80", "not UTF-8 (byte 0xe2 at column 1); convert the file to UTF-8"),
+    (b"ab\0c", "not text (a zero byte at column 3); remove the file, or convert it to UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), FAULTS)
+@pytest.mark.parametrize("text_bytes", [2, 1 << 18])
+def test_the_lines_before_a_fault_are_given(
+    tmp_path: Path, line: bytes, message: str, text_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", text_bytes)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\n\n" + line)
+    lines = read_lines(path)
+    assert [next(lines), next(lines)] == [(1, "one"), (2, "")]
+    with pytest.raises(InputError) as caught:
+        next(lines)
+    assert str(caught.value) == f"{path}:3: {message}"
+
+
+@pytest.mark.parametrize("content", [b"plain\n", gzip.compress(b"one\n" * 999, mtime=0)[:-9]])
+def test_a_damaged_gzip_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.gz").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.gz: damaged gzip file \(.*\); restore it"):
+        list(read_lines(tmp_path / "a.gz"))
+    with pytest.raises(InputError, match=r"b\.gz: no such file"):
+        list(read_lines(tmp_path / "b.gz"))
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "no such file"), (b"{", "not JSON"), (b"\xff", "not JSON")])
+def test_read_json_says_which_file(tmp_path: Path, text: bytes | None, message: str) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(InputError, match=rf"a\.json: {message}"):
+        read_json(path)

@@ -1,0 +1,302 @@
+"""Reading text: every format, and every error with its place."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.documents import Corpus
+from bertkit.data.corpus.sources import split_sentences
+from bertkit.data.data_config import CorpusConfig
+
+TEXT = "One two.\nThree.\n\n\nFour five.\n  Six.  \n \t\nSeven."
+DOCUMENTS = [["One two.", "Three."], ["Four five.", "Six."], ["Seven."]]
+RECORDS = [{"text": "One two. Three.", "n": 1}, {"text": "Four five.\nSix.", "n": 2}, {"text": "Seven.", "n": 3}]
+WIKI = (
+    '<doc id="1" url="u" title="Numbers">\nNumbers\n\nOne two. Three.\n</doc>\n'
+    '<doc id="2" url="u" title="More">\nMore\n\nFour five.\n\nSix.\n</doc>\n\n'
+    '<doc id="3" url="u" title="Last">\nLast\n\nSeven.\n</doc>\n'
+)
+
+
+def config(path: Any, **changes: Any) -> CorpusConfig:
+    values = {
+        "format": "auto",
+        "field": "text",
+        "sentences": "auto",
+        "encoding": "utf-8",
+        "name": None,
+        "split": "train",
+    }
+    given = str(path) if isinstance(path, Path) else path
+    return CorpusConfig(**{"source": "files", "path": given, **values, **changes})
+
+
+def read(path: Any, **changes: Any) -> list[list[str]]:
+    return list(Corpus(config(path, **changes)))
+
+
+def jsonl(records: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def write_parquet(path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path)
+
+
+WRITERS = {
+    "a.txt": lambda path: path.write_text(TEXT, encoding="utf-8"),
+    "a.text": lambda path: path.write_text(TEXT, encoding="utf-8"),
+    "a.txt.gz": lambda path: path.write_bytes(gzip.compress(TEXT.encode())),
+    "crlf.txt": lambda path: path.write_bytes(TEXT.replace("\n", "\r\n").encode()),
+    "bom.txt": lambda path: path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode()),
+    "a.jsonl": lambda path: path.write_text(jsonl(RECORDS)),
+    "a.jsonl.gz": lambda path: path.write_bytes(gzip.compress(("\ufeff" + jsonl(RECORDS) + "\n\n").encode())),
+    "a.json": lambda path: path.write_text(json.dumps(RECORDS)),
+    "indented.json": lambda path: path.write_text(json.dumps(RECORDS, indent=1)),
+    "lines.json": lambda path: path.write_text(jsonl(RECORDS).replace("\n", "\n\n")),
+    "a.parquet": write_parquet,
+    "wiki_00": lambda path: path.write_text(WIKI),
+    "wiki_01.gz": lambda path: path.write_bytes(gzip.compress(WIKI.encode())),
+    "json_00": lambda path: path.write_text(jsonl(RECORDS)),
+    "no_ending": lambda path: path.write_text(TEXT),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_same_documents_again_and_again(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    corpus = Corpus(config(tmp_path / name))
+    assert list(corpus) == list(corpus) == DOCUMENTS
+    assert corpus.total_bytes == corpus.bytes_read == (tmp_path / name).stat().st_size
+    assert corpus.has_document_breaks == (".t" in name or name == "no_ending")
+
+
+def test_a_folder_is_read_in_order_and_other_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "2.txt").write_text("Two.")
+    (tmp_path / "1.jsonl").write_text(jsonl([{"text": "One."}]))
+    (tmp_path / "c_wiki").write_text(WIKI)
+    for name in ("README.md", "image.png", ".hidden.txt"):
+        (tmp_path / name).write_text("x")
+    corpus = Corpus(config(tmp_path))
+    assert list(corpus) == [["One."], ["Two."], *DOCUMENTS]
+    assert sorted(path.name for path in corpus.ignored) == ["README.md", "image.png"]
+    assert corpus.describe() == "3 files (jsonl, text, wikiextractor), 0.0 MB; ignored 2 other (README.md, image.png)"
+
+
+def test_globs_lists_and_the_same_file_twice(tmp_path: Path) -> None:
+    for name in ("a/1.txt", "a/b/2.txt", "3.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert read(f"{tmp_path}/a/*.txt") == [["a/1.txt"]]
+    assert read(f"{tmp_path}/**/*.txt") == [["3.txt"], ["a/1.txt"], ["a/b/2.txt"]]
+    assert read((f"{tmp_path}/3.txt", f"{tmp_path}/a")) == [["3.txt"], ["a/1.txt"], ["a/b/2.txt"]]
+    assert read((f"{tmp_path}/3.txt", f"{tmp_path}/*.txt")) == [["3.txt"]]
+    (tmp_path / "a[1].txt").write_text("a name")
+    assert read(tmp_path / "a[1].txt") == [["a name"]]
+
+
+def test_other_encodings(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Grüße aus Köln.\n\nÀ bientôt.".encode("latin-1"))
+    assert read(tmp_path / "a.txt", encoding="latin-1") == [["Grüße aus Köln."], ["À bientôt."]]
+    with pytest.raises(InputError, match=r"a\.txt:1: not UTF-8 \(byte 0xfc at column 3\)"):
+        read(tmp_path / "a.txt")
+
+
+def test_given_format_field_and_sentences(tmp_path: Path) -> None:
+    (tmp_path / "a.data").write_text(jsonl([{"body": "One two. Three.\nFour. Five."}]))
+    given = {"format": "jsonl", "field": "body"}
+    assert read(tmp_path / "a.data", **given) == [["One two.", "Three.", "Four.", "Five."]]
+    assert read(tmp_path / "a.data", **given, sentences="lines") == [["One two. Three.", "Four. Five."]]
+    (tmp_path / "a.txt").write_text("One two. Three.")
+    assert read(tmp_path / "a.txt") == [["One two. Three."]]
+    assert read(tmp_path / "a.txt", sentences="split") == [["One two.", "Three."]]
+
+
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "cut \\ud83d here, whole \\ud83d\\ude00."}\n')
+    assert read(tmp_path / "a.jsonl") == [["cut \ufffd here, whole \U0001f600."]]
+
+
+def test_wiki_text_that_repeats_no_title_is_kept(tmp_path: Path) -> None:
+    wiki = '<doc id="1" url="u" title="T">\nText first.\n</doc>\n<doc id="2" title="E">\nE\n</doc>\n'
+    (tmp_path / "wiki").write_text(wiki)
+    assert read(tmp_path / "wiki") == [["Text first."]]
+
+
+def bad_gzip(path: Path) -> None:
+    content = gzip.compress("".join(f"line {n} {n * n}\n" for n in range(9_999)).encode())
+    path.write_bytes(content[: len(content) // 2])
+
+
+ERRORS = {
+    "bad UTF-8": ("a.txt", lambda p: p.write_bytes(b"fine\n\nab\xffc\n"),
+                  "a.txt:3: not UTF-8 (byte 0xff at column 3); convert the file or set corpus.encoding"),
+    "zero byte": ("a.txt", lambda p: p.write_bytes(b"fine\na\0b\n"), "a.txt:2: not text (a zero byte at column 2)"),
+    "zero byte in JSON lines": ("a.jsonl", lambda p: p.write_bytes(b"\0"), "a.jsonl:1: not text (a zero byte at column 1)"),
+    "truncated gzip": ("a.txt.gz", bad_gzip, ": damaged gzip file ("),
+    "not gzip": ("a.txt.gz", lambda p: p.write_text("plain\n"), "a.txt.gz:1: damaged gzip file ("),
+    "corrupt gzip": ("a.txt.gz", lambda p: p.write_bytes(gzip.compress(b"abc" * 99)[:15] + b"\xff" * 30), "damaged gzip file"),
+    "bad JSON": ("a.jsonl", lambda p: p.write_text('{"text": "a"}\n\n{"text": \n'), "a.jsonl:3: not JSON ("),
+    "deep JSON": ("a.jsonl", lambda p: p.write_text("[" * 200_000 + "\n"), "a.jsonl:1: not JSON ("),
+    "long number": ("a.jsonl", lambda p: p.write_text('{"n": ' + "9" * 5_000 + "}\n"), "a.jsonl:1: not JSON ("),
+    "missing field": ("a.jsonl", lambda p: p.write_text('{"title": "a", "body": "b"}\n'),
+                      "a.jsonl:1: no field 'text' (it has: title, body); set corpus.field="),
+    "no object": ("a.jsonl", lambda p: p.write_text("[1]\n"), "a.jsonl:1: no field 'text' (it has: list)"),
+    "no text": ("a.jsonl", lambda p: p.write_text('{"text": 3}\n'), "a.jsonl:1: field 'text' is int, expected text"),
+    "null": ("a.jsonl", lambda p: p.write_text('{"text": null}\n'), "a.jsonl:1: field 'text' is NoneType, expected text"),
+    "missing field in JSON": ("a.json", lambda p: p.write_text('[{"body": "b"}]'), "a.json: record 1: no field 'text' (it has: body)"),
+    "broken JSON": ("a.json", lambda p: p.write_text("[{"), "a.json: not JSON ("),
+    "deep JSON in a file": ("a.json", lambda p: p.write_text("[" * 100_000), "a.json: not JSON ("),
+    "JSON and more": ("a.json", lambda p: p.write_text('{"text": "a"}\nx'), "; expected an array of objects"),
+    "broken parquet": ("a.parquet", lambda p: p.write_text("PAR1"), "a.parquet: not readable as parquet ("),
+    "text outside of <doc>": ("wiki", lambda p: p.write_text(WIKI + "stray\n"), "wiki:19: text outside of <doc> ... </doc>"),
+    "empty file": ("a.txt", lambda p: p.write_text(""), "a.txt: no text in this file; expected sentences, one per line"),
+    "blank file": ("a.txt", lambda p: p.write_text(" \n\n\t\n"), "a.txt: no text in this file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_name_the_file_and_the_line(tmp_path: Path, name: str) -> None:
+    file_name, write, message = ERRORS[name]
+    write(tmp_path / file_name)
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / file_name)
+    assert message in str(caught.value)
+    assert str(tmp_path / file_name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("path", "message"), [
+    ("none.txt", "no such file, folder or match; for a dataset of the hub, add corpus=hub"),
+    ("*.none", "no such file, folder or match"),
+    ("folder", "no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet or WikiExtractor files"),
+])  # fmt: skip
+def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "image.png").write_bytes(b"\x89PNG")
+    with pytest.raises(InputError) as caught:
+        Corpus(config(tmp_path / path))
+    assert f"corpus.path={tmp_path / path}: {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"encoding": "utf-9"}, "corpus.encoding='utf-9': unknown encoding; try utf-8 or latin-1"),
+    ({"encoding": "utf-16"}, "corpus.encoding='utf-16': lines do not end in the byte 0x0a; convert the files to UTF-8"),
+    ({"encoding": "utf-32-be"}, "corpus.encoding='utf-32-be': lines do not end in"),
+])  # fmt: skip
+def test_refused_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        config(**{"path": "x", **changes})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("paragraph", "sentences"), [
+    ("", []),
+    ("No end", ["No end"]),
+    ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+    ("Mr. Smith met Dr. J. Brown. He left.", ["Mr. Smith met Dr. J. Brown.", "He left."]),
+    ("It is 3.14 or so. 42 is more.", ["It is 3.14 or so.", "42 is more."]),
+    ("e.g. This is one. i.e. Not two.", ["e.g. This is one. i.e. Not two."]),
+    ("Vol. 3 has No. 7. End.", ["Vol. 3 has No. 7.", "End."]),
+    ('He said "Go." Then he went.', ['He said "Go."', "Then he went."]),
+    ("(It was.) “Why?” ‘Who knows.’", ["(It was.)", "“Why?”", "‘Who knows.’"]),
+    ("Wait... What? really? Yes.", ["Wait...", "What? really?", "Yes."]),
+    ("a.b. c", ["a.b. c"]),
+    ("Été. Île. Ünder.", ["Été.", "Île.", "Ünder."]),
+    ("Да. Нет. Ναι. Όχι", ["Да.", "Нет.", "Ναι. Όχι"]),
+    ("他来了。她走了！好吗？是", ["他来了。", "她走了！", "好吗？", "是"]),
+    ("  One.   Two.  ", ["One.", "Two."]),
+    ("One.\tTwo.", ["One.", "Two."]),
+])  # fmt: skip
+def test_split_sentences(paragraph: str, sentences: list[str]) -> None:
+    assert split_sentences(paragraph) == sentences
+
+
+def test_only_a_blank_line_ends_a_document_where_files_are_joined(tmp_path: Path) -> None:
+    """As in the original; a record of another format stays a document of its own."""
+    for name, text in {
+        "1.txt": "a\nb\n", "2.txt": "c\n\nd", "3.txt": "\ne\n", "4.jsonl": '{"text": "J."}\n', "5.txt": "f\n", "6.txt": "g"
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    joined = [["a", "b", "c"], ["d"], ["e"], ["J."], ["f", "g"]]
+    assert list(Corpus(config(tmp_path), join_files=True)) == joined
+    assert list(Corpus(config(tmp_path))) == [["a", "b"], ["c"], ["d"], ["e"], ["J."], ["f"], ["g"]]
+
+
+@pytest.mark.parametrize("line", ["\ufeff", "\u200b\u200d", "\u2060\u00a0"])
+@pytest.mark.parametrize("part_bytes", [1, 10**6])
+def test_a_line_of_nothing_that_is_seen_ends_a_document(tmp_path: Path, line: str, part_bytes: int) -> None:
+    (tmp_path / "a.txt").write_text(f"{line}\nOne.\n{line}\nTwo.\n\n{line}\nThree\ufeff.\n", encoding="utf-8")
+    assert read_in_portions(Corpus(config(tmp_path / "a.txt")), part_bytes) == [["One."], ["Two."], ["Three\ufeff."]]
+
+
+def test_results_below_a_folder_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for name in ("a.txt", "dump.txt", "out/b.txt"):
+        (tmp_path / name).write_text("text\n")
+    corpus = Corpus(config(tmp_path), leave_out=[tmp_path / "out", tmp_path / "dump.txt"])
+    assert [path.name for path, _ in corpus.files] == ["a.txt"]
+
+
+# ---- portions
+
+
+def read_in_portions(corpus: Corpus, num_bytes: int) -> list[list[str]]:
+    """In another order than they are put together in."""
+    found = {n: list(corpus.documents(portion)) for n, portion in reversed(list(enumerate(corpus.portions(num_bytes))))}
+    return [document for n in sorted(found) for document in found[n]]
+
+
+@pytest.mark.parametrize("num_bytes", [1, 2, 13, 31, 10**6])
+@pytest.mark.parametrize("name", WRITERS)
+def test_portions_are_the_corpus(tmp_path: Path, name: str, num_bytes: int) -> None:
+    WRITERS[name](tmp_path / name)
+    corpus = Corpus(config(tmp_path / name))
+    portions = corpus.portions(num_bytes)
+    assert read_in_portions(corpus, num_bytes) == DOCUMENTS
+    whole = name.endswith((".gz", ".json", ".parquet")) or num_bytes == 10**6
+    assert (len(portions) == 1) == whole
+    assert sum(span.num_bytes for portion in portions for span in portion) == corpus.total_bytes
+
+
+@pytest.mark.parametrize("num_bytes", [1, 8, 25, 10**6])
+def test_portions_of_many_files(tmp_path: Path, num_bytes: int) -> None:
+    """Small files share a portion; files read as one are not cut, and neither is a document."""
+    for number in range(7):
+        (tmp_path / f"{number}.txt").write_text(f"line {number}\n" * number + "\n\nend\n" * (number % 2))
+    (tmp_path / "3.jsonl").write_text(jsonl(RECORDS))
+    for join in (False, True):
+        corpus = Corpus(config(tmp_path), join_files=join)
+        assert read_in_portions(corpus, num_bytes) == list(corpus)
+        if num_bytes == 10**6:
+            assert len(corpus.portions(num_bytes)) == 1
+    assert len(Corpus(config(tmp_path)).portions(25)) > len(Corpus(config(tmp_path), join_files=True).portions(25)) >= 3
+
+
+@pytest.mark.parametrize("block_bytes", [1, 3, 64])
+def test_blocks_of_any_size(tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertkit.base.text_files.TEXT_BYTES", block_bytes)
+    (tmp_path / "a.txt").write_bytes("\ufeffÉtĕ 中文\u2028𠀀 \r\n\u3000\nb\n\nc".encode())
+    for num_bytes in (1, 10, 1000):
+        assert read_in_portions(Corpus(config(tmp_path / "a.txt")), num_bytes) == [["Étĕ 中文\u2028𠀀"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("name", [name for name in ERRORS if "file" not in name])
+def test_errors_in_portions_name_the_same_line(tmp_path: Path, name: str) -> None:
+    file_name, write, _ = ERRORS[name]
+    write(tmp_path / file_name)
+    corpus = Corpus(config(tmp_path / file_name))
+    messages = []
+    for num_bytes in (10**6, 1, 5):
+        with pytest.raises(InputError) as caught:
+            [list(corpus.documents(portion)) for portion in corpus.portions(num_bytes)]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1] == messages[2]

@@ -1,0 +1,101 @@
+"""What is wrong with a corpus: a finding for every fault, and none without."""
+
+import numpy as np
+import pytest
+
+from bertkit.data.corpus import statistics as module
+from bertkit.data.corpus.encoded_documents import EncodedDocuments, hash_sentence
+from bertkit.data.corpus.statistics import CorpusStatistics, find_faults
+
+UNK, SIZE = 1, 1_009
+Corpus = list[tuple[list[str], list[list[int]]]]
+
+
+def add(statistics: CorpusStatistics, documents: Corpus) -> None:
+    kept = [sentences for sentences, ids in documents if any(ids)]
+    hashes = np.frombuffer(
+        b"".join(hash_sentence(sentence.encode()) for sentences in kept for sentence in sentences), "<u8"
+    )
+    encoded = EncodedDocuments(
+        np.array([token for _, ids in documents for sentence in ids for token in sentence], np.int32),
+        np.array([len(sentence) for _, ids in documents for sentence in ids if sentence]),
+        np.array([sum(map(bool, ids)) for _, ids in documents]),
+        np.zeros((len(documents), 32), np.uint8),
+        np.array([sum(len(sentence.split(" ")) for sentences in kept for sentence in sentences)]),
+        *np.unique(hashes, return_counts=True),
+    )
+    statistics.add(encoded)
+
+
+def gather(documents: Corpus) -> CorpusStatistics:
+    statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
+    add(statistics, documents)
+    return statistics
+
+
+def names(documents: Corpus, blank_lines_expected: bool = True) -> list[str]:
+    return [finding.name for finding in find_faults(gather(documents), blank_lines_expected)]
+
+
+def make(num_documents: int = 13, num_sentences: int = 101, num_tokens: int = 11, *, unknown: float = 0.0, distinct: bool = True) -> Corpus:  # fmt: skip
+    rng = np.random.default_rng(0)
+    corpus = []
+    for document in range(num_documents):
+        numbers = [document * num_sentences + n if distinct else n % 7 for n in range(num_sentences)]
+        ids = rng.integers(5, SIZE, (num_sentences, num_tokens))
+        ids[rng.random(ids.shape) < unknown] = UNK
+        corpus.append(([f"sentence number {n}" for n in numbers], ids.tolist()))
+    return corpus
+
+
+def test_a_clean_corpus_has_no_findings() -> None:
+    assert names(make(unknown=0.008)) == []  # a few unknown tokens are none
+    assert names(make()) == names(make(), blank_lines_expected=False) == []
+
+
+@pytest.mark.parametrize(("corpus", "expected"), [
+    (make(1, 2_003), ["one document"]),
+    (make(2, 10_007), ["no blank lines"]),
+    ([*make(), (["\u200b"], [[]])], ["empty documents"]),
+    (make(distinct=False), ["duplicate lines"]),
+    (make(unknown=0.02), ["unknown rate"]),
+    (make(13, 3, 521), ["long lines"]),
+    (make(3, 7), ["little text"]),
+    (make(1, 7, distinct=False), ["one document", "little text"]),
+])  # fmt: skip
+def test_each_fault_is_found_alone(corpus: Corpus, expected: list[str]) -> None:
+    assert names(corpus) == expected
+
+
+def test_counts_by_hand() -> None:
+    statistics = gather([(["a b", "c", "a b"], [[7, 8], [9], [7, 8]]), (["", "d"], [[], [UNK]]), (["\u200b"], [[]])])
+    assert (statistics.documents, statistics.empty_documents) == (3, 1)
+    assert (statistics.sentences, statistics.tokens, statistics.longest_document) == (4, 6, 3)
+    assert statistics.unknown_rate == 1 / 6
+    assert statistics.most_frequent_share == 2 / 6
+    assert np.isclose(statistics.unigram_entropy, -(4 / 6 * np.log(2 / 6) + 2 / 6 * np.log(1 / 6)))
+    assert np.isclose(statistics.repeat_rate, 1 / 5)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5])
+def test_the_estimate_of_repeats_holds_when_the_sample_overflows(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLE_SIZE", 1_000)
+    statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
+    for _ in range(copies):
+        for document in range(50):
+            add(statistics, [([f"sentence {document} {n}" for n in range(500)], [[7]] * 500)])
+    assert 300 < len(statistics._seen) <= 1_000
+    assert abs(statistics.repeat_rate - (1 - 1 / copies)) < 0.01
+
+
+def test_the_order_of_the_runs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLE_SIZE", 1_000)
+    runs: list[Corpus] = [[([f"sentence {n * run % 4_999}" for n in range(700)], [[7]] * 700)] for run in range(1, 14)]
+    found = []
+    for order in (runs, runs[::-1], [[document for run in runs for document in run]]):
+        statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
+        for run in order:
+            add(statistics, run)
+        found.append((statistics._threshold, statistics.repeat_rate, statistics.words, statistics.longest_document))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] < 1 << 64

@@ -1,0 +1,165 @@
+"""What a step is expected to need, beside what autograd keeps of a larger one; and the lines that are printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertkit.base import memory
+from bertkit.cli import run
+from bertkit.kernels.fast import NAMES, FastWays
+from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.memory_plan import MicroBatch, kept_by_autograd, memory_lines, needs_of, standing_bytes
+from bertkit.run.objective import pretraining_losses
+from bertkit.run.run_length import random_batch
+
+LENGTH = 97
+SHAPE = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 509}
+
+
+def micro_batch(
+    precision: str = "fp32", num_sequences: int = 1, ways: tuple[str, ...] = NAMES, **named: Any
+) -> MicroBatch:
+    rest = {"hidden_act": "gelu", "max_position_embeddings": 101, "type_vocab_size": 2, "initializer_range": 0.02}
+    drops = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 1e-12}
+    model = BertWithHeads(BertConfig(**{**SHAPE, **rest, **drops, "vocab_size": 3001, **named})).train()
+    model.use(FastWays.of(ways))
+
+    def forward(num_sequences: int) -> int:
+        pretraining_losses(model, random_batch(model, num_sequences, LENGTH), precision)
+        return num_sequences * LENGTH
+
+    setting = ("batch.micro_sequences", num_sequences)
+    return MicroBatch(model, forward, standing_bytes(model, 1, False, False), num_sequences * LENGTH, setting, LENGTH)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fast": {},
+    "plain": {"ways": ()},
+    "without dropout": {"ways": (), "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0},
+    "window": {"attention": AttentionConfig(pattern="window", window=16)},
+    "relative": {"attention": AttentionConfig(positions="relative")},
+    "additive": {"attention": AttentionConfig(score="additive")},
+    "linformer": {"attention": AttentionConfig(pattern="linformer", compressed_size=31)},
+    "bigbird": {"attention": AttentionConfig(pattern="bigbird", block_size=8)},
+    "pre": {"norm": NormConfig(placement="pre", kind="rms"), "pooling": "feed_forward"},
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_sequence_tells_of_many(precision: str, variant: str) -> None:
+    part = micro_batch(precision, **VARIANTS[variant])
+    tokens, kept = kept_by_autograd(part.model, part.forward, 7)
+    needs = needs_of(part)
+    told = (needs.of(tokens) - 80e6) / 1.25 - part.standing
+    assert tokens == 7 * LENGTH
+    assert 0.98 * kept < told < 1.09 * kept  # a single sequence needs less than its share with linformer
+
+
+def test_measuring_leaves_nothing() -> None:
+    """Neither numbers drawn, nor gradients, nor activations, which would hold themselves through what made them."""
+    part, made = micro_batch("bf16"), []
+
+    def forward(num_sequences: int) -> int:
+        batch = random_batch(part.model, num_sequences, LENGTH)
+        made.extend(weakref.ref(term.sum) for term in pretraining_losses(part.model, batch, "bf16").values())
+        return num_sequences * LENGTH
+
+    before = torch.get_rng_state()
+    gc.disable()
+    try:
+        assert kept_by_autograd(part.model, forward, 2)[1] > 0
+        assert [each() for each in made] == [None, None]
+    finally:
+        gc.enable()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in part.model.parameters())
+
+
+def test_what_stands_beside_the_activations() -> None:
+    model = micro_batch().model
+    for parameter in model.bert.embeddings.parameters():
+        parameter.requires_grad_(False)
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    trained = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert trained < weights
+    assert standing_bytes(model, 1, False, False) == trained
+    assert standing_bytes(model, 2, False, False) == 2 * trained
+    assert standing_bytes(model, 1, True, False) == 4 * trained
+    assert standing_bytes(model, 1, False, True) == 3 * trained + weights
+
+
+def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        memory, "CGROUPS", tmp_path
+    )  # a container's files: 3 GB, of which one is taken, besides cached files
+    (tmp_path / "memory.max").write_text("3000000000\n")
+    (tmp_path / "memory.current").write_text("1700000000\n")
+    (tmp_path / "memory.stat").write_text("anon 900000000\ninactive_file 700000000\nactive_file 5\n")
+    here = memory.memory_here("cpu")
+    assert here is not None
+    assert (here.total, here.free) == (3_000_000_000, 2_000_000_000)
+    assert 50e6 < here.held < 20e9
+
+    (line,) = memory_lines([micro_batch(num_sequences=2)], "cpu", 1)
+    assert line.startswith("expected peak memory ")
+    assert line.endswith(" GB of 3.0 GB here")
+    needs = needs_of(micro_batch())
+    largest = needs.fitting(2_000_000_000) // LENGTH
+    assert needs.of(largest * LENGTH) <= 2_000_000_000 < needs.of((largest + 1) * LENGTH)
+    fitting, more = micro_batch(num_sequences=largest), micro_batch(num_sequences=largest + 700)
+    assert len(memory_lines([fitting], "cpu", 1)) == 1
+    _, warning = memory_lines([micro_batch(num_sequences=2), more], "cpu", 1)
+    assert warning.startswith(f"warning: batch.micro_sequences={largest + 700} needs ")
+    assert warning.endswith(f"2.0 GB are free; batch.micro_sequences={largest} would fit")
+    by_tokens = dataclasses.replace(more, setting=("batch.micro_tokens", 99_999_999), tokens_of_setting=1)
+    advice = f"; batch.micro_tokens={needs.fitting(2_000_000_000)} would fit"
+    assert memory_lines([by_tokens], "cpu", 1)[1].endswith(advice)
+    shared = memory_lines([fitting], "cpu", 2)
+    assert " in each of 2 processes of 3.0 GB here" in shared[0]
+    assert len(shared) == 2
+    (tmp_path / "memory.current").write_text("3699999999\n")
+    assert memory_lines([micro_batch()], "cpu", 1)[1].endswith("; take a smaller model or a larger machine")
+
+
+def test_the_limit_of_a_job_counts_for_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup").write_text("4:memory:/old\n0::/job_7/step_0\n")
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "OWN_CGROUP", tmp_path / "cgroup")
+    (tmp_path / "job_7" / "step_0").mkdir(parents=True)
+    (tmp_path / "job_7" / "step_0" / "memory.max").write_text("max\n")
+    (tmp_path / "job_7" / "memory.max").write_text("2000000000\n")
+    (tmp_path / "job_7" / "memory.current").write_text("500000000\n")
+    here = memory.memory_here("cpu")
+    assert here is not None
+    assert (here.total, here.free) == (2_000_000_000, 1_500_000_000)
+
+
+def test_a_machine_without_a_limit_is_as_large_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    (tmp_path / "memory.max").write_text("max\n")
+    here = memory.memory_here("cpu")
+    assert here is not None
+    assert 0 < here.free < here.total
+    assert memory_lines([micro_batch()], "cpu", 1)[0].endswith(f"of {here.total / 1e9:.1f} GB here")
+
+
+def test_pretraining_says_what_it_will_need(
+    prepared_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "memory.max").write_text("900000000\n")
+    (tmp_path / "memory.current").write_text("890000000\n")
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    small = ["steps=1", "batch.sequences=4", "batch.micro_sequences=2", "evaluation.max_sequences=4", "device=cpu"]
+    assert run(["pretrain", f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", "model=tiny", *small]) == 0
+    said = capsys.readouterr().out
+    assert said.count("expected peak memory ") == said.count(" GB of 0.9 GB here\n") == 1
+    assert said.count("warning: batch.micro_sequences=2 needs 0.1 GB more, 0.0 GB are free; take a smaller model") == 1

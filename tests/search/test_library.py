@@ -1,0 +1,356 @@
+"""Libraries: what passages are, that BM25 is the equation, that they grow and shrink to what one run makes."""
+
+import json
+import math
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Capsys, make_text, refused, write_text
+
+from bertkit.cli import run
+from bertkit.data.data_config import PassagesConfig
+from bertkit.search.library import Library, opened_for_writing
+from bertkit.search.passages import (
+    MOST_QUERY_WORDS,
+    LibraryDocument,
+    cut,
+    document_of,
+    document_of_text,
+    words_of,
+)
+
+PLAIN = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
+
+
+def made_of(path: Path, texts: Iterable[tuple[str, str]], settings: PassagesConfig = PLAIN) -> Library:
+    """A library of titles and texts."""
+    with opened_for_writing(path, settings) as library:
+        library.add(
+            "memory", None, [document_of_text(text, title, "text", n) for n, (title, text) in enumerate(texts, 1)]
+        )
+    return Library(path)
+
+
+def index(*arguments: object) -> int:
+    return run(["index", *map(str, arguments)])
+
+
+def content(path: Path) -> list[tuple[Any, ...]]:
+    """All that a library says, whatever numbers it gives to what."""
+    library = Library(path)
+    found = library.find("", library.num_passages, fill=True)
+    return sorted((hit.passage, hit.title, hit.source, hit.place) for hit in found)
+
+
+def test_passages_are_whole_sentences_that_overlap() -> None:
+    """Five words at most, two of them again; a sentence that is too long is cut between words."""
+    document = document_of(["a b", "c d", "e", "f g h i j k l", "m"], "line")
+    found = list(cut(document, PassagesConfig(words=5, overlap=2, stemming="none", accents="drop")))
+    assert [document.text[each.start : each.end] for each in found] == ["a b c d e", "e", "f g h i j", "k l m"]
+    assert [(each.first, each.last) for each in found] == [(0, 2), (2, 2), (3, 3), (3, 4)]
+    text = "One two. Three  four! “Five” six?"
+    given = document_of_text(text, "", "text", 1)
+    assert [text[start:end] for start, end in given.sentences] == ["One two.", "Three  four!", "“Five” six?"]
+
+
+def test_every_word_is_in_a_passage(documents: list[list[str]]) -> None:
+    for words, overlap in ((1, 0), (7, 3), (13, 12), (1000, 50)):
+        settings = PassagesConfig(words=words, overlap=overlap, stemming="none", accents="drop")
+        for sentences in documents:
+            document = document_of(sentences, "line")
+            passages = list(cut(document, settings))
+            covered = {at for each in passages for at in range(each.start, each.end)}
+            assert {at for at, sign in enumerate(document.text) if sign != " "} <= covered
+            assert all(len(document.text[each.start : each.end].split()) <= words for each in passages)
+            starts = [each.start for each in passages]
+            assert starts == sorted(set(starts))
+
+
+def bm25(question: str, passages: Sequence[tuple[str, str]]) -> list[float]:
+    """The equation of FTS5's documentation, as a loop."""
+
+    def words(text: str) -> list[str]:
+        return re.findall(r"[a-z0-9]+", text.lower())
+
+    counts = [Counter(words(title) + words(text)) for title, text in passages]
+    mean_length = sum(count.total() for count in counts) / len(counts)
+    scores = []
+    for count in counts:
+        score = 0.0
+        for word in dict.fromkeys(words(question)):
+            num_with = sum(word in other for other in counts)
+            idf = max(math.log((len(counts) - num_with + 0.5) / (num_with + 0.5)), 0) or 1e-6
+            score += idf * count[word] * 2.2 / (count[word] + 1.2 * (1 - 0.75 + 0.75 * count.total() / mean_length))
+        scores.append(score)
+    return scores
+
+
+def test_bm25_is_the_equation(tmp_path: Path) -> None:
+    """Of words that few passages have and that most have, after documents went and others came."""
+    texts = [(f"t{n % 3} u{n} kan", " ".join(document)) for n, document in enumerate(make_text(29))]
+    path = tmp_path / "library.db"
+    made_of(path, [*texts, ("gone", "kan kan lon. mir!")])
+    library = made_of(path, texts)
+    whole = library.find("", 10_000, fill=True)
+    for question in (
+        "kan",
+        "kan LON, mir? kan",
+        "t1",
+        "t2 sor ted",
+        "nothing here",
+        "kan lon mir rur ted sod",
+        "u7 u11 kan",
+        "t1 u3 u4 lor",
+    ):
+        hits = {hit.id: hit.score for hit in library.find(question, library.num_passages, fill=True)}
+        expected = bm25(question, [(hit.title, hit.passage) for hit in whole])
+        assert any(expected) == (question != "nothing here")
+        for hit, score in zip(whole, expected, strict=True):
+            assert hits[hit.id] == pytest.approx(score, rel=1e-9, abs=1e-12)
+        for num_hits in (1, 2, 7):  # for which not all passages need to be scored
+            first = [hit.score for hit in library.find(question, num_hits)]
+            assert first == pytest.approx(sorted(filter(None, hits.values()), reverse=True)[:num_hits])
+
+
+HOSTILE = [
+    '"', "'", "*", "a*", "NEAR(a b)", "a AND b", "NOT a", "title:kan", "^kan", "{title}: kan", "kan + lon", "(kan", "kan)",
+    "kan; DROP TABLE passages", "\x00kan", "-kan", "\ud800kan", "kan\u202e", "🙂 kan", "", " ", "!?", "é\u0301" * 50, "kan " * 2500,
+    " ".join(f"w{n}" for n in range(2000)),
+]  # fmt: skip
+
+
+def test_a_question_is_words_and_nothing_else(tmp_path: Path) -> None:
+    library = made_of(tmp_path / "library.db", [("AND", "kan lon not near"), ("", "other things")])
+    for question in HOSTILE:
+        hits = library.find(question, 1)
+        assert (len(hits) == 1 and hits[0].passage.startswith("kan")) == ("kan" in question or question in (
+            "a AND b", "NOT a", "NEAR(a b)")), question  # fmt: skip
+    assert len(words_of(HOSTILE[-1])) == MOST_QUERY_WORDS
+    assert [hit.passage for hit in library.find("lon OR things", 5)] == ["other things", "kan lon not near"]
+
+
+SCRIPTS = [
+    ("résumé of naïve ﬁsh", "resume", True),
+    ("Ёлка", "елка", False),
+    ("ＡＢＣ１２３", "abc123", True),
+    ("東京都は日本の首都です", "京都", True),
+    ("東京都は日本の首都です", "大阪", False),
+    ("ประเทศไทยสวย", "ไทย", True),
+    ("हिन्दी भाषा", "हिन्दी", True),
+    ("हिन्दी भाषा", "हिन", False),
+    ("İstanbul'da güneş", "gunes", True),
+    ("tiếng Việt", "tieng viet", True),
+]
+
+
+@pytest.mark.parametrize(("text", "question", "is_found"), SCRIPTS)
+def test_words_of_any_script(text: str, question: str, is_found: bool, tmp_path: Path) -> None:
+    library = made_of(tmp_path / "library.db", [("", text), ("", "another")])
+    assert bool(library.find(question, 1)) == is_found
+
+
+def test_stems_and_accents_are_settings(tmp_path: Path) -> None:
+    for stemming, accents, found in (("none", "drop", [0, 1]), ("english", "drop", [1, 1]), ("none", "keep", [0, 0])):
+        settings = PassagesConfig(13, 5, stemming, accents)  # type: ignore[arg-type]
+        texts = [("", "an invention with a résumé"), ("", "nothing")]
+        library = made_of(tmp_path / f"{stemming}-{accents}.db", texts, settings)
+        assert [len(library.find(question, 1)) for question in ("invented", "resume")] == found
+
+
+FILES = {
+    "a.txt": "One line.\nTwo lines.\n\n\nAnother document\nof three\nlines.\n",
+    "b.jsonl": '{"text": "A record. It has two sentences.", "title": "Record"}\n\n{"text": "Another record."}\n',
+    "c.json": json.dumps({"version": "1.1", "data": [{"title": "Town", "paragraphs": [
+        {"context": "  Ada lives here.  Bob too. ", "qas": []}, {"context": "Nobody.", "qas": []},
+        {"context": "Nobody.", "qas": []}]}]}),
+    "f": '<doc id="1" title="Wiki">\nWiki\n\nA page. Of two.\n</doc>\n',
+}  # fmt: skip
+PLACED = [
+    ("A page. Of two.", "Wiki", "f", "from line 1, characters 0-15"),
+    ("A record. It has two sentences.", "Record", "b.jsonl", "from line 1, characters 0-31"),
+    ("Ada lives here.  Bob too.", "Town", "c.json", "paragraph 1, characters 2-27"),
+    ("Another document of three lines.", "", "a.txt", "lines 5-7"),
+    ("Another record.", "", "b.jsonl", "from line 3, characters 0-15"),
+    ("Nobody.", "Town", "c.json", "paragraph 2, characters 0-7"),
+    ("One line. Two lines.", "", "a.txt", "lines 1-2"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A file of every format."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_every_format_has_its_places(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "library.db"
+    assert index(f"corpus.path={folder}", f"output={output}") == 0
+    assert content(output) == [(text, title, str(folder / name), place) for text, title, name, place in PLACED]
+
+
+def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """What is new, changed and gone; after each change it is what a new library is."""
+    output = tmp_path / "library.db"
+    given = [f"corpus.path={folder}", "passages.words=7", "passages.overlap=3"]
+
+    def check(*more: str) -> str:
+        capsys.readouterr()
+        assert index(*given, f"output={output}", *more) == 0
+        said = capsys.readouterr().out
+        fresh = tmp_path / "fresh.db"
+        fresh.unlink(missing_ok=True)
+        assert index(*given, f"output={fresh}") == 0
+        if "remove=true" in more:
+            assert content(output) == content(fresh)
+        else:
+            assert {hit[:2] for hit in content(fresh)} <= {hit[:2] for hit in content(output)}
+        scores = [sorted(hit.score for hit in Library(path).find("another line bob", 99)) for path in (output, fresh)]
+        assert scores[0] == pytest.approx(scores[1]) or "remove=true" not in more
+        return said
+
+    check()
+    before = output.read_bytes()
+    assert "done already" in check()
+    assert output.read_bytes() == before
+    (folder / "a.txt").write_text("A new first line.\n\n" + FILES["a.txt"].replace("Two", "2"))
+    assert "a.txt: 2 new, 1 as before, 1 gone documents" in check()
+    shutil.copy(folder / "c.json", folder / "again.json")  # the same documents by another name, which comes first
+    check()
+    assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "again.json")}
+    (folder / "again.json").unlink()
+    (folder / "f").unlink()
+    check()
+    assert any(hit[1] == "Wiki" for hit in content(output))
+    assert "2 files taken out" in check("remove=true")
+    assert not any(hit[1] == "Wiki" for hit in content(output))
+    assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "c.json")}
+
+
+KILLED = """
+import os, signal, sys
+from bertkit.cli import run
+from bertkit.search import library
+
+written, searchable = [], library.searchable
+def counted(text):
+    written.append(1)
+    if len(written) == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return searchable(text)
+
+library.SECONDS_OF_A_TRANSACTION = 0.002
+library.searchable = counted
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+def test_a_killed_index_goes_on(python: Path, tmp_path: Path) -> None:
+    """Killed in the midst of a document, three times: what was committed stays, and the end is that of one run."""
+    texts = make_text(450)
+    for number in range(3):
+        write_text(tmp_path / f"{number}.txt", texts[number * 150 : number * 150 + 170])
+    given = [f"corpus.path={tmp_path}/*.txt", "passages.words=23", "passages.overlap=11"]
+    output, whole = tmp_path / "killed.db", tmp_path / "whole.db"
+    counts = [0]
+    for moment in (3, 805, 6):
+        assert subprocess.run([python, "-c", KILLED, str(moment), "index", *given, f"output={output}"]).returncode
+        with sqlite3.connect(output) as connection:
+            counts.append(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+    assert counts == sorted(counts)
+    assert 50 < counts[2] <= counts[3] < 450
+    assert index(*given, f"output={output}") == index(*given, f"output={whole}") == 0
+    assert content(output) == content(whole)
+    scores = [{hit.passage: hit.score for hit in Library(path).find("kan lon mir", 50)} for path in (output, whole)]
+    assert scores[0] == pytest.approx(scores[1])
+
+
+def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path: Path, capsys: Capsys) -> None:
+    """The limit of a file's size stands for it: SQLite is refused the same way in the midst of a transaction."""
+    small = write_text(tmp_path / "a.txt", make_text(5))
+    output = tmp_path / "library.db"
+    assert index(f"corpus.path={small}", f"output={output}") == 0
+    before = content(output)
+    write_text(tmp_path / "b.txt", make_text(700, seed=1))
+    capsys.readouterr()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+        assert index(f"corpus.path={tmp_path}/*.txt", f"output={output}") == 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    said = capsys.readouterr().err
+    assert "run the same again" in said
+    assert said.count("\n") == 1
+    assert set(before) <= set(content(output))
+    assert index(f"corpus.path={tmp_path}/*.txt", f"output={output}") == 0
+    assert len(content(output)) > 400
+
+
+def write_other_database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE thesis (text)")
+
+
+REFUSED = [
+    (lambda path: path.write_text("years of work"), (), "is no library of bertkit index"),
+    (write_other_database, (), "is no library of bertkit index"),
+    (lambda path: path.mkdir(), (), "is a folder; give a file in it"),
+    (lambda path: None, ("passages.overlap=100",), "passages.overlap=100: expected 0 to 99, less than passages.words"),
+]
+
+
+@pytest.mark.parametrize(("make", "more", "line"), REFUSED)
+def test_what_is_refused(make: Any, more: Sequence[str], line: str, tmp_path: Path, capsys: Capsys) -> None:
+    output, text = tmp_path / "library.db", tmp_path / "a.txt"
+    text.write_text("a b\nc\n")
+    make(output)
+    before = output.read_bytes() if output.is_file() else None
+    refused(index(f"corpus.path={text}", f"output={output}", *more), line, capsys)
+    assert before is None or output.read_bytes() == before
+
+
+def test_other_settings_and_damage_are_refused(tmp_path: Path, capsys: Capsys) -> None:
+    text, output = write_text(tmp_path / "a.txt", make_text(61)), tmp_path / "library.db"
+    assert index(f"corpus.path={text}", f"output={output}") == 0
+    assert index(f"corpus.path={text}", f"output={output}", "passages.words=50", "passages.overlap=5") == 2
+    assert "was made with passages.words=100 passages.overlap=50" in capsys.readouterr().err
+    whole = output.read_bytes()
+    output.write_bytes(whole[:8192] + b"\x55" * (len(whole) - 8192))
+    refused(run(["search", f"index={output}", "question=kan lon"]), "a damaged library", capsys)
+    assert run(["search", f"index={tmp_path / 'none.db'}", "question=kan"]) == 2
+    assert "no such file; make it with bertkit index" in capsys.readouterr().err
+
+
+def test_readers_see_what_was_committed_while_it_grows(tmp_path: Path) -> None:
+    """In threads of their own, too."""
+    path = tmp_path / "library.db"
+    library = made_of(path, [("", "kan lon")])
+    counts: list[int] = []
+
+    def documents() -> Iterator[LibraryDocument]:
+        for number in range(2):
+            yield document_of_text(f"kan {number}", "", "text", number)
+            thread = threading.Thread(target=lambda: counts.append(len(library.find("kan", 9))))
+            thread.start()
+            thread.join()
+
+    with opened_for_writing(path, PLAIN) as writer:
+        writer.add("more", None, documents())
+    assert counts == [1, 1]
+    assert len(library.find("kan", 9)) == 3

@@ -1,0 +1,110 @@
+"""Columns of words, and sentences in JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+from task_files import read, tagged, write
+
+from bertkit.base.errors import InputError
+
+NER = "-DOCSTART- -X- O O\n\nU.N. NNP I-NP I-ORG\n# SYM I-NP O\nEkeus NNP I-NP I-PER\n\nBob NNP I-NP I-PER\nBob NNP B-NP B-PER\n\n-DOCSTART- -X- O O\n\nAI2\u00a0x NNP I-NP I-ORG\n"
+TAGGED = [
+    (("U.N.", "#", "Ekeus"), ("B-ORG", "O", "B-PER")),
+    (("Bob", "Bob"), ("B-PER", "B-PER")),
+    (("AI2\u00a0x",), ("B-ORG",)),
+]
+GERMEVAL = "#\thttp://x\t[2010]\n1\tEcce\tB-OTH\tO\n2\thomo\tI-OTH\tB-PER\n\n#\thttp://y\t[2010]\n1\tJesu\tB-PER\tO\n"
+UD = (
+    "# newdoc id = d1\n# sent_id = s1\n1-2\tdon't\t_\t_\t_\t_\t_\t_\t_\t_\n1\tdo\tdo\tAUX\tVBP\t_\t0\troot\t_\t_\n"
+    "2\tn't\tnot\tPART\tRB\t_\t1\tx\t_\t_\n2.1\tgo\tgo\tVERB\t_\t_\t_\t_\t_\t_\n\n# sent_id = s2\n# text = #\n"
+    "1\t#\t#\tSYM\tNN\t_\t0\troot\t_\t_\n\n# newdoc id = d2\n# sent_id = s3\n1\tGo o\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n"
+)
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", "  \t"])
+def test_conll_columns(tmp_path: Path, separator: str) -> None:
+    text = "".join(
+        line if line.startswith("-DOC") else line.replace(" ", separator) for line in NER.splitlines(keepends=True)
+    )
+    write(tmp_path, "eng.train", text)
+    if separator == "  \t":
+        text = text.replace("\t", " ")
+        write(tmp_path, "eng.train", text)
+    source = read(tmp_path, "conll2003", "train")
+    assert tagged(source) == TAGGED
+    assert source.description == f"{tmp_path}/eng.train (conll, sentences, IOB1 read as IOB2)"
+    assert source.warnings == (
+        f"{tmp_path}/eng.train: labels that never come: I-PER, I-ORG, B-LOC, I-LOC, B-MISC, I-MISC",
+    )
+    documents = read(tmp_path, "conll2003", "train", "documents=true")
+    (first, second), third = TAGGED[:2], TAGGED[2]
+    assert tagged(documents) == [(first[0] + second[0], first[1] + second[1]), third]  # PER ends with the sentence
+
+
+@pytest.mark.parametrize("line", ["\ufeff", "\u200b\u200c\u200d", "\u2060 \t", "\u00a0\u3000"])
+def test_a_line_of_nothing_that_is_seen_is_blank(tmp_path: Path, line: str) -> None:
+    """The dev file of WNUT 2017 has such a line between two sentences."""
+    write(tmp_path, "train.conll", f"\ufeffa B-P\nb O\n{line}\nc\ufeff O\n{line}")
+    assert tagged(read(tmp_path, "tagging", "train")) == [(("a", "b"), ("B-P", "O")), (("c\ufeff",), ("O",))]
+
+
+def test_conll_with_its_columns_chosen(tmp_path: Path) -> None:
+    write(tmp_path, "train.tsv", GERMEVAL)
+    outer = read(tmp_path, "tagging", "train", "columns.words=1", "columns.tags=2")
+    assert tagged(outer) == [(("Ecce", "homo"), ("B-OTH", "I-OTH")), (("Jesu",), ("B-PER",))]
+    assert outer.labels == ("O", "B-OTH", "I-OTH", "B-PER", "I-PER")
+    inner = read(tmp_path, "tagging", "train", "columns.words=1", "columns.tags=3")
+    assert tagged(inner) == [(("Ecce", "homo"), ("O", "B-PER")), (("Jesu",), ("O",))]
+    write(tmp_path, "train.conll", "% note\nIch PRON\n")
+    (tmp_path / "train.tsv").unlink()
+    assert tagged(read(tmp_path, "tagging", "train", "comment='%'")) == [(("Ich",), ("PRON",))]
+
+
+def test_conllu(tmp_path: Path) -> None:
+    write(tmp_path, "en_x-ud-dev.conllu", UD)
+    source = read(tmp_path, "pos", "dev")
+    assert tagged(source) == [(("do", "n't"), ("AUX", "PART")), (("#",), ("SYM",)), (("Go o",), ("VERB",))]
+    assert [example.id for example in source.examples] == ["s1", "s2", "s3"]
+    assert len(source.labels) == 17
+    documents = read(tmp_path, "pos", "dev", "documents=true", "columns.tags=4", "labels=auto")
+    assert tagged(documents) == [(("do", "n't", "#"), ("VBP", "RB", "NN")), (("Go o",), ("VB",))]
+    assert [example.id for example in documents.examples] == ["d1", "d2"]
+    assert documents.labels == ("NN", "RB", "VB", "VBP")
+
+
+def test_words_without_tags(tmp_path: Path) -> None:
+    write(tmp_path, "test.txt", "Bob\n\nEcce\nhomo\n")
+    source = read(tmp_path, "conll2003", "test")
+    assert tagged(source) == [(("Bob",), None), (("Ecce", "homo"), None)]
+    assert source.describe().endswith("(conll, sentences): 2 sequences of 3 words; no labels")
+
+
+def test_tags_in_json(tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", '{"words": ["Bob", "x"], "ner": ["S-PER", "O"]}\n{"words": ["a"], "ner": ["O"]}\n')
+    source = read(tmp_path, "tagging", "train")
+    assert tagged(source) == [(("Bob", "x"), ("B-PER", "O")), (("a",), ("O",))]
+    assert source.labels == ("O", "B-PER", "I-PER")
+    assert "BIOES read as IOB2" in source.describe()
+    assert source.describe().endswith("2 sequences of 3 words; O 2 (66.7%), B-PER 1 (33.3%)")
+
+
+def test_names_of_columns_in_copies_of_conll2003(tmp_path: Path) -> None:
+    for words, tags in (("tokens", "ner_tags"), ("words", "ner"), ("tokens", "tags")):
+        write(tmp_path, "train.json", json.dumps({words: ["Bob", "x"], tags: ["B-PER", "O"]}))
+        source = read(tmp_path, "conll2003", "train", "files.train=train.json")
+        assert tagged(source) == [(("Bob", "x"), ("B-PER", "O"))]
+
+
+def test_tags_that_break_their_scheme(tmp_path: Path) -> None:
+    """Detected: counted and read as the CoNLL evaluation does. Asked for: refused."""
+    write(tmp_path, "train.conll", "a B-P\nb I-P\n\nc I-P\nd B-P\n\ne B-P\n")
+    source = read(tmp_path, "tagging", "train")
+    assert tagged(source)[1] == (("c", "d"), ("B-P", "B-P"))
+    assert source.warnings[0] == (
+        f"{tmp_path}/train.conll: sentences with a tag that breaks IOB2: 1 (first 'I-P' at {tmp_path}/train.conll:4); "
+        "read as the CoNLL evaluation does"
+    )
+    with pytest.raises(InputError, match=r"train\.conll:4: tag 'I-P' cannot stand here in IOB2"):
+        read(tmp_path, "tagging", "train", "scheme=iob2")
+    assert tagged(read(tmp_path, "tagging", "train", "scheme=none"))[1] == (("c", "d"), ("I-P", "B-P"))

@@ -1,0 +1,176 @@
+"""What an input without labels is taken for, and what its lines become."""
+
+import dataclasses
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from task_configs import task_config
+
+from bertkit.base.errors import InputError
+from bertkit.base.text_files import PEEKED_BYTES
+from bertkit.tasks.reading.readers import Inputs, open_inputs
+from bertkit.tasks.shapes import shape_of
+from bertkit.tasks.task_config import TaskConfig
+
+TAGS = ("O", "B-X", "I-X")
+
+
+def task_of(name: str, **columns: Any) -> TaskConfig:
+    task = task_config(name)
+    return dataclasses.replace(task, columns=dataclasses.replace(task.columns, **columns))
+
+
+def opened(
+    task: TaskConfig, content: str | bytes, name: str = "-", given: str | None = None, labels: tuple[str, ...] = ()
+) -> Inputs:
+    data = content.encode() if isinstance(content, str) else content
+    file = io.BufferedReader(io.BytesIO(data), PEEKED_BYTES)  # type: ignore[arg-type,type-var]
+    return open_inputs(shape_of(task), task, file, Path(name), given, labels)
+
+
+def rows_of(inputs: Inputs) -> list[tuple[Any, ...]]:
+    """What an example says, without its id and label."""
+    return [tuple(dataclasses.astuple(example)[1:-1]) for chunk in inputs.chunks for example in chunk]
+
+
+WORDS = [
+    ("His blood type is O\n", [["His", "blood", "type", "is", "O"]]),
+    ("kan O\nlon O\n", [["kan", "O"], ["lon", "O"]]),  # no blank line
+    ("type O\n\ntype O\n", [["type", "O"], [], ["type", "O"]]),  # no sentence of several lines
+    ("a b O\nb O\n\n", [["a", "b", "O"], ["b", "O"], []]),  # other numbers of columns
+    ("kan lon\nmin kar\n\nlor mir\n", [["kan", "lon"], ["min", "kar"], [], ["lor", "mir"]]),  # no tags
+    ("[ kan ] lon\n", [["[", "kan", "]", "lon"]]),
+]
+COLUMNS = [
+    ("kan B-X\nlon I-X\n\nmin O\n", [["kan", "lon"], ["min"]]),
+    ("kan S-X\nlon O\n\n", [["kan", "lon"]]),  # of another scheme than the model's
+    ("-DOCSTART- O\n\nkan O\n", [["kan"]]),
+    ("# id\n1\tkan\t" + "\t".join("_" * 8) + "\n\n", [["kan"]]),
+]
+
+
+@pytest.mark.parametrize(("content", "expected", "kind"), [(*row, "words") for row in WORDS] + [(*row, "conll") for row in COLUMNS])  # fmt: skip
+def test_words_and_columns(content: str, expected: list[list[str]], kind: str) -> None:
+    inputs = opened(task_config("tagging"), content, labels=TAGS)
+    assert inputs.description.startswith(f"- read as {kind}")
+    assert [list(words) for (words,) in rows_of(inputs)] == expected
+
+
+LABELS = ("NUM:dist", "LOC:city")
+TREC = {"format": "label_text"}
+SEQUENCES = [
+    ("sequence", {}, TREC, "How far is Denver ?\n", "text: a text a line", [("How far is Denver ?", None)]),
+    ("sequence", {}, TREC, "NUM:dist How far ?\nENTY:x What ?\n", "label_text: text 'text'", [("How far ?", None), ("What ?", None)]),
+    ("sequence", {}, TREC, "NUM:dist How far ?\nWhat ?\n", "text: a text a line", [("NUM:dist How far ?", None), ("What ?", None)]),
+    ("sequence", {}, {"format": "tsv"}, "kan\n", "text: a text a line", [("kan", None)]),
+    ("sequence", {}, {}, "[MASK] is\n[kan]\n", "text: a text a line", [("[MASK] is", None), ("[kan]", None)]),
+    ("sequence", {}, {}, "{kan}\n", "text: a text a line", [("{kan}", None)]),
+    ("sequence", {}, {}, '\n{"text": "kan"}\n', "jsonl: text 'text'", [("", None), ("kan", None)]),
+    ("sequence", {}, {}, '[\n {"text": "kan"}]', "json: text 'text'", [("kan", None)]),
+    ("sequence", {}, {}, '{"text": "kan",\n "id": 1}', "json: text 'text', id 'id'", [("kan", None)]),
+    ("sequence", {"text": "question"}, {}, '"id","question"\n"7","kan, lon"\n', "csv: text 'question', id 'id'", [("kan, lon", None)]),
+    ("mrpc", {}, {}, "index\t#1 String\t#2 String\n7\tkan\tlon\n", "tsv: text '#1 String', text_pair '#2 String', id 'index'",
+     [("kan", "lon")]),
+    ("cola", {}, {}, "x\t1\t\tkan\n", "tsv: text 'sentence'", [("kan", None)]),
+    ("cola", {}, {}, "kan\n", "text: a text a line", [("kan", None)]),
+    ("sequence", {}, {}, "type O\nlon O\n\n", "text: a text a line", [("type O", None), ("lon O", None), ("", None)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "columns", "more", "content", "said", "expected"), SEQUENCES)
+def test_texts(
+    name: str, columns: dict[str, Any], more: dict[str, Any], content: str, said: str, expected: list[tuple[str, str]]
+) -> None:
+    inputs = opened(dataclasses.replace(task_of(name, **columns), **more), content, labels=LABELS)
+    assert inputs.description == f"- read as {said}"
+    assert rows_of(inputs) == expected
+
+
+@pytest.mark.parametrize("line", ["\ufeff", "\u200b", "\u00a0\u2060"])
+def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
+    content = f"kan\n{line}\nlon\ufeff\n"
+    found = rows_of(opened(task_config("sequence"), content, given="text"))
+    assert found == [("kan", None), ("", None), ("lon\ufeff", None)]
+    assert rows_of(opened(task_config("tagging"), content, given="words")) == [(("kan",),), ((),), (("lon\ufeff",),)]
+    records = f'{{"text": "kan"}}\n{line}\n{{"text": "lon"}}\n'
+    assert rows_of(opened(task_config("sequence"), records, "in.jsonl")) == [("kan", None), ("", None), ("lon", None)]
+    table = f"text\ttext_pair\nkan\tlon\n{line}\n"
+    assert rows_of(opened(task_config("sequence"), table, "in.tsv")) == [("kan", "lon"), ("", "")]
+
+
+def test_label_text_that_is_asked_for() -> None:
+    task = dataclasses.replace(task_of("sequence"), format="label_text")
+    assert rows_of(opened(task, "3 kan lon\n", given="label_text")) == [("kan lon", None)]
+
+
+EMPTY = [
+    ("sequence", "tsv", "text\ttext_pair\nkan\tlon\n\nmin\n\n", [("kan", "lon"), ("", ""), ("min", ""), ("", "")]),
+    ("sequence", "csv", "text,text_pair\nkan,lon\n\n\"mi\nn\"\n", [("kan", "lon"), ("", ""), ("mi\nn", "")]),
+    ("sequence", "jsonl", '\n{"id": 5, "text": "kan"}\n \n', [("", None), ("kan", None), ("", None)]),
+    ("tagging", "jsonl", '\n{"tokens": ["kan", "lon"]}\n', [((),), (("kan", "lon"),)]),
+    ("spans", "jsonl", '{"id": "1", "question": "kan", "context": "lon"}\n\n', [("kan", "lon"), ("", "")]),
+    ("choice", "jsonl", '{"context": "kan", "endings": ["a", "b", "c"]}\n\n', [("kan", ("a", "b", "c")), ("", ("",) * 3)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind", "content", "expected"), EMPTY)
+def test_every_line_is_an_example(name: str, kind: str, content: str, expected: list[tuple[Any, ...]]) -> None:
+    inputs = opened(task_config(name), content, f"in.{kind}")
+    assert rows_of(inputs) == expected
+    short = {"tsv": (1, "in.tsv:4"), "csv": (1, "in.csv:4")}.get(kind, (0, ""))
+    assert (inputs.gaps.num_rows, inputs.gaps.first) == short
+
+
+def test_ids_of_empty_lines_are_no_other_questions() -> None:
+    records = [{"id": str(n), "question": "kan", "context": "lon"} for n in (1, 2)]
+    content = "\n".join([json.dumps(records[0]), "", json.dumps(records[1]), "", ""])
+    inputs = opened(task_config("spans"), content)
+    assert [example.id for chunk in inputs.chunks for example in chunk] == ["1", "line 2", "2", "line 4"]
+
+
+@pytest.mark.parametrize(("name", "file", "content", "expected"), [
+    ("sequence", "in.csv.gz", "text,id\nkan,7\n", [("kan", None)]),
+    ("sequence", "-", "kan\nlon\n", [("kan", None), ("lon", None)]),
+    ("spans", "in.json.gz", json.dumps([{"question": "kan", "context": "lon"}]), [("kan", "lon")]),
+    ("tagging", "in.conll.gz", "kan O\n\nlon O\n", [(("kan",),), (("lon",),)]),
+])  # fmt: skip
+def test_gzip(name: str, file: str, content: str, expected: list[tuple[Any, ...]]) -> None:
+    packed = gzip.compress(content.encode())
+    assert rows_of(opened(task_config(name), packed, file)) == expected
+    with pytest.raises(InputError, match=f"^{file}: damaged gzip file"):
+        rows_of(opened(task_config(name), packed[:-9], file))
+
+
+REFUSALS = [
+    ("sequence", "-", "s1\ts2\nkan\tlon\n", "-:1: no column 'text' or 'sentence' or 'sentence1' (it has: 's1', 's2'); set "
+     "task.columns.text=; for plain text set format=text"),
+    ("sequence", "-", '"nr","question"\n"1","kan"\n', "-:1: no column 'text'"),
+    ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "-: format conll is not for a model of sequence; set format="),
+    ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll is not for"),
+    ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
+    ("sequence", "in.csv", "id;text\n1;kan, lon\n", "its cells look parted by ';': write the file with commas; set task.columns.text="),
+    ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
+    ("mrpc", "-", "kan\n", "-: task=mrpc is of pairs, and a text a line has no second one"),
+    ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),
+    ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?'); set task.columns.question="),
+    ("spans", "in.csv", "question,text\n", "in.csv:1: no column 'context'"),
+    ("swag", "in.csv", "sent1,sent2,ending0\n", "in.csv:1: no column 'ending1'"),
+    ("tagging", "-", '{"texts": "kan"}\n', "no column 'tokens' or 'words' (it has: 'texts'); set task.columns.words="),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "file", "content", "message"), REFUSALS)
+def test_refusals(name: str, file: str, content: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        rows_of(opened(task_config(name), content, file))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_pairs_by_an_explicit_column() -> None:
+    with pytest.raises(InputError, match="is of pairs"):
+        opened(task_of("sequence", text_pair="s2"), "kan\n")

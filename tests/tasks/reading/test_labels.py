@@ -1,0 +1,100 @@
+"""Labels and ids as files hold them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from task_configs import task_config
+from task_files import read, rows, write
+
+from bertkit.base.errors import InputError
+from bertkit.tasks.reading.readers import read_file
+
+
+@pytest.mark.parametrize(("values", "labels"), [
+    (["10", "9", "9"], ("9", "10")),
+    (["b", "a", "B"], ("B", "a", "b")),
+    ([True, False], ("false", "true")),
+    ([1.0, 0.0, -2.0], ("-2", "0", "1")),
+])  # fmt: skip
+def test_the_order_of_labels_that_are_not_listed(tmp_path: Path, values: list[Any], labels: tuple[str, ...]) -> None:
+    write(tmp_path, "train.jsonl", "".join(json.dumps({"text": "x", "label": value}) + "\n" for value in values))
+    assert read(tmp_path, "sequence", "train").labels == labels
+
+
+def test_labels_of_another_file_hold(tmp_path: Path) -> None:
+    write(tmp_path, "dev.tsv", "text\tlabel\nx\tb\ny\tc\n")
+    source = read(tmp_path, "sequence", "dev", labels=("c", "b", "a"))
+    assert source.labels == ("c", "b", "a")
+    assert source.warnings == (f"{tmp_path}/dev.tsv: labels that never come: a",)
+    with pytest.raises(InputError, match=r"dev\.tsv:3: label: unknown label 'c'; expected 'b' or 'a'"):
+        read(tmp_path, "sequence", "dev", labels=("b", "a"))
+
+
+def test_a_regression_of_ones_own(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "text,label\na,-1e3\nb,7\n")
+    source = read(tmp_path, "sequence", "train", "labels=regression")
+    assert [row[3] for row in rows(source)] == [-1000.0, 7.0]
+    assert source.labels == ()
+    assert source.describe().endswith("2 rows; labels -1000 to 7, mean -496.50")
+
+
+@pytest.mark.parametrize("label", ["inf", "many", "nan"])
+def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
+    write(tmp_path, "train.csv", f"text,label\na,1\nb,{label}\n")
+    with pytest.raises(InputError, match=rf"train\.csv:3: label: label '{label}'; expected a number$"):
+        read(tmp_path, "sequence", "train", "labels=regression")
+
+
+SEVERAL = {
+    "train.csv": 'text,labels\na,"joy, fear"\nb,\nc,fear\n',
+    "train.tsv": "text\tlabel\na\tjoy,fear,joy\nb\t \nc\tfear\n",
+    "train.jsonl": '{"text": "a", "labels": ["joy", "fear"]}\n{"text": "b", "labels": []}\n{"text": "c", "labels": "fear"}\n',
+    "train.parquet": "",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_labels_at_once(tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        import pyarrow
+        import pyarrow.parquet
+
+        labels = {"a": ["joy", "fear"], "b": [], "c": ["fear"]}
+        records = [{"text": text, "label": label} for text, label in labels.items()]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / name)
+    else:
+        write(tmp_path, name, SEVERAL[name])
+    source = read(tmp_path, "sequence", "train", "multi_label=true")
+    assert [row[3] for row in rows(source)] == [("joy", "fear"), (), ("fear",)]
+    assert (source.labels, source.warnings) == (("fear", "joy"), ())
+    assert source.describe().endswith("3 rows; fear 2 (66.7%), joy 1 (33.3%), (none) 1 (33.3%)")
+
+
+def test_several_labels_at_once_as_files_have_them(tmp_path: Path) -> None:
+    """Parted by what the setting says, numbered by what the files hold, in a test file where they are known."""
+    given = ("multi_label=true", "label_separator='|'", "labels=[joy,fear]", "labels_in_files=['0','1']")
+    write(tmp_path, "train.tsv", "text\tlabel\na\t1|0\nb\t1|0\n")
+    source = read(tmp_path, "sequence", "train", *given)
+    assert [row[3] for row in rows(source)] == [("fear", "joy"), ("fear", "joy")]
+    assert source.warnings == (
+        f"{tmp_path}/train.tsv: every label is 'fear, joy'; nothing can be learned or measured from one class",
+    )
+    write(tmp_path, "test.tsv", "text\tlabel\na\t1\nb\t\n")
+    assert [row[3] for row in rows(read(tmp_path, "sequence", "test", *given))] == [("fear",), None]
+    for value, message in (("1|2", "unknown label '2'; expected 'joy' or"), ("1||0", "empty label; expected 'joy'")):
+        write(tmp_path, "dev.tsv", f"text\tlabel\na\t1\nb\t{value}\n")
+        with pytest.raises(InputError) as caught:
+            read(tmp_path, "sequence", "dev", *given)
+        assert str(caught.value).startswith(f"{tmp_path}/dev.tsv:3: label: {message}")
+    write(tmp_path, "dev.jsonl", '{"text": "a", "label": null}')
+    with pytest.raises(InputError, match=r"dev\.jsonl:1: label: empty label"):
+        read(tmp_path, "sequence", "dev", *given, "files.dev=dev.jsonl")
+
+
+def test_labels_may_be_left_unread(tmp_path: Path) -> None:
+    path = write(tmp_path, "x.csv", "text,label\na,nobody knows\nb,\n")
+    task = task_config("sst2", "task.columns.text=text")
+    assert rows(read_file(task, path, is_labelled=False)) == [("0", "a", None, None), ("1", "b", None, None)]
+    assert read_file(task, path, is_labelled=False).describe().endswith("2 rows; no labels")

@@ -1,0 +1,59 @@
+"""What is said of the examples of a split, and a share that is held out."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from task_files import SWAG_HEADER, read, rows, write
+
+from bertkit.base.errors import InputError
+
+
+def test_warnings_of_labels_are_of_the_examples_that_are_left(tmp_path: Path) -> None:
+    """A sorted file, of which the first rows are trained on."""
+    write(tmp_path, "train.csv", "text,label\n" + "a,bad\n" * 3 + ",good\n" * 3)
+    source = read(tmp_path, "sequence", "train")
+    empty = f"3 examples have an empty text, the first at {tmp_path}/train.csv:5"
+    assert source.warnings == (empty,)
+    first = dataclasses.replace(source, examples=source.examples[:3])
+    assert first.warnings == (
+        empty,
+        f"{tmp_path}/train.csv: every label is 'bad'; nothing can be learned or measured from one class",
+    )
+
+
+def test_a_share_is_held_out_by_a_hash_of_the_texts(tmp_path: Path) -> None:
+    lines = [f"t{number % 499},{'ab'[number % 2]}\n" for number in range(998)]  # every text twice, with both labels
+    write(tmp_path, "train.csv", "text,label\n" + "".join(lines))
+    source = read(tmp_path, "sequence", "train")
+    rest, held = source.hold_out(0.2)
+    texts = [{row[1] for row in rows(part)} for part in (rest, held)]
+    assert not texts[0] & texts[1]
+    assert len(rest.examples) + len(held.examples) == 998
+    assert 0.15 < len(held.examples) / 998 < 0.25
+    assert held.description == f"held out of {source.description}"
+    write(tmp_path, "train.csv", "text,label\n" + "".join(reversed(lines)))
+    assert {row[1] for row in rows(read(tmp_path, "sequence", "train").hold_out(0.2)[1])} == texts[1]
+    with pytest.raises(InputError, match=r"dev_share=1e-09: holds out 0 of the 998 examples of .*; change it, or give"):
+        source.hold_out(1e-9)
+
+
+WARNED = [
+    ("sst2", "SST-2/dev.tsv", "sentence\tlabel\na\t1\nb\t1\n", "every label is 'positive'; nothing can be learned"),
+    ("qnli", "QNLI/dev.tsv", "index\tquestion\tsentence\tlabel\n0\t \tb\tentailment\n", "1 examples have an empty text, the first at"),
+    ("mnli", "MNLI/dev.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\na\tb\tentailment\n", "dev.tsv: labels that never come: contradiction"),
+    ("swag", "swag/val.csv", SWAG_HEADER + "0,a,1,x,s,S,gold,a,b,c,d,2\n", "every label is '2'"),
+    ("conll2003", "eng.testa", "a O\n", "every label is 'O'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "name", "text", "warning"), WARNED)
+def test_warnings(tmp_path: Path, task: str, name: str, text: str, warning: str) -> None:
+    write(tmp_path, name, text)
+    source = read(tmp_path, task, "dev")
+    assert sum(warning in line for line in source.warnings) == 1
+
+
+def test_a_long_histogram_is_cut(tmp_path: Path) -> None:
+    write(tmp_path, "train.tsv", "text\tlabel\n" + "".join(f"x\t{n}\n" for n in range(23)))
+    assert read(tmp_path, "sequence", "train").describe().endswith("19 1 (4.3%), and 3 more")

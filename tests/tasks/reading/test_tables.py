@@ -1,0 +1,154 @@
+"""Tables and JSON to examples: each layout by hand, each fault in one line with its place."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from task_configs import task_config
+from task_files import EXPECTED, OWN, RECORDS, SWAG_HEADER, read, rows, tagged, write
+
+from bertkit.base.errors import InputError
+from bertkit.tasks.choice import ChoiceExample
+from bertkit.tasks.reading.readers import read_file
+
+# task, file, split, its bytes, the rows
+GLUE = [
+    ("cola", "CoLA/train.tsv", "train", "gj04\t0\t*\tA \"b.\ngj04\t1\t\tNA\n", [("0", 'A "b.', None, "unacceptable"), ("1", "NA", None, "acceptable")]),
+    ("cola", "CoLA/test.tsv", "test", "index\tsentence\n7\tNone of it\n", [("7", "None of it", None, None)]),
+    ("sst2", "SST-2/dev.tsv", "dev", "sentence\tlabel\r\nbleak \t0\r\na\u2028b\x85c\t1\r\n", [("0", "bleak ", None, "negative"), ("1", "a\u2028b\x85c", None, "positive")]),
+    ("sst2", "SST-2/test.tsv", "test", "index\tsentence\n0\tx y\n", [("0", "x y", None, None)]),
+    ("mrpc", "MRPC/dev.tsv", "dev", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t5\t6\t\" He said\tHe \"\"s\n", [("0", '" He said', 'He ""s', "equivalent")]),
+    ("mrpc", "MRPC/test.tsv", "test", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n3\t5\t6\ta\tb\n", [("3", "a", "b", None)]),
+    ("stsb", "STS-B/train.tsv", "train", "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\ta\tb\t5.000\n1\tx\tc\td\t0.6\n", [("0", "a", "b", 5.0), ("1", "c", "d", 0.6)]),
+    ("qqp", "QQP/train.tsv", "train", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n4\t1\t2\ta?\tb?\t1\n5\t1\t2\tcut\nhere\tc?\t0\n6\t1\t2\td?\te?\t0\n", [("4", "a?", "b?", "duplicate"), ("6", "d?", "e?", "not_duplicate")]),
+    ("mnli", "MNLI/train.tsv", "train", "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tentailment\n1\tc\td\tneutral\t-\n2\te\tf\tneutral\tcontradiction\n", [("0", "a", "b", "entailment"), ("2", "e", "f", "contradiction")]),
+    ("mnli", "MNLI/dev_matched.tsv", "dev_matched", "index\tsentence1\tsentence2\tlabel1\tlabel2\tlabel3\tgold_label\n0\ta\tb\tx\tx\tx\tneutral\n", [("0", "a", "b", "neutral")]),
+    ("mnli", "MNLI/dev_mismatched.tsv", "validation_mismatched", "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tneutral\n", [("0", "a", "b", "neutral")]),
+    ("mnli", "MNLI/test_mismatched.tsv", "test_mismatched", "index\tsentence1\tsentence2\n9\ta\tb\n", [("9", "a", "b", None)]),
+    ("qnli", "QNLI/dev.tsv", "dev", "index\tquestion\tsentence\tlabel\n0\tq?\ts.\tnot_entailment\n", [("0", "q?", "s.", "not_entailment")]),
+    ("rte", "RTE/dev.tsv", "dev", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", [("0", "a", "b", "entailment")]),
+    ("wnli", "WNLI/dev.tsv", "dev", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n", [("0", "a", "b", "entailment")]),
+    ("ax", "diagnostic/diagnostic.tsv", "test", "index\tsentence1\tsentence2\n0\ta\tb\n", [("0", "a", "b", None)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "name", "split", "text", "expected"), GLUE)
+def test_glue(tmp_path: Path, task: str, name: str, split: str, text: str, expected: list[Any]) -> None:
+    path = write(tmp_path, name, text)
+    assert rows(read(tmp_path, task, split)) == expected  # the folder above
+    assert rows(read(path.parent, task, split)) == expected  # the task's own
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    write(tmp_path, "QQP/train.tsv", GLUE[7][3])
+    write(tmp_path, "MNLI/train.tsv", GLUE[8][3])
+    assert f"{tmp_path}/QQP/train.tsv: 2 rows with too few cells left out" in read(tmp_path, "qqp", "train").warnings
+    assert f"{tmp_path}/MNLI/train.tsv: 1 rows with the label '-' left out" in read(tmp_path, "mnli", "train").warnings
+
+
+def write_parquet(path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_files_of_your_own(tmp_path: Path, name: str) -> None:
+    write_parquet(tmp_path / name) if name.endswith("parquet") else write(tmp_path, name, OWN[name])
+    source = read(tmp_path, "sequence", "train")
+    assert rows(source) == EXPECTED
+    assert source.labels == ("bad", "good")
+    assert source.description == f"{tmp_path / name} ({name[6:]})"
+    assert source.describe() == f"{tmp_path / name} ({name[6:]}): 2 rows; bad 1 (50.0%), good 1 (50.0%)"
+
+
+def test_json_in_its_other_layouts(tmp_path: Path) -> None:
+    for text in ("".join(json.dumps(r) + "\n" for r in RECORDS), json.dumps({"data": RECORDS, "version": 1})):
+        write(tmp_path, "train.json", text)
+        assert rows(read(tmp_path, "sequence", "train")) == EXPECTED
+
+
+def test_columns_by_name_and_by_number(tmp_path: Path) -> None:
+    write(tmp_path, "train.tsv", "stars\treview\n3\tfine\n5\tgood\n")
+    expected = [("0", "fine", None, "3"), ("1", "good", None, "5")]
+    assert rows(read(tmp_path, "sequence", "train", "columns.text=review", "columns.label=stars")) == expected
+    by_number = ("columns.text=1", "columns.label=0")
+    assert rows(read(tmp_path, "sequence", "train", *by_number, "header=true")) == expected
+    write(tmp_path, "train.tsv", "3\tfine\n5\tgood\n")
+    source = read(tmp_path, "sequence", "train", "columns.text=-1", "columns.label=0")
+    assert rows(source) == expected
+    assert source.description.endswith("(tsv, without a header)")
+
+
+HEADERS = [
+    # first line, settings, whether it looks like a header
+    ("review,stars\n", (), True),
+    ("fine,high\n", (), False),  # others have this label too
+    ("review,stars\n", ("header=false",), False),  # asked for
+]
+
+
+@pytest.mark.parametrize(("first", "given", "is_odd"), HEADERS)
+def test_a_header_that_is_read_as_a_row(tmp_path: Path, first: str, given: tuple[str, ...], is_odd: bool) -> None:
+    write(tmp_path, "train.csv", f"{first}a,high\nb,low\nc,low\n")
+    source = read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1", *given)
+    label = first.strip().split(",")[1]
+    expected = f"{tmp_path}/train.csv:1: the label {label!r} comes only in the first line, which is"
+    assert [line.startswith(expected) for line in source.warnings] == [True] * is_odd
+
+
+def test_packed_tables(tmp_path: Path) -> None:
+    for name in ("train.csv", "train.jsonl"):
+        path = tmp_path / f"{name}.gz"
+        path.write_bytes(gzip.compress(OWN[name].encode()))
+        assert rows(read(tmp_path, "sequence", "train")) == EXPECTED
+        path.write_bytes(path.read_bytes()[:-9])
+        with pytest.raises(InputError, match=rf"{name}\.gz: damaged gzip file \(.*\); restore it"):
+            read(tmp_path, "sequence", "train")
+        path.unlink()
+    (tmp_path / "train.conll.gz").write_bytes(gzip.compress(b"Bob B-PER\nx O\n"))
+    assert tagged(read(tmp_path, "tagging", "train")) == [(("Bob", "x"), ("B-PER", "O"))]
+
+
+def test_label_and_text(tmp_path: Path) -> None:
+    write(tmp_path, "train.txt", "HUM:gr Who  is it ?\nLOC:city Where ?\n")
+    source = read(tmp_path, "sequence", "train", "format=label_text")
+    assert rows(source) == [("0", "Who  is it ?", None, "HUM:gr"), ("1", "Where ?", None, "LOC:city")]
+
+
+def test_blank_lines(tmp_path: Path) -> None:
+    """One column: a row each. Several: nothing at the end, an error before it."""
+    task = task_config("sequence")
+    assert [row[1] for row in rows(read_file(task, write(tmp_path, "a.tsv", "text\na\n\nb\n\n")))] == ["a", "", "b", ""]
+    assert [row[1] for row in rows(read_file(task, write(tmp_path, "a.csv", "text\na\n\nb\n")))] == ["a", "", "b"]
+    assert [row[1] for row in rows(read_file(task, write(tmp_path, "b.tsv", "text\tlabel\na\tx\n\n\n")))] == ["a"]
+    with pytest.raises(InputError, match=r"b\.tsv:3: too few cells \(1, expected 2: text, label\)"):
+        read_file(task, write(tmp_path, "b.tsv", "text\tlabel\na\tx\n\nb\tx\n"))
+
+
+def test_swag(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", SWAG_HEADER + '0,a,1,x,"One, two.",She,gold,runs.,"sits, too.",is,eats,2\n')
+    write(tmp_path, "test.csv", SWAG_HEADER.replace(",label", "") + "0,a,1,x,One.,She,gold,a,b,c,d\n")
+    endings = ("She runs.", "She sits, too.", "She is", "She eats")
+    assert read(tmp_path, "swag", "train").examples == [ChoiceExample("0", "One, two.", endings, 2)]
+    endings = ("She a", "She b", "She c", "She d")
+    assert read(tmp_path, "swag", "test").examples == [ChoiceExample("0", "One.", endings, None)]
+    record = {"context": "One.", "options": ["a", "b", "c"], "label": 1}
+    write(tmp_path, "own.jsonl", json.dumps(record))
+    (own,) = read(tmp_path, "choice", "train", "columns.endings=options", "files.train=own.jsonl").examples
+    assert own == ChoiceExample("0", "One.", ("a", "b", "c"), 1)
+
+
+def test_half_of_a_surrogate_pair(tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", '{"text": "a \\ud83d b", "label": "x"}\n')
+    assert rows(read(tmp_path, "sequence", "train"))[0][1] == "a \ufffd b"
+
+
+def test_every_row_of_a_test_file_counts(tmp_path: Path) -> None:
+    """Predictions are made for all of them: none is left out, and an empty label is one that is not known."""
+    write(tmp_path, "MNLI/test.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\nc\td\t\ne\tf\tneutral\n")
+    found = [row[1:] for row in rows(read(tmp_path, "mnli", "test"))]
+    assert found == [("a", "b", None), ("c", "d", None), ("e", "f", "neutral")]
