@@ -19,7 +19,7 @@ from bertkit.kernels.layout import Across, Layout
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.patterns import Compression
-from bertkit.model.slots import Slots
+from bertkit.model.slots import AttentionVariant
 
 
 def attend(
@@ -115,7 +115,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: BertConfig, layer: int = 0, shared: Compression | None = None) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
-        self.slots = Slots(config, layer, shared)  # in a BERT they are empty
+        self.slots = AttentionVariant(config, layer, shared)  # in a BERT they are empty
         self.query = Linear(config.hidden_size, config.hidden_size)
         self.key = Linear(config.hidden_size, config.hidden_size) if self.slots.need_keys else None
         self.value = Linear(config.hidden_size, config.hidden_size)

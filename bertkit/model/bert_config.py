@@ -10,7 +10,7 @@ from bertkit.base.typed_settings import outside, refuse
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
-MOST = 2**31 - 1  # of what is counted in attention
+MAX_INT32 = 2**31 - 1  # of what is counted in attention
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
 
@@ -59,9 +59,9 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         names = ("additive_size", "window", "block_size", "compressed_size")
-        problems = outside(self, "attention.", **dict.fromkeys(names, f"[1, {MOST}]"))
+        problems = outside(self, "attention.", **dict.fromkeys(names, f"[1, {MAX_INT32}]"))
         others = ("max_distance", "random_blocks", "random_seed")
-        problems += outside(self, "attention.", **dict.fromkeys(others, f"[0, {MOST}]"))
+        problems += outside(self, "attention.", **dict.fromkeys(others, f"[0, {MAX_INT32}]"))
         problems += [
             f"attention.{one}={getattr(self, one)} with attention.{other}={option}: {why}; change one of them"
             for one, options, other, option, why in CLASHES

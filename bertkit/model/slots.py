@@ -20,7 +20,7 @@ from bertkit.model.positions import Relative, alibi, rotate
 from bertkit.model.scores import Score
 
 
-class Slots(nn.Module):
+class AttentionVariant(nn.Module):
     """The slots of one layer, as the group `attention` fills them.
 
     `dot`, `general` and `rotary` only change queries and keys, so that `attention.attend` and its fast kernels compute the

@@ -33,7 +33,9 @@ def platform_here(accelerator: Accelerator) -> Platform:
     return Platform(accelerator.num_processes, torch.get_num_threads(), torch.__version__, accelerator.device.type)
 
 
-def go_on_as(before: Platform, here: Platform, is_strict: bool, where: object, warn: Callable[[str], None]) -> Platform:
+def restore_platform(
+    before: Platform, here: Platform, is_strict: bool, where: object, warn: Callable[[str], None]
+) -> Platform:
     """Compute as the run did until now: the number of threads and torch's version are part of every last bit.
 
     The run's number of threads holds with the same number of processes, and always where reproducibility is strict;

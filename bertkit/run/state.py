@@ -22,7 +22,7 @@ from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.compiled import compile_layers
 from bertkit.model.layer_depth import freeze_below
-from bertkit.run.reproducibility import Platform, add_in_one_order, go_on_as, platform_here, still_compiles
+from bertkit.run.reproducibility import Platform, add_in_one_order, platform_here, restore_platform, still_compiles
 from bertkit.run.start import Start
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
@@ -149,7 +149,7 @@ class TrainingState:
         if before.chosen.settings == self.choices.settings:
             self.choices = before.chosen
         self.saves.standing = before.standing
-        self.platform = go_on_as(
+        self.platform = restore_platform(
             before.platform, self.platform, self.choices.is_strict, self.directory, self.saves.warn
         )
         best = self.saves.standing.best

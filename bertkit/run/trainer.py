@@ -1,6 +1,6 @@
 """One way from the first step of a run to its last, for pretraining and fine-tuning: `fit`, a generator of events.
 
-A stage writes `for event in fit(settings, state, lessons, progress)`, and is given for every step
+A stage writes `for event in fit(settings, state, training_plan, progress)`, and is given for every step
 
     Trained     the step is done, nothing is written: the stage evaluates if that is due, and may ask for a checkpoint
     Recorded    its row and its checkpoint are written: the stage shows what it measured
@@ -42,7 +42,7 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True)
-class Lessons:
+class TrainingPlan:
     """What a run learns, and when it ends."""
 
     order: Order  # of the examples
@@ -61,7 +61,7 @@ class Trained:
     step: int  # steps done, this one included
     evaluation_is_due: bool  # for the stage to measure
     save_is_due: bool  # whatever it measures
-    # for the stage to fill. With `Lessons.patience` it also counts `standing.num_worse`.
+    # for the stage to fill. With `TrainingPlan.patience` it also counts `standing.num_worse`.
     metrics: dict[str, float] = field(default_factory=dict)
     must_save: bool = False  # for the stage to set
 
@@ -76,7 +76,7 @@ class Recorded:
 
 
 def fit(
-    settings: PretrainSettings | FinetuneSettings, state: TrainingState, lessons: Lessons, progress: Progress
+    settings: PretrainSettings | FinetuneSettings, state: TrainingState, training_plan: TrainingPlan, progress: Progress
 ) -> Generator[Trained | Recorded, None, None]:
     """Train from where a run stands to its end; close the generator when leaving it early.
 
@@ -85,12 +85,12 @@ def fit(
         NumericsError: too many steps in a row were skipped.
         StorageError: a checkpoint could not be saved.
     """
-    rows = _Rows(settings, state, lessons, progress)
+    rows = _Rows(settings, state, training_plan, progress)
     with contextlib.closing(rows), stop_on_signal() as stop_requested, state.saves:
-        course, standing = _course(settings, state, lessons), state.saves.standing
-        learner = Learner(state.accelerator, state.model, state.optimizer, lessons.losses)
-        is_due = functools.partial(_is_due, settings, lessons)
-        is_over = _is_over(state.first_step, lessons, state)
+        course, standing = _course(settings, state, training_plan), state.saves.standing
+        learner = Learner(state.accelerator, state.model, state.optimizer, training_plan.losses)
+        is_due = functools.partial(_is_due, settings, training_plan)
+        is_over = _is_over(state.first_step, training_plan, state)
         reports = train(
             learner,
             course,
@@ -101,10 +101,10 @@ def fit(
         # a run that ended early, out of patience, has nothing left to train when it is started again
         for report in () if is_over else reports:
             step = report.step
-            save_is_due = report.stop_requested or step >= lessons.steps or is_due(step, "checkpoint")
+            save_is_due = report.stop_requested or step >= training_plan.steps or is_due(step, "checkpoint")
             done = Trained(step, is_due(step, "evaluation"), save_is_due)
             yield done
-            is_over = _is_over(step, lessons, state)
+            is_over = _is_over(step, training_plan, state)
             rows.add(report, done.metrics, is_logged=is_due(step, "log"))
             report.check_skips(settings.numerics.max_skips_in_a_row)
             is_saved = save_is_due or is_over or done.must_save
@@ -118,19 +118,23 @@ def fit(
                 break
             if report.stop_requested:
                 raise StoppedError(
-                    f"stopped at step {step} of {lessons.steps}; its checkpoint is saved, and the same command resumes"
+                    f"stopped at step {step} of {training_plan.steps}; its checkpoint is saved, and the same command resumes"
                 )
     if any(state.ranks.each(stop_requested)):  # in the last step, which is saved
         raise StoppedError(stopped_line(state.last_step))
 
 
-def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState, lessons: Lessons) -> Course:
+def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState, training_plan: TrainingPlan) -> Course:
     accelerator, peak = state.accelerator, settings.optimizer.peak
     return Course(
-        batches=lambda step: lessons.order.micro_batches(step, accelerator.process_index, accelerator.num_processes),
-        learning_rate=lambda step: learning_rate(step, peak, settings.schedule, lessons.steps, lessons.warmup_steps),
+        batches=lambda step: training_plan.order.micro_batches(
+            step, accelerator.process_index, accelerator.num_processes
+        ),
+        learning_rate=lambda step: learning_rate(
+            step, peak, settings.schedule, training_plan.steps, training_plan.warmup_steps
+        ),
         first_step=state.first_step,
-        steps=lessons.steps,
+        steps=training_plan.steps,
         max_grad_norm=settings.optimizer.max_grad_norm,
         seed=settings.seed,
         num_parts=state.choices.num_parts,
@@ -138,20 +142,20 @@ def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState,
     )
 
 
-def _is_due(settings: PretrainSettings | FinetuneSettings, lessons: Lessons, step: int, what: str) -> bool:
+def _is_due(settings: PretrainSettings | FinetuneSettings, training_plan: TrainingPlan, step: int, what: str) -> bool:
     """Whether something that is done every so many steps, or every epoch, is done after this one."""
     if what == "log":
-        every: int | str = settings.log.every_of(lessons.steps)
+        every: int | str = settings.log.every_of(training_plan.steps)
     else:
         every = getattr(settings, what).every_steps
-    every = lessons.steps_per_epoch or 1 if every == "epoch" else int(every)
-    return bool(step == lessons.steps or step % every == 0 or (what == "log" and step == 1))
+    every = training_plan.steps_per_epoch or 1 if every == "epoch" else int(every)
+    return bool(step == training_plan.steps or step % every == 0 or (what == "log" and step == 1))
 
 
-def _is_over(step: int, lessons: Lessons, state: TrainingState) -> bool:
+def _is_over(step: int, training_plan: TrainingPlan, state: TrainingState) -> bool:
     """Whether the last step is done, or the score has not improved for too long."""
-    return step >= lessons.steps or (
-        lessons.patience is not None and state.saves.standing.num_worse >= lessons.patience
+    return step >= training_plan.steps or (
+        training_plan.patience is not None and state.saves.standing.num_worse >= training_plan.patience
     )
 
 
@@ -162,10 +166,10 @@ class _Rows:
         self,
         settings: PretrainSettings | FinetuneSettings,
         state: TrainingState,
-        lessons: Lessons,
+        training_plan: TrainingPlan,
         progress: Progress,
     ) -> None:
-        self.lessons, self.progress = lessons, progress
+        self.training_plan, self.progress = training_plan, progress
         is_main = state.accelerator.is_main_process
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None
         self.trackers = Trackers(settings.log.trackers if is_main else (), state.directory, to_mapping(settings))
@@ -192,10 +196,10 @@ class _Rows:
     def _write(self, row: dict[str, Any], report: StepReport) -> None:
         if self.log is None:
             return
-        lessons = self.lessons
-        if lessons.steps_per_epoch is not None:
-            row["epoch"] = round(report.step / lessons.steps_per_epoch, 4)
-        names = list(lessons.order.names(report.step - 1))
+        training_plan = self.training_plan
+        if training_plan.steps_per_epoch is not None:
+            row["epoch"] = round(report.step / training_plan.steps_per_epoch, 4)
+        names = list(training_plan.order.names(report.step - 1))
         if report.fault is not None:
             row["examples"] = names
         which = hashlib.blake2b(
@@ -203,7 +207,7 @@ class _Rows:
         ).hexdigest()  # by which `compare` tells orders apart
         self.log.write({**row, "batch": which})
         self.trackers.log(row)
-        self.progress.line(console.step_line(row, lessons.steps, self.progress.time_left()))
+        self.progress.line(console.step_line(row, training_plan.steps, self.progress.time_left()))
 
     def sync(self) -> None:
         """Flush the rows to the disk."""

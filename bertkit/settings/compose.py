@@ -45,7 +45,7 @@ def compose(command: str, overrides: list[str], config_dir: str | None = None) -
         InputError: unknown keys and options, each with the nearest known name; malformed overrides.
     """
     hints.check_depth(overrides)
-    overrides = hints.in_our_words(command, overrides)
+    overrides = hints.canonical_overrides(command, overrides)
     if command == "glue":
         return _compose_suite(overrides, config_dir)
     return _compose_one(command, overrides, config_dir)

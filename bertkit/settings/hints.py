@@ -81,7 +81,7 @@ def check_depth(overrides: Sequence[str]) -> None:
                 raise InputError(f"'{text[:40]}...': {TOO_DEEP}; quote the value if it is a text")
 
 
-def in_our_words(command: str, overrides: Sequence[str]) -> list[str]:
+def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
     """Replace the synonyms of a setting where a command has it.
 
     Raises:

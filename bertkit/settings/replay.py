@@ -9,7 +9,7 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import conf_dirs, option_names
 from bertkit.settings.compose import compose
-from bertkit.settings.hints import MODEL_DIR, SYNONYMS, in_our_words, names_of
+from bertkit.settings.hints import MODEL_DIR, SYNONYMS, canonical_overrides, names_of
 from bertkit.settings.yaml_files import parse_yaml
 from bertkit.tasks.task_config import without_retired
 
@@ -23,7 +23,7 @@ def replayed(command: str, path: str, overrides: list[str], config_dir: str | No
         InputError: the file cannot be read or holds no settings; or an override is wrong.
     """
     saved = _read(command, path)
-    overrides = in_our_words(command, overrides)
+    overrides = canonical_overrides(command, overrides)
     groups = {
         group: options for group, options in option_names(conf_dirs(config_dir)).items() if group in names_of(command)
     }

@@ -41,7 +41,7 @@ from bertkit.run.task_data import (
     training_order,
     weigh_classes,
 )  # fmt: skip
-from bertkit.run.trainer import Lessons, Recorded, Trained, fit
+from bertkit.run.trainer import Recorded, Trained, TrainingPlan, fit
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import TrainingOrder
 from bertkit.tasks.scoring.baseline import Baseline
@@ -109,7 +109,7 @@ def run(settings: FinetuneSettings) -> None:
         with (
             reported(state, {}, TASK_CHARTS),
             Progress("fine-tuning", steps, done=state.first_step, silent=not world.is_main) as progress,
-            contextlib.closing(fit(settings, state, finetuning.lessons(), progress)) as events,
+            contextlib.closing(fit(settings, state, finetuning.training_plan(), progress)) as events,
         ):
             for event in events:
                 if isinstance(event, Trained):
@@ -173,9 +173,9 @@ class _Finetuning:
         """The scores of the baseline, by the names of the model's."""
         return {} if self.baseline is None else self.baseline.scores
 
-    def lessons(self) -> Lessons:
+    def training_plan(self) -> TrainingPlan:
         """Give what is learned, and when the run ends."""
-        return Lessons(
+        return TrainingPlan(
             self.order,
             self.losses,
             self.steps,

@@ -36,7 +36,7 @@ from bertkit.run.rules import PRETRAIN, identity_of
 from bertkit.run.run_length import random_batch, settle
 from bertkit.run.start import Start, build_model, known_start, starting_moments
 from bertkit.run.state import Choices, TrainingState, depends_on
-from bertkit.run.trainer import Lessons, Recorded, Trained, fit
+from bertkit.run.trainer import Recorded, Trained, TrainingPlan, fit
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import check_shares, micro_batch_ranges, num_parts_for
 from bertkit.train.processes import Accelerator, make_accelerator
@@ -87,12 +87,12 @@ def run(settings: PretrainSettings) -> None:
         pretraining = _Pretraining(settings, dataset, state, phases)
         lines = [*pretraining.lines(), *pace.lines(settings, phases, state.first_step)]
         say_what_happens(settings, state, steps, lines, pretraining.planned())
-        lessons = Lessons(phases, pretraining.losses, steps, settings.schedule.warmup_of(steps))
+        training_plan = TrainingPlan(phases, pretraining.losses, steps, settings.schedule.warmup_of(steps))
         silent = not accelerator.is_main_process
         with (
             reported(state, pretraining.baselines(phases.at(state.first_step)), CHARTS),
             Progress("pretraining", steps, done=state.first_step, silent=silent) as progress,
-            contextlib.closing(fit(settings, state, lessons, progress)) as events,
+            contextlib.closing(fit(settings, state, training_plan, progress)) as events,
         ):
             for event in events:
                 if isinstance(event, Trained):

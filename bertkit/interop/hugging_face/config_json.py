@@ -16,7 +16,7 @@ from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, to_mapping
 from bertkit.interop.hugging_face.names import CLASSIFIERS
-from bertkit.model.bert_config import MOST, AttentionConfig, BertConfig, DecoderConfig, NormConfig, ProblemType
+from bertkit.model.bert_config import MAX_INT32, AttentionConfig, BertConfig, DecoderConfig, NormConfig, ProblemType
 from bertkit.model.heads import BertWithHeads
 
 PAIR, PAIR_TYPE = "EncoderDecoderModel", "encoder-decoder"
@@ -210,8 +210,8 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
             problems.append(
                 f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only"
             )
-    if isinstance(shape["max_position_embeddings"], int) and shape["max_position_embeddings"] > MOST:
-        problems.append(f"max_position_embeddings: expected at most {MOST:,}")
+    if isinstance(shape["max_position_embeddings"], int) and shape["max_position_embeddings"] > MAX_INT32:
+        problems.append(f"max_position_embeddings: expected at most {MAX_INT32:,}")
     try:
         if problems:
             raise InputError(*problems)
