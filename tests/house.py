@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -118,8 +119,23 @@ def arrows(root: Path) -> dict[str, set[str]]:
     return found
 
 
+def file_imports(root: Path) -> dict[str, set[str]]:
+    """The files of the package that each file imports."""
+    known = modules(root)
+    return {
+        name: {target for each in imports(path) if (target := module_of(each, known)) not in (None, name)}
+        for name, path in known.items()
+    }
+
+
+def folder_sizes(root: Path) -> dict[str, int]:
+    """The number of Python files in each folder of the package, without `__init__.py`."""
+    paths = [path for path in modules(root).values() if path.name != "__init__.py"]
+    return Counter(path.parent.relative_to(root).as_posix() for path in paths)
+
+
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Rooms that reach themselves, in groups."""
+    """Groups of nodes that reach one another."""
 
     def reach(start: str) -> set[str]:
         seen: set[str] = set()

@@ -8,16 +8,31 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
-from house import ROOT, arrows, circles, functions, imports, module_of, modules, numbers, room, walk
+from house import (
+    ROOT,
+    arrows,
+    circles,
+    file_imports,
+    folder_sizes,
+    functions,
+    imports,
+    module_of,
+    modules,
+    numbers,
+    room,
+    walk,
+)
 
-from bertkit.settings.help import COMMANDS
+from bertkit.commands import COMMANDS
 
 CORE = ("data", "model", "train", "kernels", "base")
 # a room -> the rooms that it may import
 RULE = {
-    "cli": ("commands", "settings", "launch", "base"),
+    "cli": ("help", "commands", "settings", "launch", "base"),
+    "help": ("commands", "settings", "base"),
     "commands": ("settings", "stages", "serve", "launch", "tasks", "base"),
     "stages": ("settings", "explain", "search", "predict", "run", "launch", "tasks", "interop", "view", *CORE),
     "serve": ("settings", "explain", "search", "predict", "run", "launch", "tasks", "interop", "view", *CORE),
@@ -64,6 +79,7 @@ THIRD_PARTY = {
 LIGHT = (
     "bertkit",
     "bertkit.cli",
+    "bertkit.help",
     "bertkit.commands",
     "bertkit.settings",
     "bertkit.launch.launcher",
@@ -123,7 +139,7 @@ def test_imports_point_down() -> None:
 
 def test_every_room_has_a_rule_and_every_command_a_page() -> None:
     folders = {path.name for path in (ROOT / "bertkit").iterdir() if (path / "__init__.py").is_file()}
-    assert folders | {"cli", "commands"} == set(RULE)
+    assert folders | {"cli", "help", "commands"} == set(RULE)
     assert {*RULE, "", "__main__"} >= set(arrows(ROOT))
     pages = {name.removeprefix("bertkit.stages.") for name in modules(ROOT) if name.startswith("bertkit.stages.")}
     assert pages | {"serve"} == set(COMMANDS)
@@ -179,6 +195,22 @@ def test_the_house_stays_as_plain_as_it_is() -> None:
     most = {"entries of bertkit/": 26, "floors": 8, "longest file": 350, "longest function": 60, "most parameters": 8}
     assert {what: first(what) for what in most if first(what) > most[what]} == {}
     assert circles(arrows(ROOT)) == []
+
+
+def test_no_two_files_import_one_another_in_a_circle() -> None:
+    graph = file_imports(ROOT)
+    assert len(graph) > 200
+    assert circles(graph) == []
+    (circle,) = circles({**graph, "bertkit.base.errors": {"bertkit.cli"}})
+    assert {"bertkit.base.errors", "bertkit.cli"} <= set(circle)
+
+
+def test_a_folder_holds_at_most_sixteen_files(tmp_path: Path) -> None:
+    assert max(folder_sizes(ROOT).values()) <= 16
+    (tmp_path / "bertkit").mkdir()
+    for name in ("__init__", *(f"file{n}" for n in range(17))):
+        (tmp_path / "bertkit" / f"{name}.py").touch()
+    assert folder_sizes(tmp_path) == {"bertkit": 17}
 
 
 def test_circles_and_long_functions_are_found(tmp_path: object) -> None:

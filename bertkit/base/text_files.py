@@ -112,6 +112,27 @@ def parse_json(text: str) -> Any:
     return value
 
 
+def parse_yaml(text: str) -> Any:
+    """Read YAML from an untrusted source: plain values, without aliases, which can expand exponentially.
+
+    Raises:
+        ValueError: it is not YAML, has an alias, or is nested too deeply.
+    """
+    import yaml
+
+    loader, depth = getattr(yaml, "CSafeLoader", yaml.SafeLoader), 0
+    try:
+        for event in yaml.parse(text, loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("an alias; write out the value that it stands for")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise ValueError(TOO_DEEP)
+        return yaml.load(text, loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
 def is_deep(value: Any) -> bool:
     """Whether lists and groups stand deeper in one another than anything here is made for."""
     level = [value]

@@ -117,7 +117,9 @@ def outside(settings: object, group: str, **intervals: str) -> list[str]:
         is_above = low <= value if interval[0] == "[" else low < value
         if is_above and (value <= high if interval[-1] == "]" else value < high):
             continue
-        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(f"{low:,g}", f"{high:,.15g}")
+        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(
+            f"{low:,g}", f"{high:,.0f}" if high.is_integer() else f"{high:g}"
+        )
         if high == math.inf:
             expected = f"at least {low:g}" if interval[0] == "[" else "a positive number" if low == 0 else "a number"
         found.append(f"{group}{name}={value}: expected {expected}")

@@ -9,7 +9,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
-from bertkit.settings.common import seed_problems
+from bertkit.settings.common import SEED_RANGE
 from bertkit.tasks.task_config import TaskConfig
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
@@ -40,7 +40,7 @@ class EvaluateSettings:
     launch: LaunchConfig
 
     def __post_init__(self) -> None:
-        refuse(seed_problems(self.seed), outside(self, "", batch_sequences="[1, inf)", max_sequences="[1, inf)"))
+        refuse(outside(self, "", seed=SEED_RANGE, batch_sequences="[1, inf)", max_sequences="[1, inf)"))
         if self.task is not None:
             self.check_for_task(self.task)
 

@@ -11,7 +11,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape
-from bertkit.settings.common import TrainingSettings, seed_problems
+from bertkit.settings.common import SEED_RANGE, TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
 
@@ -81,13 +81,12 @@ class FinetuneSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         refuse(
-            seed_problems(self.seed),
             self._start_problems(),
             self.freeze not in (None, "embeddings", "encoder")
             and not FROZEN_LAYERS.fullmatch(self.freeze or "")
             and f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6",
             outside(self, "", num_epochs="(0, inf)", reinit_layers="[0, inf)", max_train_examples="[1, inf)"),
-            outside(self, "", layer_decay="(0, 1]", dev_share="(0, 1)"),
+            outside(self, "", seed=SEED_RANGE, layer_decay="(0, 1]", dev_share="(0, 1)"),
             self._class_weight_problems(),
         )
 

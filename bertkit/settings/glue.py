@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertkit.base.typed_settings import nearest, refuse, unused
-from bertkit.settings.common import seed_problems
 from bertkit.settings.finetune import FinetuneSettings
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -46,5 +45,6 @@ class GlueSettings:
             "ax" in self.tasks
             and "mnli" not in self.tasks
             and "tasks: ax is answered by the model of mnli; add mnli, or leave ax out",
-            [line for seed in self.seeds for line in seed_problems(seed)],
+            not all(0 <= seed < 2**63 for seed in self.seeds)
+            and f"seeds={list(self.seeds)}: expected numbers from 0 to {2**63 - 1}",
         )

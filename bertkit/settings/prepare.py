@@ -9,7 +9,7 @@ from typing import Literal
 from bertkit.base.typed_settings import outside, refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.launch.launch_config import too_many
-from bertkit.settings.common import seed_problems
+from bertkit.settings.common import SEED_RANGE
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,13 @@ class PrepareSettings:
 
     def __post_init__(self) -> None:
         refuse(
-            seed_problems(self.seed),
             self._problems_of_parts(),
             self.corpus.source != "python_docs"
             and not self.corpus.path
             and self.merge is None
             and "missing value: set corpus.path= to files, folders or globs of text (or take corpus=python_docs)",
             self._problems_of_instances(),
-            outside(self, "", held_out_prob="[0, 1)", shard_tokens="[1, 4294967295]"),
+            outside(self, "", seed=SEED_RANGE, held_out_prob="[0, 1)", shard_tokens="[1, 4294967295]"),
         )
 
     def _problems_of_instances(self) -> list[str]:

@@ -16,7 +16,7 @@ from bertkit.model.bert_config import (
     size_problems,
     too_long,
 )
-from bertkit.settings.common import TrainingSettings, seed_problems
+from bertkit.settings.common import SEED_RANGE, TrainingSettings
 from bertkit.train.train_config import CheckpointConfig, EvaluationConfig
 
 
@@ -55,8 +55,7 @@ class PretrainSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         refuse(
-            seed_problems(self.seed),
-            outside(self, "", steps="[1, inf)"),
+            outside(self, "", seed=SEED_RANGE, steps="[1, inf)"),
             self.steps != "auto"  # else checked again when they are chosen
             and 1 <= self.steps < self.schedule.warmup_of(self.steps)
             and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up or train "

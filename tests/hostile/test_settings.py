@@ -11,7 +11,7 @@ from conftest import Capsys
 
 from bertkit import commands
 from bertkit.cli import run
-from bertkit.settings.help import COMMANDS
+from bertkit.commands import COMMANDS
 
 GIVEN = {
     "prepare": ["corpus.path=x", "output_dir=y"],

@@ -13,9 +13,9 @@ from launched import ENDLESS, SMALL, await_end, await_steps, listening, start, w
 
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.commands import schema_of
 from bertkit.launch import launcher
 from bertkit.launch.launch_config import LaunchConfig
+from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 
