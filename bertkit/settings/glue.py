@@ -15,7 +15,7 @@ class GlueSettings:
     """`bertkit glue`.
 
     Attributes:
-        runs: the settings of fine-tuning on each task, in the order of `tasks`; each seed puts in its own.
+        runs: the settings of a fine-tuning run for each of `tasks`; the stage sets the seed and the directory.
     """
 
     model_dir: str | None
@@ -38,13 +38,13 @@ class GlueSettings:
                 if task not in GLUE_TASKS
             ],
             [
-                f"{name}={list(values)}: expected at least one, each of them once"
+                f"{name}={list(values)}: expected at least one, and none twice"
                 for name, values in lists.items()
                 if not values or len(set(values)) < len(values)
             ],
             "ax" in self.tasks
             and "mnli" not in self.tasks
-            and "tasks: ax is answered by the model of mnli; add mnli, or leave ax out",
+            and "tasks: the model for ax is that of mnli; add mnli, or leave ax out",
             not all(0 <= seed < 2**63 for seed in self.seeds)
             and f"seeds={list(self.seeds)}: expected numbers from 0 to {2**63 - 1}",
         )
