@@ -58,9 +58,8 @@ class PrepareSettings:
             ]
         if self.segments is None:
             idle = ", ".join(key for key in self.given if key.split(".")[0] in ("masking", "seed", "dump", "overwrite"))
-            return (
-                [f"{idle}: has no effect without segments=google; add it, or give {idle} to pretrain"] if idle else []
-            )
+            why = "has no effect here, since prepare stores tokens only; add segments=google, or give it to pretrain"
+            return [f"{idle}: {why}"] if idle else []
         problems = []
         if "held_out_prob" in self.given and self.held_out_prob > 0:
             problems.append(
