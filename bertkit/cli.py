@@ -30,8 +30,7 @@ from bertkit.launch import launcher, world
 from bertkit.settings.overrides import hints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType
+    from collections.abc import Callable, Iterator
 
 IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that are answered without running a command
 INTERNAL_FAULT = 70  # EX_SOFTWARE
@@ -196,10 +195,12 @@ def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # else torch makes one when imported
     numbers = world.STOP_SIGNALS if COMMANDS[command].is_training else (signal.SIGINT,)
     # exit directly: an exception inside an import leaves a library half loaded
-    with _handling(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
+    with world.handling(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
         stage = commands.stage_of(command)
     try:
-        with _handling(numbers, signal.default_int_handler):  # training installs its own handlers, which save first
+        with world.handling(
+            numbers, signal.default_int_handler
+        ):  # training installs its own handlers, which save first
             yield stage
     except KeyboardInterrupt:
         raise _stop_error(command, settings) from None
@@ -210,16 +211,6 @@ def _finish(command: str, result: Any) -> int:
     if command == "evaluate" and result is not None:
         say(*json.dumps(result, indent=2).split("\n"))
     return 1 if command == "verify" and not result["within_tolerance"] else 0
-
-
-@contextlib.contextmanager
-def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def _stop_error(command: str, settings: Any) -> BaseException:

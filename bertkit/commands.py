@@ -92,15 +92,16 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of `metrics.jsonl`: a mapping for each logged step."""
-        path = None if self.directory is None else self.directory / "metrics.jsonl"
-        if path is None or not path.is_file():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        path = self._file("metrics.jsonl")
+        return [] if path is None else [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     @property
     def report(self) -> Path | None:
         """The page with the curves and scores."""
-        path = None if self.directory is None else self.directory / "report.html"
+        return self._file("report.html")
+
+    def _file(self, name: str) -> Path | None:
+        path = None if self.directory is None else self.directory / name
         return path if path is not None and path.is_file() else None
 
     def __fspath__(self) -> str:

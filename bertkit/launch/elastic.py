@@ -110,8 +110,7 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
         command = world.own_command("--worker", f"{folder}/job.json")
         environments: dict[int, dict[str, str]] = {rank: {} for rank in range(launch.num_processes)}
         workers = Workers(command, environments, folder)
-        for number in world.STOP_SIGNALS:
-            stack.callback(signal.signal, number, signal.signal(number, workers.on_signal))
+        stack.enter_context(world.handling(world.STOP_SIGNALS, workers.on_signal))
         store, address = _meeting_place(launch)  # open while the workers run
         for rank, variables in _variables(launch, address).items():
             environments[rank].update(variables)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from bertkit.base.errors import say
-from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, end_with_parent, own_command
+from bertkit.launch.world import INTERRUPTED_CODE, STOP_SIGNALS, end_with_parent, handling, own_command
 
 STOPPED_CODES = (75, INTERRUPTED_CODE)
 
@@ -49,8 +48,7 @@ def run_each(runs: Sequence[SweptRun]) -> int:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
-    try:
+    with handling(STOP_SIGNALS, pass_on):
         for run in runs:
             say(f"-- {run.name}")
             # in its own session, so that it receives a terminal's signal once, from here
@@ -61,9 +59,6 @@ def run_each(runs: Sequence[SweptRun]) -> int:
             codes[run.name] = process.wait()
             if received or codes[run.name] in STOPPED_CODES:
                 break
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     say(*_table(runs, codes))
     stops = [code for code in codes.values() if code in STOPPED_CODES or code < 0]
     failures = [code for code in codes.values() if code]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import bertkit
 from bertkit.base.errors import InputError
@@ -59,6 +61,17 @@ class World:
     def is_main(self) -> bool:
         """Whether this process writes the files and prints."""
         return self.rank == 0
+
+
+@contextlib.contextmanager
+def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Handle signals inside a `with` block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def end_with_parent() -> None:
