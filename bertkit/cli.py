@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +36,14 @@ IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that are answered
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Arguments:
-    """The command line, parsed."""
+    """The command line, parsed; `values` are those of the options that take one."""
 
-    options: set[str] = field(default_factory=set)
-    values: dict[str, str] = field(default_factory=dict)  # of the options that take one
-    words: list[str] = field(default_factory=list)  # the command and its overrides
-
-    @property
-    def command(self) -> str:
-        return self.words[0] if self.words else ""
+    command: str
+    overrides: list[str]
+    options: set[str]
+    values: dict[str, str]
 
     @property
     def config_dir(self) -> str | None:
@@ -91,7 +88,7 @@ def run(arguments: list[str]) -> int:
             return 0 if IMMEDIATE & parsed.options or not arguments else 2
         if "-m" in parsed.options:
             return _sweep(parsed)
-        composed = _composed(parsed, parsed.words[1:])
+        composed = _composed(parsed, parsed.overrides)
         if "--cfg" in parsed.values:
             return _print(composed)
         settings = commands.built(parsed.command, composed)
@@ -130,26 +127,28 @@ def _parse(arguments: list[str]) -> _Arguments:
     Raises:
         InputError: an unknown option.
     """
-    parsed, queue = _Arguments(), list(arguments)
+    queue, words = list(arguments), list[str]()
+    options, values = set[str](), dict[str, str]()
     unknown = None
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
         if argument in hints.OPTIONS:
-            parsed.options.add("-m" if argument == "--multirun" else argument)
+            options.add("-m" if argument == "--multirun" else argument)
         elif name in hints.VALUED_OPTIONS:
-            parsed.values[name] = value if has_value else queue.pop(0) if queue else ""
+            values[name] = value if has_value else queue.pop(0) if queue else ""
         elif argument.startswith("-"):
             unknown = unknown or (argument, queue[0] if queue and "=" not in queue[0] else "")
         else:
-            parsed.words.append(argument.replace("=~/", f"={Path.home()}/", 1))
+            words.append(argument.replace("=~/", f"={Path.home()}/", 1))
+    if words[:1] == ["help"]:
+        words, options = words[1:], {*options, "--help"}
+    command, *overrides = words or [""]
     if unknown is not None:
-        raise InputError(hints.undashed(parsed.command if parsed.command in COMMANDS else None, *unknown))
-    if parsed.values.get("--cfg", "job") != "job":
-        raise InputError(f"--cfg {parsed.values['--cfg']}: expected job")
-    if parsed.command == "help":
-        parsed.words, parsed.options = parsed.words[1:], {*parsed.options, "--help"}
-    return parsed
+        raise InputError(hints.undashed(command if command in COMMANDS else None, *unknown))
+    if values.get("--cfg", "job") != "job":
+        raise InputError(f"--cfg {values['--cfg']}: expected job")
+    return _Arguments(command, overrides, options, values)
 
 
 def _answer(parsed: _Arguments) -> str | None:
@@ -172,7 +171,7 @@ def _answer(parsed: _Arguments) -> str | None:
         raise InputError(f"unknown command '{parsed.command}'{nearest(parsed.command, COMMANDS)}; see bertkit --help")
     if not {"--help", "-h"} & parsed.options:
         return None
-    return command_help(parsed.command, parsed.words[1:], parsed.config_dir)
+    return command_help(parsed.command, parsed.overrides, parsed.config_dir)
 
 
 def _composed(parsed: _Arguments, overrides: list[str]) -> dict[str, Any]:
@@ -231,7 +230,7 @@ def _sweep(parsed: _Arguments) -> int:
 
     runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
     options += [word for pair in parsed.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
-    for name, overrides in combinations(parsed.command, parsed.words[1:], parsed.config_dir):
+    for name, overrides in combinations(parsed.command, parsed.overrides, parsed.config_dir):
         composed = _composed(parsed, overrides)
         if "--cfg" in parsed.values:
             say(f"# {name}")

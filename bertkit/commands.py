@@ -46,11 +46,6 @@ class Command:
     gives: str
     is_training: bool = False
 
-    @property
-    def stage(self) -> str:
-        """The module whose `run` does the work."""
-        return "bertkit.serve.run" if self.name == "serve" else f"bertkit.stages.{self.name}"
-
 
 _ALL = (
     Command("prepare", "text", "tokenizer and prepared dataset"),
@@ -287,7 +282,7 @@ def runs_elsewhere(command: str, settings: Any) -> bool:
 def stage_of(command: str) -> Callable[[Any], Any]:
     """Import the stage of a command: a function of its settings, which returns its result, if any."""
     _quieten_libraries()
-    stage = importlib.import_module(COMMANDS[command].stage)
+    stage = importlib.import_module("bertkit.serve.run" if command == "serve" else f"bertkit.stages.{command}")
     return functools.partial(stage.run, launched=_launched) if command == "glue" else stage.run
 
 
