@@ -221,7 +221,7 @@ def _splits(**splits: Any) -> Iterator[dict[str, str]]:
     from bertkit.tasks.reading.rows import as_json_lines
 
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
-        named = {}
+        settings = {}
         for split, rows in splits.items():
             if rows is None:
                 continue
@@ -232,15 +232,15 @@ def _splits(**splits: Any) -> Iterator[dict[str, str]]:
                     raise InputError(f"{split}={rows}: no such file; pass a file, or rows")
             else:
                 path.write_text("".join(f"{line}\n" for line in as_json_lines(rows, split)), encoding="utf-8")
-                named["task.format"] = "auto"
-            named["task.files." + ("dev" if split == "data" else split)] = str(path)
-        yield named
+                settings["task.format"] = "auto"
+            settings["task.files." + ("dev" if split == "data" else split)] = str(path)
+        yield settings
 
 
 def composed(
     command: str, overrides: list[str], config_dir: str | None = None, config: str | None = None
 ) -> dict[str, Any]:
-    """Compose the configuration of a command, a plain mapping; over the settings in the file `config`, if set.
+    """Compose the configuration of a command, a plain mapping; with `config`, start from the settings in that file.
 
     Raises:
         InputError: unknown keys and options, malformed overrides.
@@ -248,9 +248,9 @@ def composed(
     from bertkit.settings.compose import compose
     from bertkit.settings.overrides.replay import replayed
 
-    return (
-        compose(command, overrides, config_dir) if config is None else replayed(command, config, overrides, config_dir)
-    )
+    if config is not None:
+        return replayed(command, config, overrides, config_dir)
+    return compose(command, overrides, config_dir)
 
 
 def built(command: str, mapping: dict[str, Any]) -> Any:

@@ -34,8 +34,9 @@ class SkipConfig:
     skip_steps: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if min(self.skip_steps, default=1) < 1:
-            raise InputError(f"data.skip_steps={list(self.skip_steps)}: expected steps from 1 on")
+        first = min(self.skip_steps, default=1)
+        if first < 1:
+            raise InputError(f"data.skip_steps={list(self.skip_steps)}: no step {first}; steps count from 1")
 
 
 @dataclass(frozen=True, kw_only=True)
