@@ -1,8 +1,7 @@
 """bertkit: pretrain and fine-tune BERT.
 
-`prepare`, `pretrain`, `finetune`, `evaluate` and `export` are the commands; `load_model`, `load_tokenizer`,
-`load_predictor` and `load_embedder` open what they made, or any other BERT. All are imported on first use: `import bertkit`
-costs milliseconds.
+`prepare`, `pretrain`, `finetune`, `evaluate` and `export` are the commands; `load_model`, `load_tokenizer`, `load_predictor`
+and `load_embedder` open their models, or any other BERT. All names are imported on first use, so `import bertkit` takes milliseconds.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,36 +16,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Run",
-    "__version__",
-    "check_certificate",
-    "evaluate",
-    "export",
-    "export_model",
-    "finetune",
-    "load_embedder",
-    "load_model",
-    "load_predictor",
-    "load_tokenizer",
-    "prepare",
-    "pretrain",
-]
+    "Run", "__version__", "check_certificate", "evaluate", "export", "export_model", "finetune", "load_embedder", "load_model",
+    "load_predictor", "load_tokenizer", "prepare", "pretrain",
+]  # fmt: skip
 _HOMES = {
+    **dict.fromkeys(("Run", "evaluate", "export", "finetune", "prepare", "pretrain"), "bertkit.commands"),
+    **dict.fromkeys(("load_model", "load_tokenizer"), "bertkit.interop.load"),
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
     "load_embedder": "bertkit.predict.embedding",
     "load_predictor": "bertkit.predict.predictor",
-    "load_model": "bertkit.interop.load",
-    "load_tokenizer": "bertkit.interop.load",
 }
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES.get(name, "bertkit.commands")), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,4 @@
-"""`bertkit <command> [group=option] [key=value] ...`: arguments, help, signals and exit codes.
-
-What a command does is in `commands.py`, for Python and the command line alike.
-"""
+"""`bertkit <command> [group=option] [key=value] ...`: arguments, signals and exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,43 +24,36 @@ from bertkit.base.errors import (
     say,
     shown,
 )
+from bertkit.commands import COMMANDS
+from bertkit.help import command_help, info, usage
 from bertkit.launch import launcher, world
-from bertkit.settings import hints
-from bertkit.settings.help import COMMANDS, command_help, info, usage
+from bertkit.settings.overrides import hints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType
+    from collections.abc import Callable, Iterator
 
-SPOKEN = {"--help", "-h", "--version", "--info"}  # options that are answered at once
+IMMEDIATE = {"--help", "-h", "--version", "--info"}  # options that are answered without running a command
 INTERNAL_FAULT = 70  # EX_SOFTWARE
 
 
-@dataclass
-class _Given:
-    """What the command line asks for."""
+@dataclass(frozen=True)
+class _Arguments:
+    """The command line, parsed; `values` are those of the options that take one."""
 
-    options: set[str] = field(default_factory=set)
-    values: dict[str, str] = field(default_factory=dict)  # of options that have one
-    words: list[str] = field(default_factory=list)  # the command and its overrides
-
-    @property
-    def command(self) -> str:
-        return self.words[0] if self.words else ""
+    command: str
+    overrides: list[str]
+    options: set[str]
+    values: dict[str, str]
 
     @property
     def config_dir(self) -> str | None:
         return self.values.get("--config-dir")
 
-    @property
-    def config(self) -> str | None:
-        return self.values.get("--config")
-
 
 def main() -> None:
     """Run one command and exit with its code."""
-    os.environ["PYTHONSAFEPATH"] = "1"  # processes that are started import nothing that lies in the current directory
-    for number in (0, 1, 2):  # what is closed is nobody's, else a file of the command would take its place
+    os.environ["PYTHONSAFEPATH"] = "1"  # child processes import nothing from the current directory
+    for number in (0, 1, 2):  # reopen closed streams, or a file of the command would get their number
         try:
             os.fstat(number)
         except OSError:
@@ -80,9 +70,9 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
     if launcher.is_launcher or (launcher.is_worker and code):
-        os._exit(code)  # to take torch apart takes a second, for which the others of a run that failed would wait
+        os._exit(code)  # torch's own clean-up takes a second, and after a failure the other workers would wait for it
     sys.exit(code)
 
 
@@ -90,22 +80,22 @@ def run(arguments: list[str]) -> int:
     """Run one command; give the exit code instead of raising."""
     debug = False
     try:
-        given = _parse(arguments)
-        debug = launcher.shows_tracebacks = "--debug" in given.options
-        answer = _answer(given)
+        parsed = _parse(arguments)
+        debug = launcher.shows_tracebacks = "--debug" in parsed.options
+        answer = _answer(parsed)
         if answer is not None:
             say(*answer.split("\n"))
-            return 0 if SPOKEN & given.options or not arguments else 2
-        if "-m" in given.options:
-            return _sweep(given)
-        composed = commands.composed(given.command, given.words[1:], given.config_dir, given.config)
-        if "--cfg" in given.values:
+            return 0 if IMMEDIATE & parsed.options or not arguments else 2
+        if "-m" in parsed.options:
+            return _sweep(parsed)
+        composed = _composed(parsed, parsed.overrides)
+        if "--cfg" in parsed.values:
             return _print(composed)
-        settings = commands.built(given.command, composed)
-        if commands.runs_elsewhere(given.command, settings):
+        settings = commands.built(parsed.command, composed)
+        if commands.runs_elsewhere(parsed.command, settings):
             return 0
-        with _loaded(given.command, settings) as page:
-            return _ended(given.command, page(settings))
+        with _stage(parsed.command, settings) as stage:
+            return _finish(parsed.command, stage(settings))
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
@@ -115,12 +105,12 @@ def run(arguments: list[str]) -> int:
 
 
 def _work(job_file: str = "") -> int:
-    """Do, as one of several processes, what the launcher says; tell it how that ended."""
+    """Run a worker's share of a command, and report the outcome to the launcher."""
     try:
         job = launcher.take_job(job_file)
         settings = commands.built(job["command"], job["settings"])
-        with _loaded(job["command"], settings) as page:
-            return _ended(job["command"], page(settings))
+        with _stage(job["command"], settings) as stage:
+            return _finish(job["command"], stage(settings))
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
@@ -131,140 +121,137 @@ def _work(job_file: str = "") -> int:
         return _report(error)
 
 
-def _parse(arguments: list[str]) -> _Given:
-    """Tell options from words, in which `=~/` is the home directory.
+def _parse(arguments: list[str]) -> _Arguments:
+    """Separate options from words; expand `=~/` to the home directory.
 
     Raises:
         InputError: an unknown option.
     """
-    given, queue = _Given(), list(arguments)
+    queue, words = list(arguments), list[str]()
+    options, values = set[str](), dict[str, str]()
     unknown = None
     while queue:
         argument = queue.pop(0)
         name, has_value, value = argument.partition("=")
         if argument in hints.OPTIONS:
-            given.options.add("-m" if argument == "--multirun" else argument)
+            options.add("-m" if argument == "--multirun" else argument)
         elif name in hints.VALUED_OPTIONS:
-            given.values[name] = value if has_value else queue.pop(0) if queue else ""
+            values[name] = value if has_value else queue.pop(0) if queue else ""
         elif argument.startswith("-"):
             unknown = unknown or (argument, queue[0] if queue and "=" not in queue[0] else "")
         else:
-            given.words.append(argument.replace("=~/", f"={Path.home()}/", 1))
+            words.append(argument.replace("=~/", f"={Path.home()}/", 1))
+    if words[:1] == ["help"]:
+        words, options = words[1:], {*options, "--help"}
+    command, *overrides = words or [""]
     if unknown is not None:
-        raise InputError(hints.undashed(given.command, *unknown))
-    if given.values.get("--cfg", "job") != "job":
-        raise InputError("--cfg: expected 'job'")
-    if given.command == "help":
-        given.words, given.options = given.words[1:], {*given.options, "--help"}
-    return given
+        raise InputError(hints.undashed(command if command in COMMANDS else None, *unknown))
+    if values.get("--cfg", "job") != "job":
+        raise InputError(f"--cfg {values['--cfg']}: expected job")
+    return _Arguments(command, overrides, options, values)
 
 
-def _answer(given: _Given) -> str | None:
-    """Give what can be said at once: the version, or a help text; None where there is a command to run.
+def _answer(parsed: _Arguments) -> str | None:
+    """Give the version or a help text; None if a command is to run.
 
     Raises:
         InputError: an unknown command.
     """
-    if "--version" in given.options:
+    if "--version" in parsed.options:
         from bertkit import __version__
 
         return f"bertkit {__version__}"
-    if "--info" in given.options:
+    if "--info" in parsed.options:
         return info()
-    asks_for_help = bool({"--help", "-h"} & given.options)
-    if given.command not in COMMANDS:
-        if given.command:
-            from bertkit.base.typed_settings import nearest
-
-            raise InputError(f"unknown command '{given.command}'{nearest(given.command, COMMANDS)}; see bertkit --help")
+    if not parsed.command:
         return usage()
-    return command_help(given.command, given.words[1:], given.config_dir) if asks_for_help else None
+    if parsed.command not in COMMANDS:
+        from bertkit.base.typed_settings import nearest
+
+        raise InputError(f"unknown command '{parsed.command}'{nearest(parsed.command, COMMANDS)}; see bertkit --help")
+    if not {"--help", "-h"} & parsed.options:
+        return None
+    return command_help(parsed.command, parsed.overrides, parsed.config_dir)
+
+
+def _composed(parsed: _Arguments, overrides: list[str]) -> dict[str, Any]:
+    return commands.composed(parsed.command, overrides, parsed.config_dir, parsed.values.get("--config"))
 
 
 def _print(composed: dict[str, Any]) -> int:
-    """Print a configuration, without what is said about it."""
+    """Print a configuration, without the entries that are no settings."""
     import yaml
 
-    composed.pop("given", None)
-    if not composed.get("task_changes"):
-        composed.pop("task_changes", None)
-    say(*yaml.safe_dump(composed, sort_keys=False).splitlines())
+    entries = {key: value for key, value in composed.items() if key != "given" and (value or key != "task_changes")}
+    say(*yaml.safe_dump(entries, sort_keys=False).splitlines())
     return 0
 
 
 @contextlib.contextmanager
-def _loaded(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
-    """Import a command's page; a signal meanwhile ends the command with what can still be said of its work."""
-    # torch makes a folder for compiled code as soon as it is imported: not until it compiles
-    with contextlib.suppress(OSError):
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
-    numbers = world.STOP_SIGNALS if command in (*commands.TRAINING, "glue") else (signal.SIGINT,)
-    # raised inside an import, an interrupt leaves a library half loaded
-    with _handling(numbers, lambda *_: os._exit(_report(_stop_of(command, settings)))):
-        page = commands.page_of(command)
+def _stage(command: str, settings: Any) -> Iterator[Callable[[Any], Any]]:
+    """Import a command's stage; signals end the command with the error that describes its state."""
+    with contextlib.suppress(OSError):  # no temporary directory
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # else torch makes one when imported
+    numbers = world.STOP_SIGNALS if COMMANDS[command].is_training else (signal.SIGINT,)
+    # exit directly: an exception inside an import leaves a library half loaded
+    with world.handling(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
+        stage = commands.stage_of(command)
     try:
-        with _handling(numbers, signal.default_int_handler):  # between steps, training saves first
-            yield page
+        with world.handling(
+            numbers, signal.default_int_handler
+        ):  # training installs its own handlers, which save first
+            yield stage
     except KeyboardInterrupt:
-        raise _stop_of(command, settings) from None
+        raise _stop_error(command, settings) from None
 
 
-def _ended(command: str, found: Any) -> int:
-    """Print what a command found, unless its page did; give the exit code."""
-    if command == "evaluate" and found is not None:
-        say(*json.dumps(found, indent=2).split("\n"))
-    return 1 if command == "verify" and not found["within_tolerance"] else 0
+def _finish(command: str, result: Any) -> int:
+    """Print the metrics of evaluate; give the exit code."""
+    if command == "evaluate" and result is not None:
+        say(*json.dumps(result, indent=2).split("\n"))
+    return 1 if command == "verify" and not result["within_tolerance"] else 0
 
 
-@contextlib.contextmanager
-def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-def _stop_of(command: str, settings: Any) -> BaseException:
-    """Give the end of a command that was stopped while it loaded or finished: a checkpoint is saved, or nothing was."""
-    step = world.newest_checkpoint(settings.output_dir) if command in commands.TRAINING else None
-    if step is not None:
-        return StoppedError(world.stopped_line(step))
-    if command == "glue" and any(Path(settings.output_dir).glob("*/seed-*/manifest.json")):
-        return StoppedError("stopped; the runs that are there are kept, and the same command goes on")
+def _stop_error(command: str, settings: Any) -> BaseException:
+    """Give the error for a command that a signal stopped: its newest checkpoint, or nothing to resume from."""
+    if COMMANDS[command].is_training and settings.output_dir is not None:
+        step = world.newest_checkpoint(settings.output_dir)
+        if step is not None:
+            return StoppedError(world.stopped_line(step))
+        if any(Path(settings.output_dir).glob("*/seed-*/manifest.json")):
+            return StoppedError("stopped; the finished runs are kept, and the same command resumes")
     return KeyboardInterrupt()
 
 
-def _sweep(given: _Given) -> int:
-    """Run every combination of several values, each in a process and a directory of its own; or print them."""
+def _sweep(parsed: _Arguments) -> int:
+    """Run every combination of the swept values, each in a process and a directory of its own; or print them."""
     from bertkit.launch.sweep import SweptRun, run_each
     from bertkit.settings.compose import combinations
 
     runs, options = [], ["--debug"] if launcher.shows_tracebacks else []
-    options += [word for pair in given.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
-    for name, overrides in combinations(given.command, given.words[1:], given.config_dir):
-        composed = commands.composed(given.command, overrides, given.config_dir, given.config)
-        if "--cfg" in given.values:
+    options += [word for pair in parsed.values.items() if pair[0] in ("--config-dir", "--config") for word in pair]
+    for name, overrides in combinations(parsed.command, parsed.overrides, parsed.config_dir):
+        composed = _composed(parsed, overrides)
+        if "--cfg" in parsed.values:
             say(f"# {name}")
             _print(composed)
             continue
-        settings = commands.built(given.command, composed)  # refused before the first one runs
+        settings = commands.built(parsed.command, composed)  # check all runs before the first one starts
         output_dir = getattr(settings, "output_dir", None)
         directory = None if output_dir is None else Path(output_dir)
-        runs.append(SweptRun(name, [given.command, *options, *overrides], directory))
+        runs.append(SweptRun(name, [parsed.command, *options, *overrides], directory))
     return run_each(runs) if runs else 0
 
 
 def _report(error: BaseException) -> int:
-    """Say in a line what went wrong; give the exit code."""
+    """Print an error in one line; give the exit code."""
     if isinstance(error, KeyboardInterrupt):
         return _fail(world.INTERRUPTED, world.INTERRUPTED_CODE)
     if isinstance(error, StoppedError):
         if not launcher.tell(str(error)) and _is_main():
             say(error)
         return error.exit_code
-    from bertkit.base.files import DISK_ERRORS  # not before: a stop may come while it is being imported
+    from bertkit.base.files import DISK_ERRORS  # imported here: a signal may arrive while this module is loading
 
     if isinstance(error, BertkitError):
         return _fail(str(error), error.exit_code)
@@ -275,21 +262,20 @@ def _report(error: BaseException) -> int:
     message = shown(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
         return _fail(f"{world.LOST} ({message})", PeerError.exit_code)
-    if launcher.tell(message):
-        return INTERNAL_FAULT
-    # said by every process that it happens to: the others only know that this one was lost
-    say(f"error: {message}; this is a fault of bertkit, --debug shows where", file=sys.stderr)
+    if not launcher.tell(message):
+        # every process prints its own, since the others only know that this process was lost
+        say(f"error: {message}; this is a fault of bertkit, --debug shows where", file=sys.stderr)
     return INTERNAL_FAULT
 
 
 def _fail(message: str, code: int) -> int:
-    """Say it once on each host of torchrun and srun: what one lacks, such as a file, the others may have."""
+    """Print an error once on each host, because hosts may differ, for example in their files."""
     is_main = _is_main()
     if not launcher.tell(message) and (is_main or world.is_first_of_host()):
         where = "" if is_main else f" (on {socket.gethostname()})"
         lines = message.split("\n")
         more = [f"and {len(lines) - MAX_FINDINGS:,} more"] if len(lines) > MAX_FINDINGS else []
-        with contextlib.suppress(OSError):  # nobody can be told
+        with contextlib.suppress(OSError):  # standard error is closed
             say(*(f"error{where}: {line}" for line in [*lines[:MAX_FINDINGS], *more]), file=sys.stderr)
     return code
 
@@ -298,4 +284,4 @@ def _is_main() -> bool:
     try:
         return launcher.is_launcher or world.world_from_environment().is_main
     except InputError:
-        return True  # the variables themselves are at fault, so every process says it
+        return True  # the environment variables are malformed, so every process reports it

@@ -1,12 +1,12 @@
-"""The commands as functions: settings are composed and checked, then a command's page runs, here or in several processes.
+"""The registry of commands, and how a command runs: from the command line, or from Python as a function.
 
-Python calls `prepare`, `pretrain`, `finetune`, `evaluate`, `export`; the command line calls what they are made of. Settings are
-those of the command, nested or by dotted names, over the defaults in `conf/`:
+A new command is one line in `COMMANDS` and four files: its defaults in `conf/NAME.yaml`, its settings in `settings/NAME.py`, its
+stage in `stages/NAME.py`, and a test of the stage. From Python, settings are nested or dotted:
 
     bertkit.pretrain(data_dir="data", model="tiny", output_dir="runs/tiny", optimizer={"peak_learning_rate": 1e-3})
     bertkit.pretrain(data_dir="data", model="tiny", output_dir="runs/tiny", **{"optimizer.peak_learning_rate": 1e-3})
 
-Errors are those of `bertkit.base.errors`. torch is imported by the pages, after every key and type has been checked.
+Errors are those of `bertkit.base.errors`. torch is imported by the stages, after every key and type has been checked.
 """
 
 from __future__ import annotations
@@ -29,17 +29,54 @@ from bertkit.base import hub_ids
 from bertkit.base.errors import InputError
 from bertkit.launch import launcher, world
 
-TRAINING = ("pretrain", "finetune")
-PARALLEL = (*TRAINING, "evaluate")
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+        name: what the user types.
+        needs: its input, in a few words.
+        gives: its output, in a few words.
+        is_training: whether it saves checkpoints, so that a signal stops it between two steps and it can resume.
+    """
+
+    name: str
+    needs: str
+    gives: str
+    is_training: bool = False
+
+
+_ALL = (
+    Command("prepare", "text", "tokenizer and prepared dataset"),
+    Command("pretrain", "prepared dataset", "BERT, by masked LM and next sentence prediction", is_training=True),
+    Command("finetune", "any model and a task's files", "a model for the task, and its scores", is_training=True),
+    Command(
+        "glue", "any model and GLUE's files", "a model for each task and seed, a table, a submission", is_training=True
+    ),
+    Command("predict", "model and inputs", "predictions, one line each"),
+    Command("embed", "encoder and texts", "one vector for each text"),
+    Command("evaluate", "model and a task's labelled split, or a prepared dataset", "metrics"),
+    Command(
+        "compare", "several runs", "scores, curves and settings side by side; for two runs, where they diverge and why"
+    ),
+    Command("view", "any model and an input", "attention and attributions, as a page, numbers or a picture"),
+    Command("serve", "models", "a JSON API and a web page"),
+    Command("index", "text", "a library of passages for full-text search"),
+    Command("search", "a library, a reader and questions", "passages with answers, and metrics"),
+    Command("export", "checkpoint", "a directory that transformers loads, verified against transformers"),
+    Command("verify", "any model", "a certificate of parity with the Hugging Face implementation"),
+)
+COMMANDS = {command.name: command for command in _ALL}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a command made. Wherever a setting asks for a model or data, a run may be given.
+    """The result of a command; it can be passed wherever a setting takes a model or a dataset.
 
     Attributes:
-        directory: its `output_dir`; None of an evaluation.
-        model_dir: where its model is; None where it made none.
+        directory: its `output_dir`; None for an evaluation.
+        model_dir: the directory of its model; None if the command makes none.
         scores: the final metrics.
     """
 
@@ -50,26 +87,27 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of `metrics.jsonl`: a mapping for each logged step."""
-        path = None if self.directory is None else self.directory / "metrics.jsonl"
-        if path is None or not path.is_file():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        path = self._file("metrics.jsonl")
+        return [] if path is None else [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     @property
     def report(self) -> Path | None:
         """The page with the curves and scores."""
-        path = None if self.directory is None else self.directory / "report.html"
+        return self._file("report.html")
+
+    def _file(self, name: str) -> Path | None:
+        path = None if self.directory is None else self.directory / name
         return path if path is not None and path.is_file() else None
 
     def __fspath__(self) -> str:
-        """Stand for the model, or for the directory where there is no model.
+        """Give the path of the model; without a model, that of the directory.
 
         Raises:
             InputError: an evaluation has neither.
         """
         place = self.model_dir or self.directory
         if place is None:
-            raise InputError("an evaluation leaves no directory; give the run that it measured")
+            raise InputError("an evaluation leaves no directory; pass the run that it measured")
         return str(place)
 
     def _repr_html_(self) -> str:
@@ -92,14 +130,14 @@ def prepare(**settings: Any) -> Run:
 
 
 def pretrain(**settings: Any) -> Run:
-    """Pretrain a BERT, or go on with one; the settings are those of `bertkit pretrain`.
+    """Pretrain a BERT, from scratch or from a checkpoint; the settings are those of `bertkit pretrain`.
 
     >>> run = bertkit.pretrain(data_dir=data, model="tiny", steps=4, schedule={"warmup_steps": 1}, output_dir="tiny")
     >>> run.scores["mlm_loss"] > 0, run.metrics[0]["step"], run.report.name
     (True, 1, 'report.html')
 
     Returns:
-        A run whose `model_dir` `transformers` loads too.
+        A run with a `model_dir` that `transformers` loads too.
     """
     return _call("pretrain", settings)
 
@@ -113,9 +151,9 @@ def finetune(*, train: Any = None, dev: Any = None, **settings: Any) -> Run:
     True
 
     Args:
-        train: rows to learn from: mappings, a `datasets.Dataset`, a pandas frame, or a file; None for those of `data_dir`.
-        dev: rows to measure on; None for those of `data_dir`, or of `dev_share`.
-        **settings: of the command.
+        train: training rows: mappings, a `datasets.Dataset`, a pandas frame, or a file; None to read them from `data_dir`.
+        dev: rows to measure on; None to read them from `data_dir`, or for `dev_share`.
+        **settings: settings of the command.
 
     Returns:
         A run with the best model by the task's metric.
@@ -131,8 +169,8 @@ def evaluate(*, data: Any = None, **settings: Any) -> Run:
     2
 
     Args:
-        data: labelled rows, as for `finetune`; None for those of `data_dir`.
-        **settings: of the command.
+        data: labelled rows, as for `finetune`; None to read them from `data_dir`.
+        **settings: settings of the command.
 
     Returns:
         A run with `scores` alone.
@@ -142,7 +180,7 @@ def evaluate(*, data: Any = None, **settings: Any) -> Run:
 
 
 def export(**settings: Any) -> Run:
-    """Write a model for `transformers`, compared with it first; the settings are those of `bertkit export`.
+    """Write a model for `transformers`, and verify it there; the settings are those of `bertkit export`.
 
     >>> bertkit.export(model_dir=stars, head="task", output_dir="stars-export").model_dir.name
     'stars-export'
@@ -154,24 +192,24 @@ def export(**settings: Any) -> Run:
 
 
 def _call(command: str, settings: Mapping[str, Any]) -> Run:
-    """Run a command with settings from Python, as the command line runs it; give what it made."""
+    """Run a command with settings from Python, as the command line runs it."""
     from bertkit.settings.compose import spelled
 
     overrides = spelled(settings)
     checked = built(command, composed(command, overrides))
     if command == "evaluate" and launcher.starts_workers(checked.launch):
         raise InputError(
-            "launch.num_processes: evaluate answers in this process; leave it out, or use the command line"
+            "launch.num_processes: bertkit.evaluate runs in this process; leave it out, or use the command line"
         )
-    before, sys.argv = sys.argv, ["bertkit", command, *overrides]  # which the run writes down
+    before, sys.argv = sys.argv, ["bertkit", command, *overrides]  # the run writes it to its manifest
     try:
-        found = None if runs_elsewhere(command, checked) else page_of(command)(checked)
+        result = None if runs_elsewhere(command, checked) else stage_of(command)(checked)
     finally:
         sys.argv = before
     if command == "evaluate":
-        return Run(None, None, found or {})
+        return Run(None, None, result or {})
     directory = Path(checked.output_dir).absolute()
-    if command not in TRAINING:
+    if not COMMANDS[command].is_training:
         return Run(directory, directory if command == "export" else None, {})
     scores = json.loads((directory / "eval.json").read_text(encoding="utf-8"))
     return Run(directory, directory / "model", scores)
@@ -179,11 +217,11 @@ def _call(command: str, settings: Mapping[str, Any]) -> Run:
 
 @contextlib.contextmanager
 def _splits(**splits: Any) -> Iterator[dict[str, str]]:
-    """Write splits that are given as rows into files, as long as they are needed; give the settings that name them."""
+    """Write rows to temporary files; give the settings that name these files, by split."""
     from bertkit.tasks.reading.rows import as_json_lines
 
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
-        named = {}
+        settings = {}
         for split, rows in splits.items():
             if rows is None:
                 continue
@@ -191,54 +229,49 @@ def _splits(**splits: Any) -> Iterator[dict[str, str]]:
             if isinstance(rows, (str, os.PathLike)):
                 path = Path(rows).expanduser().absolute()
                 if not path.is_file():
-                    raise InputError(f"{split}={rows}: no such file; give a file, or rows")
+                    raise InputError(f"{split}={rows}: no such file; pass a file, or rows")
             else:
                 path.write_text("".join(f"{line}\n" for line in as_json_lines(rows, split)), encoding="utf-8")
-                named["task.format"] = "auto"
-            named["task.files." + ("dev" if split == "data" else split)] = str(path)
-        yield named
+                settings["task.format"] = "auto"
+            settings["task.files." + ("dev" if split == "data" else split)] = str(path)
+        yield settings
 
 
 def composed(
     command: str, overrides: list[str], config_dir: str | None = None, config: str | None = None
 ) -> dict[str, Any]:
-    """Compose the configuration of a command, a plain mapping; over the settings of a file where one is given.
+    """Compose the configuration of a command, a plain mapping; with `config`, start from the settings in that file.
 
     Raises:
         InputError: unknown keys and options, malformed overrides.
     """
     from bertkit.settings.compose import compose
+    from bertkit.settings.overrides.replay import replayed
 
     if config is not None:
-        from bertkit.settings.replay import replayed
-
         return replayed(command, config, overrides, config_dir)
     return compose(command, overrides, config_dir)
 
 
 def built(command: str, mapping: dict[str, Any]) -> Any:
-    """Check a configuration, or what the launcher hands on; give the settings of the command.
+    """Check a composed configuration; give the settings of the command.
 
     Raises:
         InputError: all that is wrong with it, a line each.
     """
     from bertkit.base.typed_settings import build
+    from bertkit.settings.common import schema_of
 
     settings: Any = build(schema_of(command), mapping)
-    given = getattr(settings, "model_dir", None) or ()
-    for model_dir in (given,) if isinstance(given, str) else given:
+    model_dirs = getattr(settings, "model_dir", None) or ()
+    for model_dir in (model_dirs,) if isinstance(model_dirs, str) else model_dirs:
         hub_ids.check_model(model_dir, "model_dir")
     return settings
 
 
-def schema_of(command: str) -> Any:
-    """Give the dataclass of a command's settings."""
-    return getattr(importlib.import_module(f"bertkit.settings.{command}"), f"{command.capitalize()}Settings")
-
-
 def runs_elsewhere(command: str, settings: Any) -> bool:
-    """Run a command in processes of its own, to their end; or say that another process is enough; or enter a world."""
-    if command not in PARALLEL:
+    """Whether this process is done: it has started workers and they have finished, or only rank 0 runs this command."""
+    if not hasattr(settings, "launch"):
         return not world.world_from_environment().is_main
     if _launched(command, settings):
         return True
@@ -246,16 +279,15 @@ def runs_elsewhere(command: str, settings: Any) -> bool:
     return False
 
 
-def page_of(command: str) -> Callable[[Any], Any]:
-    """Import what does the work of a command: a function of its settings, which gives what was found or None."""
+def stage_of(command: str) -> Callable[[Any], Any]:
+    """Import the stage of a command: a function of its settings, which returns its result, if any."""
     _quieten_libraries()
-    place = f"bertkit.{command}.run" if command == "serve" else f"bertkit.stages.{command}"
-    page = importlib.import_module(place)
-    return functools.partial(page.run, launched=_launched) if command == "glue" else page.run
+    stage = importlib.import_module("bertkit.serve.run" if command == "serve" else f"bertkit.stages.{command}")
+    return functools.partial(stage.run, launched=_launched) if command == "glue" else stage.run
 
 
 def _launched(command: str, settings: Any) -> bool:
-    """Run a command in processes of its own where its settings ask for several; False where they do not."""
+    """Run a command in workers if its settings ask for several processes; False otherwise."""
     if not launcher.starts_workers(settings.launch):
         return False
     launcher.start(command, settings)
@@ -263,9 +295,9 @@ def _launched(command: str, settings: Any) -> bool:
 
 
 def _quieten_libraries() -> None:
-    """Keep third-party notices off the terminal; bertkit's own lines say what matters."""
+    """Keep third-party notices off the terminal."""
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        os.environ.setdefault(name, "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore", module=r"(torch|accelerate|datasets|transformers|huggingface_hub)\b.*")

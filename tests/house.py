@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -108,18 +109,25 @@ def room(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
+def file_imports(root: Path) -> dict[str, set[str]]:
+    """The files of the package that each file imports."""
+    known = modules(root)
+    return {
+        name: {target for each in imports(path) if (target := module_of(each, known)) not in (None, name)}
+        for name, path in known.items()
+    }
+
+
 def arrows(root: Path) -> dict[str, set[str]]:
     """The rooms that each room imports; the command line and the package's own names, imported lazily, are rooms too."""
-    known = modules(root)
-    found: dict[str, set[str]] = {room(name): set() for name in known}
-    for name, path in known.items():
-        targets = {room(target) for each in imports(path) if (target := module_of(each, known)) is not None}
-        found[room(name)] |= targets - {room(name), ""}
-    return found
+    graph: dict[str, set[str]] = {}
+    for name, targets in file_imports(root).items():
+        graph.setdefault(room(name), set()).update({room(target) for target in targets} - {room(name), ""})
+    return graph
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Rooms that reach themselves, in groups."""
+    """Groups of nodes that reach one another."""
 
     def reach(start: str) -> set[str]:
         seen: set[str] = set()
@@ -182,6 +190,7 @@ def numbers(root: Path) -> dict[str, object]:
     known, graph = modules(root), arrows(root)
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in known.items()}
     defined = [(name, *found) for name, path in known.items() for found in functions(path)]
+    folders = Counter(str(path.parent.relative_to(root)) for path in known.values() if path.name != "__init__.py")
     entries = [each for each in (root / "bertkit").iterdir() if not each.name.startswith((".", "__pycache__"))]
 
     def longest(values: Mapping[str, int]) -> str:
@@ -200,6 +209,8 @@ def numbers(root: Path) -> dict[str, object]:
         "arrows between rooms": sum(map(len, graph.values())),
         "floors": floors(graph),
         "circles": circles(graph) or 0,
+        "circles of files": circles(file_imports(root)) or 0,
+        "largest folder": longest(folders),
         "longest file": longest(lengths),
         "longest function": longest({f"{module}.{name}": length for module, name, length, _ in defined}),
         "most parameters": longest({f"{module}.{name}": count for module, name, _, count in defined}),

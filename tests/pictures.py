@@ -19,8 +19,8 @@ from pathlib import Path
 from house import ROOT, modules
 from test_layers import RULE
 
+from bertkit.commands import COMMANDS
 from bertkit.model.bert_config import HEADS
-from bertkit.settings.help import COMMANDS
 from bertkit.tasks.task_config import SHAPES
 
 PICTURES = ROOT / ".github" / "pictures"

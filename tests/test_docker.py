@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bertkit.base.typed_settings import build
-from bertkit.commands import schema_of
+from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,6 +1,6 @@
-"""The batch contracts: the only words that data and training share.
+"""The batches: the only types that data and training share.
 
-Axes: B sequences, S packed tokens, S_t those of the targets, M masked positions. A batch is packed: the tokens of all its
+Axes: B sequences, S packed tokens, S_t packed target tokens, M masked positions, C labels. A batch is packed: the tokens of all its
 sequences, one after another, without padding.
 """
 
@@ -24,8 +24,8 @@ class PretrainBatch:
         sequence_lengths: tokens of each sequence, (B,); they sum to S.
         masked_positions: indices into S of the tokens to predict, ascending, (M,).
         masked_labels: the original ids at those positions, (M,).
-        next_sentence_labels: 0 when B follows A, 1 when B is random or, with next_sentence=sop, the two are swapped, (B,);
-            None where there are no pairs or the label is not predicted.
+        next_sentence_labels: 0 if B follows A, 1 if B is random or, with next_sentence=sop, if A and B are swapped, (B,);
+            None without pairs, or if the label is not predicted.
     """
 
     input_ids: NDArray[np.int64]
@@ -37,7 +37,7 @@ class PretrainBatch:
 
     @property
     def loss_counts(self) -> dict[str, int]:
-        """How many predictions each loss will sum over, known before any forward pass."""
+        """The number of predictions in each loss."""
         counts = {"mlm": len(self.masked_labels)}
         if self.next_sentence_labels is not None:
             counts["nsp"] = len(self.next_sentence_labels)
@@ -58,13 +58,12 @@ class TaskBatch:
         input_ids: (S,).
         token_type_ids: (S,).
         sequence_lengths: tokens of each sequence, (B,).
-        labels: sequence: (B,) label numbers, (B,) floats for a regression, or (B, C) floats, 0 or 1, where several labels
-            may hold at once; token: (S,) label numbers, -100 for none; span: (B, 2), start and end among the tokens of each
-            sequence; choice: (B / num_choices,); generation: (S_t,), the token that follows each of `target_ids`. None
-            without labels.
-        num_choices: neighbouring sequences that belong together; 1 except for a choice.
-        class_weights: what a prediction of each label counts in the loss, (C,); None when all count 1.
-        target_ids: of a generation with labels, what its decoder reads: `[CLS] y1 .. yn` of every target, (S_t,).
+        labels: sequence: (B,) label numbers, (B,) floats for regression, or (B, C) floats, 0 or 1, for multi-label tasks;
+            token: (S,) label numbers, -100 for none; span: (B, 2), start and end within each sequence; choice:
+            (B / num_choices,); generation: (S_t,), the token after each of `target_ids`. None without labels.
+        num_choices: neighbouring sequences that form one example; 1 except for choice.
+        class_weights: the weight of each label in the loss, (C,); None if all are 1.
+        target_ids: for generation with labels, the decoder's input, `[CLS] y1 .. yn` of every target, (S_t,).
         target_lengths: tokens of each target, n + 1, (B,); they sum to S_t.
     """
 
@@ -80,7 +79,7 @@ class TaskBatch:
 
     @property
     def loss_counts(self) -> dict[str, float]:
-        """What the loss will be divided by: the number of predictions, or the sum of their weights."""
+        """The divisor of the loss: the number of predictions, or the sum of their weights."""
         assert self.labels is not None, "a batch without labels has no loss"
         if self.head == "span":
             return {"span": len(self.labels)}
@@ -93,5 +92,5 @@ class TaskBatch:
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens, those of the targets too: S, or S + S_t."""
+        """The number of tokens, including targets: S + S_t."""
         return len(self.input_ids) + (0 if self.target_ids is None else len(self.target_ids))

@@ -1,8 +1,7 @@
-"""What users are told: errors that they can act on, and lines that a terminal shows as they are.
+"""Errors that users can act on, and output that is safe to show on a terminal.
 
-Names of files, columns and labels, texts and command lines are others' words: a control character in them would move the
-cursor, colour the screen or begin a line of its own. `shown` writes it as a mark; every error and every line that
-bertkit prints goes through it, the latter by `say`.
+File names, columns, labels and texts come from others. A control character in them could move the cursor, colour the screen or
+start a new line, so `shown` escapes it. Every error and every printed line passes through `shown`.
 """
 
 from __future__ import annotations
@@ -13,43 +12,43 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-MAX_FINDINGS = 5  # of an error that are said
-# C0, DEL, C1; marks, embeddings and isolates of direction; separators of lines; halves of pairs, as in names that are no UTF-8
+MAX_FINDINGS = 5  # lines of one error that are printed
+# C0, DEL, C1; bidirectional controls; line separators; surrogates, as in file names that are not UTF-8
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def shown(text: object) -> str:
-    r"""Write a text in one line that no terminal takes for an order: ESC becomes `\x1b`, a line feed `\n`."""
-    return _CONTROL.sub(_mark, str(text))
+    r"""Escape control characters: ESC becomes `\x1b`, a line feed `\n`."""
+    return _CONTROL.sub(_escaped, str(text))
 
 
-def _mark(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
         code -= 0xDC00
-    return _SHORT.get(found[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
 def listed(texts: Sequence[str], most: int = 8) -> str:
-    """Name several things in a line: of many the first ones, and how many more there are."""
+    """Join texts in one line; beyond `most`, give only their number."""
     more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
     return "; ".join([*texts[:most], *more])
 
 
 def in_markdown(text: object) -> str:
-    """Write a text for a page of Markdown, such as a model card: one line without HTML, links, images or code."""
+    """Escape a text for Markdown: one line without HTML, links, images or code."""
     safe = html.escape(shown(text), quote=False).replace("\\", "\\\\").replace("](", "]\\(")
     return safe.replace("|", "\\|").replace("`", "\\`")
 
 
 def in_json(text: str) -> str:
-    r"""Write JSON so that a terminal shows it as it is: what `shown` marks becomes `\u001b`, which reads back as before."""
-    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    r"""Escape control characters in JSON as `\u001b`, which reads back as before."""
+    return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def say(*lines: object, file: TextIO | None = None) -> None:
-    """Print lines, each of them `shown`, at once: to standard output unless a file is given."""
+    """Print lines with control characters escaped, and flush."""
     try:
         print("".join(f"{shown(line)}\n" for line in lines), end="", file=file or sys.stdout, flush=True)
     except OSError as error:
@@ -62,16 +61,15 @@ class BertkitError(Exception):
 
     exit_code = 1
 
-    def __init__(self, *findings: object) -> None:
-        """Take what was found, a line each."""
-        super().__init__(*map(shown, findings))
+    def __init__(self, *lines: object) -> None:
+        super().__init__(*map(shown, lines))
 
     def __str__(self) -> str:
         return "\n".join(self.args)
 
 
 class ParityError(BertkitError):
-    """A model is not what its certificate says."""
+    """A model does not match its certificate."""
 
 
 class InputError(BertkitError):
@@ -99,12 +97,12 @@ class NumericsError(BertkitError):
 
 
 class PeerError(BertkitError):
-    """Another process of the run died or hangs; all of them were ended."""
+    """Another process of the run died or hangs; all processes were ended."""
 
     exit_code = 6
 
 
 class StoppedError(BertkitError):
-    """The run was asked to stop; its checkpoint is saved and the same command resumes it."""
+    """A signal stopped the run; its checkpoint is saved, and the same command resumes it."""
 
     exit_code = 75

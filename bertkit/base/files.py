@@ -1,10 +1,9 @@
-"""Durable files: nothing half-written is ever visible under its final name, and nothing of anybody else's is touched.
+"""Durable files: nothing half-written appears under its final name, and no other program's files are touched.
 
-A directory is written under a partial name, every file in it flushed to the disk, and then renamed; a directory
-is deleted by renaming it away first. What stands under a final name is whole, the old state or the new one; only
-between the two renames that replace a directory does nothing stand there.
+A directory is written under a partial name, flushed to disk, and renamed; it is deleted by renaming it first. So a final name
+always holds a whole old or a whole new state, except between the two renames that replace a directory, when it holds nothing.
 
-A directory `out.partial` that bertkit did not make is refused. No link is followed to delete or to overwrite.
+A directory `out.partial` that bertkit did not make is refused. Links are never followed for deleting or overwriting.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PARTIAL = ".partial"
 TRASH = ".trash"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 UNFINISHED = ".unfinished"
-BLOCK_BYTES = 1 << 20  # read at once
+BLOCK_BYTES = 1 << 20
 LOCK = ".bertkit.lock"
 
 
@@ -45,7 +44,7 @@ def sha256_file(path: Path) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Write JSON the one way used for every file: indented, keys in their order, a newline at the end."""
+    """Write JSON as every file has it: indented, keys in order, a newline at the end."""
     return in_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
@@ -58,7 +57,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     import safetensors
     from safetensors.torch import load_file
 
-    path.open("rb").close()  # the library calls a file that may not be read a missing one
+    path.open("rb").close()  # the library reports an unreadable file as missing
     try:
         return dict(load_file(path))
     except safetensors.SafetensorError as error:
@@ -66,10 +65,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file whose bytes depend on nothing but the tensors.
+    """Write a safetensors file; its bytes depend on the tensors only.
 
     Raises:
-        OSError: of the disk; the library raises its own error, with the number in its text.
+        OSError: the disk failed; the library puts the error number only into its message.
     """
     import safetensors
     from safetensors.torch import save_file
@@ -84,7 +83,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
     umask = os.umask(0)
     os.umask(umask)
-    path.chmod(0o666 & ~umask)  # the library makes files that nobody else can read
+    path.chmod(0o666 & ~umask)  # the library makes files that only their owner can read
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
@@ -95,10 +94,10 @@ def write_durably(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
-    """Give a file to write bit by bit, text in UTF-8 unless `is_binary`; it stands under its name at the end.
+    """Open a file to write in parts, UTF-8 text unless `is_binary`; at the end it gets its final name.
 
-    What there is under its partial name (`file.name`) is replaced. After an error the beginning stays there, but for an
-    error of the disk: a full one gets its room back. A link of either name is replaced, not what it points to.
+    Meanwhile it has its partial name (`file.name`), and replaces a file there. After an error the part written so far is kept,
+    but after a disk error it is deleted to free space. A link of either name is replaced, not its target.
     """
     partial, is_kept = partial_of(path), False
     partial.unlink(missing_ok=True)
@@ -126,17 +125,17 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
 
 
 def partial_of(path: Path) -> Path:
-    """Name what is not whole yet."""
+    """Give the name of an unfinished file or directory."""
     return path.with_name(path.name + PARTIAL)
 
 
 def is_of_disk(error: BaseException) -> bool:
-    """Whether a disk is full, read-only or failing."""
+    """Whether the error means that a disk is full, read-only or failing."""
     return isinstance(error, OSError) and error.errno in DISK_ERRORS
 
 
 def flush(path: Path) -> None:
-    """Flush a file's bytes, or a directory's own entries (its file names), to the disk."""
+    """Flush a file's bytes, or a directory's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -145,7 +144,7 @@ def flush(path: Path) -> None:
 
 
 def publish_dir(partial: Path, final: Path) -> None:
-    """Flush every file below `partial` to the disk, then rename it to `final`, replacing what stood there."""
+    """Flush every file in `partial` to disk, then rename it to `final`, replacing the old one."""
     for path in sorted(partial.rglob("*")):
         flush(path)
     flush(partial)
@@ -153,28 +152,28 @@ def publish_dir(partial: Path, final: Path) -> None:
     partial.rename(final)
     flush(final.parent)
     if trash is not None:
-        with contextlib.suppress(OSError):  # what was published stands; `remove_leftovers` tries again
+        with contextlib.suppress(OSError):  # published all the same; `remove_leftovers` tries again
             remove(trash)
 
 
 def remove_dir(path: Path) -> None:
-    """Delete a directory so that it is never seen half-deleted: rename it away, then delete."""
+    """Delete a directory without leaving it half deleted: rename it, then delete."""
     trash = _rename_away(path)
     flush(path.parent)
     remove(trash)
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a directory with all that is in it, or a link, but never what a link points to."""
+    """Delete a file, a directory and its contents, or a link, but never a link's target."""
     shutil.rmtree(path) if _is_dir(path) else path.unlink()
 
 
 def _rename_away(path: Path) -> Path:
-    return path.rename(path.with_name(f".{path.name}{TRASH}"))  # an error where something of that name is there
+    return path.rename(path.with_name(f".{path.name}{TRASH}"))  # fails if that name exists
 
 
 def remove_leftovers(directory: Path, names: str) -> None:
-    """Delete what a crash left behind, partial or trashed, of the entries with bertkit's own `names`, a regular expression."""
+    """Delete partial and trashed entries after a crash; `names` is a regular expression for bertkit's own entries."""
     if not _is_dir(directory):
         return
     leftover = re.compile(rf"(?:{names}){re.escape(PARTIAL)}|\.(?:{names}){re.escape(TRASH)}")
@@ -185,7 +184,7 @@ def remove_leftovers(directory: Path, names: str) -> None:
 
 @contextlib.contextmanager
 def folder_for(directory: Path) -> Iterator[None]:
-    """Make a directory with those above it; after an error, those that were made are gone again unless they hold something."""
+    """Make a directory and its parents; after an error, remove the new ones that are empty."""
     made = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     directory.mkdir(parents=True, exist_ok=True)
     try:
@@ -199,13 +198,13 @@ def folder_for(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
-    """Give a partial directory to fill; published as `final` at the end, deleted on any error.
+    """Give a partial directory to fill; it is published as `final` at the end, and deleted on any error.
 
     Args:
         final: the directory to make.
-        made_from: names everything that the result depends on; then work that can be continued goes to the folder
-            `UNFINISHED` in the partial directory. It is there again for the same `made_from` after the build was
-            killed, or failed by no fault of its input or the disk, and is no part of the result.
+        made_from: a key of everything that the result depends on. With a key, the folder `UNFINISHED` in the partial directory
+            is for intermediate results: it survives a kill, or an error of neither input nor disk, and is given to
+            the next build with the same key. It is not published.
 
     Raises:
         LockedError: another live process is building the same directory.
@@ -226,7 +225,7 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
                 write_durably(key, made_from)
             yield partial
             shutil.rmtree(unfinished, ignore_errors=True)
-            publish_dir(partial, final)  # the lock goes along, so that nobody else builds meanwhile
+            publish_dir(partial, final)  # together with the lock, so no other process can start to build
             (final / LOCK).unlink()
         except BaseException as error:
             if made_from is None or is_of_disk(error) or isinstance(error, InputError):
@@ -235,17 +234,19 @@ def building_dir(final: Path, made_from: str | None = None) -> Iterator[Path]:
 
 
 def _partial_dir(final: Path) -> Path:
-    """Make the partial directory, or find the one that bertkit left there.
+    """Make the partial directory, or reuse one that bertkit left.
 
     Raises:
-        InputError: there is something else of its name.
+        InputError: something else has its name.
     """
     partial = partial_of(final)
     if not os.path.lexists(partial):
         partial.mkdir(exist_ok=True)
     there = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
     if there and not there & {LOCK, UNFINISHED}:
-        raise InputError(f"{partial} is there already, and not bertkit's; remove it, or choose another output_dir")
+        raise InputError(
+            f"{partial} is there already, and bertkit did not make it; remove it, or choose another output_dir"
+        )
     return partial
 
 
@@ -258,8 +259,8 @@ def locked(directory: Path) -> Iterator[None]:
     """Hold `directory` for this process; the lock ends with the process, however it ends.
 
     Raises:
-        LockedError: a live process holds it; the message names the host, the process and since when.
-        InputError: there is something else of the lock's name.
+        LockedError: a live process holds it; the message gives its host, its id and its start time.
+        InputError: something else has the lock's name.
     """
     from filelock import FileLock, Timeout
 
@@ -282,16 +283,16 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
-    """Refuse before writing what cannot fit.
+    """Check the free space before writing.
 
     Raises:
-        StorageError: fewer than `num_bytes` bytes are free on the disk of `directory`.
+        StorageError: the disk of `directory` has less than `num_bytes` free.
     """
     if shutil.disk_usage(directory).free < num_bytes:
         raise StorageError(no_space(directory, num_bytes))
 
 
 def no_space(directory: Path, num_bytes: int) -> str:
-    """Say how much room `num_bytes` bytes lack on the disk of `directory`."""
+    """Give the message for a disk with less than `num_bytes` free."""
     free = shutil.disk_usage(directory).free
     return f"no space left on {directory}: need {num_bytes / 1e6:.1f} MB, have {free / 1e6:.1f} MB; free some space"

@@ -1,4 +1,4 @@
-"""What is sought at the hub of models and datasets, and whether it can be reached: its libraries try for half a minute."""
+"""Names of hub models, and whether the hub can be reached; the hub's own libraries try for half a minute."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from pathlib import Path
 from bertkit.base.errors import InputError
 
 SECONDS_TO_ANSWER = 1.2
-_FOLDERS = re.compile("runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments")  # what people call their own
+_FOLDERS = re.compile(
+    "runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|experiments"
+)  # usual names of local folders
 
 
 def is_id(name: str) -> bool:
-    """Whether a name is one of the hub, and not a path: `organisation/model`, or `bert-...`, which the hub has without one.
+    """Whether a name is a hub id: `organisation/model`, or `bert-...` without an organisation.
 
-    Nothing is sought at the hub whose first part is a folder here, or is what folders of runs and models are called.
+    A name is a path if its first part is an existing folder, or a usual name of one.
     """
     organisation, has_organisation, _ = name.partition("/")
     if not has_organisation:
@@ -28,10 +30,10 @@ def is_id(name: str) -> bool:
 
 
 def check_model(name: str, setting: str) -> None:
-    """Refuse a hub model that can be had neither from the hub nor from the cache, before torch is imported for it.
+    """Refuse a hub model that is neither cached nor reachable, before torch is imported.
 
     Raises:
-        InputError: with the ways out.
+        InputError: it is unavailable.
     """
     if not is_id(name) or Path(name).exists():
         return
@@ -42,7 +44,7 @@ def check_model(name: str, setting: str) -> None:
 
 
 def unavailable(name: str, setting: str, why: str) -> InputError:
-    """Say that there is no such model."""
+    """Give the error for a missing model."""
     return InputError(
         f"{setting}={name}: no such directory, and no hub model that is cached or can be fetched ({why}); give a local "
         "directory, or fetch it where there is a network and set HF_HOME to that cache"
@@ -51,7 +53,7 @@ def unavailable(name: str, setting: str, why: str) -> InputError:
 
 @functools.cache
 def is_offline() -> bool:
-    """Whether only the cache can be looked into: the hub, or the proxy on the way to it, does not answer; its libraries are told."""
+    """Whether the hub, or the proxy in front of it, does not answer; then its libraries are set to offline mode."""
     import socket
     import threading
     import urllib.parse
@@ -66,7 +68,7 @@ def is_offline() -> bool:
         url = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
     answered, over = threading.Event(), threading.Event()
 
-    def ask() -> None:  # in a thread, as nothing else limits the time that a name takes
+    def ask() -> None:  # in a thread, because name resolution has no timeout
         with contextlib.suppress(OSError, ValueError):
             port = url.port or (80 if url.scheme == "http" else 443)
             socket.create_connection((url.hostname or "", port), SECONDS_TO_ANSWER).close()
@@ -77,7 +79,7 @@ def is_offline() -> bool:
     over.wait(SECONDS_TO_ANSWER)
     if answered.is_set():
         return False
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read by both libraries as they are imported
+    os.environ["HF_HUB_OFFLINE"] = "1"  # both libraries read it when imported
     for name in ("huggingface_hub.constants", "datasets.config"):
         if name in sys.modules:
             sys.modules[name].HF_HUB_OFFLINE = True  # type: ignore[attr-defined]

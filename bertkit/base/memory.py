@@ -1,4 +1,4 @@
-"""How much memory this machine has, and a refusal of what cannot fit into it, before anything is allocated."""
+"""The memory of this machine, and a check before large allocations."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # versi
 
 @dataclass(frozen=True)
 class Memory:
-    """Of this process's device."""
+    """The memory of a device, in bytes."""
 
-    held: int  # by this process now
-    free: int  # what it may still take
-    total: int  # of the machine or its container, or of the GPU
+    held: int  # by this process
+    free: int  # available to this process
+    total: int  # of the machine, its container, or the GPU
 
 
 def memory_here(device: str) -> Memory | None:
-    """Read what the device has; None where the system does not say it."""
+    """Measure a device's memory; None if the system does not report it."""
     if device == "cuda":
         import torch
 
@@ -49,25 +49,25 @@ def memory_here(device: str) -> Memory | None:
 
 
 def processes_here(device: str) -> int:
-    """Say how many processes share the memory: those of this machine on a CPU; a GPU has one."""
+    """Count the processes that share the memory: all processes of this machine on a CPU, one on a GPU."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device == "cpu" else 1
 
 
 def require_memory(what: str, num_bytes: int, way_out: str, device: str = "cpu") -> None:
-    """Refuse what needs more memory than there is, whoever holds it now; `num_bytes` is what it needs at the least.
+    """Refuse what cannot fit into the total memory; `num_bytes` is a lower bound of its need.
 
     Raises:
-        InputError: with what it needs and what there is.
+        InputError: it cannot fit.
     """
     here = memory_here(device)
     if here is not None and num_bytes > here.total:
         raise InputError(
-            f"{what} would need at least {gigabytes(num_bytes)} of memory, {gigabytes(here.total)} are here; {way_out}"
+            f"{what} would need at least {gigabytes(num_bytes)} of memory, this machine has {gigabytes(here.total)}; {way_out}"
         )
 
 
 def gigabytes(num_bytes: int) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes in GB."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes < 10**15 else f"{num_bytes // 10**9:.1e} GB"
 
 
@@ -75,11 +75,11 @@ def _number_in(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return None  # not there, or "max"
+        return None  # no such file, or "max"
 
 
 def _cgroups() -> list[Path]:
-    """The control groups of this process, such as a container, a Slurm job or a systemd slice: its own and those around it."""
+    """The control groups of this process, innermost first: a container, a Slurm job, a systemd slice."""
     try:
         lines = OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -89,7 +89,7 @@ def _cgroups() -> list[Path]:
 
 
 def _cached(group: Path) -> int:
-    """Bytes of files that a control group's use counts, and that the system gives up when memory is needed."""
+    """Bytes of file cache in a control group's usage, which the system frees when memory is needed."""
     try:
         lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
     except OSError:

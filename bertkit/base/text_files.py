@@ -1,6 +1,6 @@
-"""Text files and JSON, read one way for everybody: gzip is unpacked, a byte order mark dropped, and what is no text refused.
+"""Text files, JSON and YAML: gzip is unpacked, a byte order mark dropped, and binary data refused.
 
-Nothing is read without end. The limits are far above what people write.
+Sizes, nesting and compression are limited, so that no file can exhaust the memory. The limits are far above real texts.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any, cast
 
 from bertkit.base.errors import InputError
 
-TEXT_BYTES = 1 << 18  # read, decoded and cut into lines at once
-LINE_MB = 64  # of a line, a record, a cell
-WHOLE_MB = 256  # of a file that is read as a whole: JSON, a vocabulary
-MOST_UNPACKED = 200  # how many times its size a compressed file may unpack to
+TEXT_BYTES = 1 << 18  # read, decoded and split into lines at once
+LINE_MB = 64  # the longest line, record or cell
+WHOLE_MB = 256  # the largest file that is read as a whole: JSON, a vocabulary
+MOST_UNPACKED = 200  # the highest compression ratio
 TOO_LONG = f"longer than {LINE_MB} MB; cut it into shorter ones"
-TOO_LARGE = f"larger than {WHOLE_MB} MB, the most that is read as a whole"
+TOO_LARGE = f"larger than {WHOLE_MB} MB, the limit for a file that is read as a whole"
 LINES_AT_ONCE = 1 << 14
-MAX_DEPTH = 100  # of lists and groups in one another; ours have five, and Python's own stack ends at a thousand
-TOO_DEEP = f"lists or groups more than {MAX_DEPTH} deep in one another"
-FREELY_UNPACKED_BYTES = 1 << 22  # whatever the size of a compressed file: a run of one letter shrinks a thousandfold
-PEEKED_BYTES = 1 << 16  # that tell how a file is written before it is read
+MAX_DEPTH = 100  # nesting of lists and mappings; ours have five levels, and Python's stack ends at a thousand
+TOO_DEEP = f"lists or groups nested more than {MAX_DEPTH} deep"
+FREELY_UNPACKED_BYTES = 1 << 22  # allowed at any compression ratio, since one repeated letter compresses a thousandfold
+PEEKED_BYTES = 1 << 16  # enough to detect a file's format
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_GZIP = b"\x1f\x8b"  # RFC 1952; no text begins so
+_GZIP = b"\x1f\x8b"  # RFC 1952; no text starts with these bytes
 _INVISIBLE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
 
 def is_blank(line: str) -> bool:
-    """Whether a line holds nothing but white space, non-breaking too, zero-width characters and byte order marks."""
+    """Whether a line has only white space, zero-width characters and byte order marks."""
     return not line.strip(_INVISIBLE)
 
 
 def without_surrogates(text: str) -> str:
-    """Replace halves of surrogate pairs, as JSON can hold them; no encoding can."""
+    """Replace lone surrogates, which JSON can hold and no encoding can."""
     return _LONE_SURROGATE.sub("\ufffd", text)
 
 
@@ -50,21 +50,20 @@ def read_whole(path: Path) -> str:
     """Read a UTF-8 text file as a whole.
 
     Raises:
-        InputError: it is larger than such a file may be.
-        UnicodeDecodeError: it is no text.
+        InputError: it is too large.
+        UnicodeDecodeError: it is not UTF-8.
     """
-    check_whole(path)
     with path.open("rb") as file:
         data = file.read(WHOLE_MB * 1_000_000 + 1)
-    if len(data) > WHOLE_MB * 1_000_000:  # of a pipe
+    if len(data) > WHOLE_MB * 1_000_000:
         raise InputError(f"{path}: {TOO_LARGE}")
     return data.decode("utf-8")
 
 
 def joined(name: Path, lines: Iterator[tuple[int, str]]) -> str:
-    """Put numbered lines together again, as many as a file may have that is read as a whole."""
+    """Join numbered lines, up to the limit for a whole file."""
     length = 0
-    parts: list[str] = []  # of many lines each, for a short one takes several times its length
+    parts: list[str] = []  # each of many lines, because a short string takes several times its length
     while some := [line for _, line in itertools.islice(lines, LINES_AT_ONCE)]:
         parts.append("\n".join(some))
         length += len(parts[-1]) + 1
@@ -74,10 +73,10 @@ def joined(name: Path, lines: Iterator[tuple[int, str]]) -> str:
 
 
 def check_whole(path: Path) -> None:
-    """Refuse a file that is too large to be read as a whole, by its size.
+    """Check the size of a file before it is read as a whole.
 
     Raises:
-        InputError: it is.
+        InputError: it is too large.
     """
     if path.stat().st_size > WHOLE_MB * 1_000_000:
         raise InputError(f"{path}: {TOO_LARGE}")
@@ -98,10 +97,10 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON that anybody may have written.
+    """Read JSON from an untrusted source.
 
     Raises:
-        ValueError: it is not JSON, or too deep for what will walk through it.
+        ValueError: it is not JSON, or nested too deeply.
     """
     try:
         value = json.loads(text)
@@ -112,22 +111,43 @@ def parse_json(text: str) -> Any:
     return value
 
 
+def parse_yaml(text: str) -> Any:
+    """Read YAML from an untrusted source: plain values, without aliases, which can expand exponentially.
+
+    Raises:
+        ValueError: it is not YAML, has an alias, or is nested too deeply.
+    """
+    import yaml
+
+    loader, depth = getattr(yaml, "CSafeLoader", yaml.SafeLoader), 0
+    try:
+        for event in yaml.parse(text, loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("an alias; write out the value that it stands for")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise ValueError(TOO_DEEP)
+        return yaml.load(text, loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
 def is_deep(value: Any) -> bool:
-    """Whether lists and groups stand deeper in one another than anything here is made for."""
+    """Whether lists and mappings are nested more than `MAX_DEPTH` deep."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
-        level = [item for items in inside for item in items]
+        groups = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list)))
+        level = [item for group in groups for item in group]
         if not level:
             return False
     return True
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read the lines of a UTF-8 text file, or a pipe, numbered from 1; packed by gzip or not.
+    """Read the lines of a UTF-8 file or pipe, numbered from 1; gzip is unpacked.
 
     Raises:
-        InputError: it is missing, damaged or no text, with the line.
+        InputError: it is missing, damaged or not text; the message gives the line.
     """
     try:
         file = path.open("rb", buffering=PEEKED_BYTES)
@@ -139,7 +159,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
-    """Open what `input=` names, `-` for standard input; give also its size in bytes where that is known.
+    """Open the file of `input=`, or standard input for `-`; give also its size in bytes, if known.
 
     Raises:
         InputError: there is no such file, or it is a folder.
@@ -161,14 +181,14 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
 
 
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
-    """Give the bytes of a file; of a gzip file, as its first bytes or its name say, what is packed in it."""
+    """Unpack a file if its name or its first bytes say gzip; otherwise give the file itself."""
     if name.suffix.lower() != ".gz" and file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return file
     return io.BufferedReader(cast(io.RawIOBase, _Gzip(file, name)), PEEKED_BYTES)
 
 
 class _Packed(io.RawIOBase):
-    """Counts what is read of a file."""
+    """Counts the bytes that are read from a file."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self.file, self.num_bytes = file, 0
@@ -180,14 +200,14 @@ class _Packed(io.RawIOBase):
 
 
 class _Gzip(gzip.GzipFile):
-    """Unpacks no more than a limit allows."""
+    """Unpacks up to the limit."""
 
     def __init__(self, file: io.BufferedReader, name: Path) -> None:
         self.packed, self.num_bytes, self.where = _Packed(file), 0, name
         super().__init__(fileobj=self.packed, mode="rb")
 
     def readinto(self, buffer: Any) -> int:
-        data = self.read1(len(buffer))  # `read` would lose what comes before a fault
+        data = self.read1(len(buffer))  # `read` would lose the data before a fault
         buffer[: len(data)] = data
         self.num_bytes += len(data)
         if self.num_bytes > FREELY_UNPACKED_BYTES + MOST_UNPACKED * self.packed.num_bytes:
@@ -197,7 +217,7 @@ class _Gzip(gzip.GzipFile):
 
 @contextlib.contextmanager
 def unpacking(where: Callable[[], str]) -> Iterator[None]:
-    """Refuse a damaged gzip file, with the place."""
+    """Report a damaged gzip file, with its place."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -205,7 +225,7 @@ def unpacking(where: Callable[[], str]) -> Iterator[None]:
 
 
 def numbered_lines(file: io.BufferedReader, name: Path) -> Iterator[tuple[int, str]]:
-    """Read lines of UTF-8, without their ends, numbered from 1; `name` is the file's, for messages."""
+    """Read UTF-8 lines, numbered from 1, without line ends; `name` is for messages."""
     with unpacking(lambda: str(name)):
         for first, lines in line_blocks(file, lambda number: f"{name}:{number}"):
             for number, line in enumerate(lines, first):
@@ -221,20 +241,20 @@ def line_blocks(
     encoding: str = "utf-8",
     way_out: str = "convert the file to UTF-8",
 ) -> Iterator[tuple[int, list[str]]]:
-    """Read lines, many at once, with the number of the first of them; those before a fault are given before it is raised.
+    """Read blocks of lines, each with the number of its first line; lines before a fault are yielded before the error.
 
-    A line ends at a line feed and nowhere else: U+2028 and its like stand inside of sentences.
+    Only a line feed ends a line: U+2028 and similar characters occur inside sentences.
 
     Args:
-        file: at its beginning; bytes are given on as they come.
-        where: names the line of a number, for messages.
+        file: at its beginning; read without waiting for full blocks.
+        where: the place of a line, given its number, for messages.
         start: the first byte to read.
         end: the byte after the last one; None for all.
-        encoding: one in which a line feed is the byte 0x0a.
-        way_out: of another encoding.
+        encoding: an encoding in which a line feed is the byte 0x0a.
+        way_out: the advice for a file in another encoding.
 
     Raises:
-        InputError: a line is not text, or of another encoding.
+        InputError: a line is not text, or in another encoding.
     """
     if start:
         file.seek(start)
@@ -266,7 +286,7 @@ def line_blocks(
 
 
 def _decoded(data: bytes, encoding: str, way_out: str) -> tuple[list[str], str]:
-    """The lines up to the first one that is no text, and what is wrong with that one; nothing if all are text."""
+    """The lines before the first fault, and its description; "" without a fault."""
     data = data.removesuffix(b"\n")
     if codecs.lookup(encoding).name == "utf-8" and b"\0" not in data:
         with contextlib.suppress(UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""Plain mappings to frozen dataclasses, or every reason why not, in one error; and what files hold, checked alike.
+"""Plain mappings to frozen dataclasses, with all errors at once; the contents of files are checked in the same way.
 
-The schema is a dataclass whose annotations say all: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`,
-`tuple[X, ...]` and unions of them. Nothing is optional unless its annotation admits `None`; unknown keys are errors.
+The annotations of a dataclass are its schema: nested dataclasses, `int`, `float`, `bool`, `str`, `Literal`, `tuple[X, ...]`,
+`dict[str, X]` and unions. A value is optional only if its annotation admits `None`; unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 def conf_dir() -> Path:
-    """Find the directory of the shipped configuration files: inside the installed package, or beside it.
+    """Find the shipped configuration files: inside the installed package, or beside it.
 
     Raises:
-        InputError: neither place has it (a broken installation).
+        InputError: the installation is broken.
     """
     package = Path(__file__).resolve().parents[1]
     for candidate in (package / "conf", package.parent / "conf"):
@@ -35,10 +35,10 @@ def conf_dir() -> Path:
 
 
 def conf_dirs(own: str | None) -> list[Path]:
-    """Give the directories of configuration files: the shipped one, and the user's own where there is one.
+    """Give the directories of configuration files: the shipped one, and the user's own, if any.
 
     Raises:
-        InputError: the user's own is no directory.
+        InputError: the user's own is not a directory.
     """
     if own is None:
         return [conf_dir()]
@@ -49,7 +49,7 @@ def conf_dirs(own: str | None) -> list[Path]:
 
 
 def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
-    """List the options of every configuration group in some directories like `conf/`."""
+    """List the options of every configuration group."""
     groups: dict[str, list[str]] = {}
     for directory in directories:
         for path in sorted(directory.glob("*/*.yaml")):
@@ -58,17 +58,17 @@ def option_names(directories: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant: "; did you mean 'x'?", or nothing when none is near."""
+    """Suggest the nearest known name: "; did you mean 'x'?", or "" if none is near."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
-# where "" would be the working directory
+# settings for which "" would be the working directory
 PLACES = ("output_dir", "output", "data_dir", "model_dir", "input", "corpus.path", "tokenizer.path")
 
 
 def build(schema: type[T], mapping: Any) -> T:
-    """Build the dataclass `schema` from settings, with every type and key checked.
+    """Build the dataclass `schema` from a mapping of settings.
 
     Raises:
         InputError: one line for each unknown key, missing value, wrong type and broken rule of a `__post_init__`.
@@ -81,10 +81,10 @@ def build(schema: type[T], mapping: Any) -> T:
 
 
 def checked(kind: type[T], content: Any, where: Path | str, way_out: str = "restore it from where it came") -> T:
-    """Give what a file holds as the type that it was written from; other fields may be there too.
+    """Convert the content of a file to the type that it was written from; additional fields are allowed.
 
     Raises:
-        InputError: naming the file and the first field that is wrong.
+        InputError: a field is wrong; the message names the file and the first such field.
     """
     errors: list[str] = []
     value = _convert(kind, content, "", errors, is_file=True)
@@ -94,22 +94,22 @@ def checked(kind: type[T], content: Any, where: Path | str, way_out: str = "rest
 
 
 def refuse(*problems: object) -> None:
-    """Raise all that is wrong with settings at once: texts, and lists of them; what is false or empty is right.
+    """Raise all problems at once; a problem is a text or a list of texts, and false or empty values are none.
 
     Raises:
-        InputError: something is.
+        InputError: there is a problem.
     """
-    found = [text for each in problems if each for text in ([each] if isinstance(each, str) else each)]  # type: ignore[attr-defined]
-    if found:
-        raise InputError(*found)
+    lines = [line for item in problems if item for line in ([item] if isinstance(item, str) else item)]  # type: ignore[attr-defined]
+    if lines:
+        raise InputError(*lines)
 
 
 _WORDS = {"[)": "a number from {} to below {}", "(]": "a number above {}, up to {}", "()": "a number between {} and {}"}
 
 
 def outside(settings: object, group: str, **intervals: str) -> list[str]:
-    """Say which numbers lie outside their intervals, written such as "[0, 1)"; null and words such as auto are right."""
-    found = []
+    """List numbers outside their intervals, such as "[0, 1)"; null, and words such as auto, are allowed."""
+    problems = []
     for name, interval in intervals.items():
         value, (low, high) = getattr(settings, name), map(float, interval[1:-1].split(","))
         if not isinstance(value, (int, float)):
@@ -117,33 +117,35 @@ def outside(settings: object, group: str, **intervals: str) -> list[str]:
         is_above = low <= value if interval[0] == "[" else low < value
         if is_above and (value <= high if interval[-1] == "]" else value < high):
             continue
-        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(f"{low:,g}", f"{high:,.15g}")
+        expected = _WORDS.get(interval[0] + interval[-1], "{} to {}").format(
+            f"{low:,g}", f"{high:,.0f}" if high.is_integer() else f"{high:g}"
+        )
         if high == math.inf:
             expected = f"at least {low:g}" if interval[0] == "[" else "a positive number" if low == 0 else "a number"
-        found.append(f"{group}{name}={value}: expected {expected}")
-    return found
+        problems.append(f"{group}{name}={value}: expected {expected}")
+    return problems
 
 
 def unused(settings: object, group: str, *rows: tuple[Any, ...]) -> list[str]:
-    """Say which settings are set and have no effect.
+    """List settings that are set and have no effect.
 
     Args:
-        settings: that have them.
-        group: what stands before their names, with a dot.
-        *rows: a name each, whether it has no effect, why, and what it is when nobody sets it, unless that is null or false.
+        settings: the dataclass.
+        group: the prefix of the names, with a dot.
+        *rows: for each setting its name, whether it has no effect, why, and its default unless that is null or false.
     """
-    found = []
-    for name, has_none, why, *usual in rows:
+    problems = []
+    for name, is_unused, why, *default in rows:
         value = getattr(settings, name)
-        if has_none and value is not None and value is not False and value not in usual:
+        if is_unused and value is not None and value is not False and value not in default:
             is_plain = isinstance(value, (str, int, float))
             shown = f"={str(value).lower() if value is True else value}" if is_plain else ""
-            found.append(f"{group}{name}{shown}: has no effect {why}; leave it out")
-    return found
+            problems.append(f"{group}{name}{shown}: has no effect {why}; leave it out")
+    return problems
 
 
 def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Give the keys of a mapping, with those of the groups in it, which stand after their own."""
+    """List the keys of a nested mapping; a group comes before its keys."""
     keys = []
     for key, value in mapping.items():
         keys.append(f"{prefix}{key}")
@@ -153,33 +155,33 @@ def dotted_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def to_mapping(value: Any) -> dict[str, Any]:
-    """Turn a dataclass back into plain dicts and lists, as YAML and JSON write them."""
+    """Turn a dataclass back into plain dicts and lists, for YAML and JSON."""
     plain: dict[str, Any] = _plain(dataclasses.asdict(value))
     for field in dataclasses.fields(value):
-        if field.metadata == {"is_written": False}:  # no setting, only said about the settings
+        if field.metadata == {"is_written": False}:  # not a setting, only a fact about them
             del plain[field.name]
     return plain
 
 
 def at(mapping: Mapping[str, Any], key: str) -> Any:
-    """Give what stands at a dotted key; None where nothing does."""
+    """Look up a dotted key; None if it is missing."""
     value: Any = mapping
     while key and isinstance(value, Mapping):
-        name = key if key in value else key.partition(".")[0]  # a name may hold a dot itself, such as that of a file
+        name = key if key in value else key.partition(".")[0]  # a key may contain a dot, such as a file name
         value, key = value.get(name), key[len(name) + 1 :]
     return None if key else value
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
     """List the dotted keys whose values differ between two nested mappings, with both values."""
-    found: list[tuple[str, Any, Any]] = []
+    rows: list[tuple[str, Any, Any]] = []
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += differences(before, after, f"{prefix}{key}.")
+            rows += differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            found.append((f"{prefix}{key}", before, after))
-    return found
+            rows.append((f"{prefix}{key}", before, after))
+    return rows
 
 
 def _plain(value: Any) -> Any:
@@ -191,7 +193,7 @@ def _plain(value: Any) -> Any:
 
 
 def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file: bool) -> Any:
-    """Give a plain value as an annotation says; add to `errors` what does not fit."""
+    """Convert a plain value to the type of an annotation; append problems to `errors`."""
     if not is_file and (value == "???" or (value == "" and path in PLACES)):
         errors.append(f"missing value: set {path}=")
         return None
@@ -201,32 +203,36 @@ def _convert(annotation: Any, value: Any, path: str, errors: list[str], is_file:
         options = _of_kind(schemas, value, path, errors)
         if not options:
             return None
-    inside: list[str] = []  # what is wrong within a value whose outer form fits
+    inner_errors: list[str] = []  # errors inside a value whose outer form fits
     for option in options:
         kind, inner = get_origin(option) or option, get_args(option)
         wrong: list[str] = []
         if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
-            found: Any = _build_dataclass(option, value, path, wrong, is_file)
+            converted: Any = _build_dataclass(option, value, path, wrong, is_file)
         elif kind is dict and inner and isinstance(value, Mapping):
-            found = {key: _convert(inner[1], item, _joined(path, key), wrong, is_file) for key, item in value.items()}
+            converted = {
+                key: _convert(inner[1], item, _joined(path, key), wrong, is_file) for key, item in value.items()
+            }
         elif kind is tuple and isinstance(value, (list, tuple)):
-            own = is_file or not dataclasses.is_dataclass(inner[0])  # else each has the messages that it has by itself
-            places = (f"{path}[{number}]" if own else "" for number in itertools.count())
-            found = tuple(_convert(inner[0], *each, wrong, is_file) for each in zip(value, places, strict=False))
+            is_named = is_file or not dataclasses.is_dataclass(
+                inner[0]
+            )  # the runs of glue have messages without a number
+            places = (f"{path}[{number}]" if is_named else "" for number in itertools.count())
+            converted = tuple(_convert(inner[0], *pair, wrong, is_file) for pair in zip(value, places, strict=False))
         else:
-            fits, found = _match(option, value)
+            fits, converted = _match(option, value)
             if fits:
-                return found
+                return converted
             continue
         if not wrong:
-            return found
-        inside = inside or wrong
-    if not inside:
+            return converted
+        inner_errors = inner_errors or wrong
+    if not inner_errors:
         expected = " or ".join(dict.fromkeys(map(_describe, options)))
         if isinstance(value, float) and not math.isfinite(value) and float in options:
             expected = expected.replace("a number", "a finite number")
-        inside = [f"{path}={value!r:.60}: expected {expected}".removeprefix("=")]
-    errors += inside
+        inner_errors = [f"{path}={value!r:.60}: expected {expected}".removeprefix("=")]
+    errors += inner_errors
     return None
 
 
@@ -247,7 +253,9 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
     for name, field in fields.items():
         if name in mapping:
             values[name] = _convert(_hints(schema)[name], mapping[name], _joined(path, name), errors, is_file)
-        elif field.default is field.default_factory is dataclasses.MISSING:  # else a file from before it was a field
+        elif (
+            field.default is field.default_factory is dataclasses.MISSING
+        ):  # a default is for files that are older than the field
             place = _joined(path, name)
             errors.append(f"no field '{place}'" if is_file else f"missing value: set {place}=")
     try:
@@ -258,7 +266,7 @@ def _build_dataclass(schema: Any, mapping: Mapping[str, Any], path: str, errors:
 
 
 def _of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: list[str]) -> tuple[Any, ...]:
-    """Choose among several dataclasses by the value's `kind`, which each of them annotates with its own literals."""
+    """Choose among several dataclasses by `kind`, whose annotation lists the literals of each dataclass."""
     kinds = {kind: schema for schema in schemas for kind in get_args(_hints(schema)["kind"])}
     kind = value.get("kind")
     if isinstance(kind, str) and kind in kinds:
@@ -269,7 +277,7 @@ def _of_kind(schemas: list[Any], value: Mapping[str, Any], path: str, errors: li
 
 
 def _match(option: Any, value: Any) -> tuple[bool, Any]:
-    """Whether `value` is of the plain type `option`, and the value as that type."""
+    """Whether a value is of a plain type, and the value in that type."""
     if option is Any:
         return True, value
     if option is type(None):

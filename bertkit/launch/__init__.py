@@ -1,9 +1,9 @@
-"""The processes of a run: which one this is, and who starts them and ends them.
+"""The processes of a run: which one this is, and how they start and end.
 
 Doors:
 
     launch_config  the settings `launch.*`
-    world          which of a run's processes this is
-    launcher       starts the processes of a host and watches them; the command line's alone
-    sweep          runs the combinations of a sweep one after another
+    world          the rank of this process, and how many there are
+    launcher       starts and watches the processes of a host; only for the command line
+    sweep          the runs of a sweep, one after another
 """

@@ -1,10 +1,10 @@
-"""The processes of a host: torch's elastic multiprocessing starts and ends them, and keeps a file of errors for each.
+"""Start, watch and end the processes of one host with torch's elastic multiprocessing, which keeps an error file for each.
 
-The processes of all hosts meet in a TCPStore, which host 0's launcher holds. It listens on one address alone: 127.0.0.1 for
-one host, else `launch.address`. There is no password: whoever reaches the port could take part.
+The processes of all hosts meet in a TCPStore, which host 0's launcher holds. It listens on one address only: 127.0.0.1 for one
+host, otherwise `launch.address`. It has no password, so anyone who can reach the port can join the run.
 
-Here it is decided that a run ends with exit code 6. A process that hangs is not looked for: those that wait for it give up
-after `launch.hang_timeout_seconds`, the timeout of their process group.
+This file decides that a run ends with exit code 6. A process that hangs is not detected here: the processes that wait for it
+fail after `launch.hang_timeout_seconds`, the timeout of their process group.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from bertkit.base.errors import BertkitError, InputError, PeerError, StoppedErro
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
-LAST_WORDS_SECONDS = 2.0  # for the others, after the first failure: they may know more of the cause
-KILL_SECONDS = 5  # until a killed process is gone; one that a driver holds may stay
+LAST_WORDS_SECONDS = 2.0  # after the first failure, time for the other processes to report what they know
+KILL_SECONDS = 5  # to wait for a killed process; one inside a driver may stay
 POLL_SECONDS = 0.05
-OTHERS_SECONDS = 5.0  # for the processes of this host to end by themselves, when another host has failed
-FAILED = "bertkit/failed"  # in the store
+OTHERS_SECONDS = 5.0  # after another host has failed, time for this host's processes to end by themselves
+FAILED = "bertkit/failed"  # a key of the store
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 KINDS = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BertkitError)
@@ -51,8 +51,8 @@ class Workers(SubprocessContext):
     """The processes of this host.
 
     Attributes:
-        killed: local ranks of those that had to be killed, after another one failed.
-        stop_signal: the first request to stop.
+        killed: local ranks that had to be killed after another one failed.
+        stop_signal: the first signal that asked the run to stop.
     """
 
     def __init__(self, command: Sequence[str], environments: dict[int, dict[str, str]], folder: str) -> None:
@@ -64,18 +64,18 @@ class Workers(SubprocessContext):
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        """Those that were started."""
+        """The started processes."""
         return [handler.proc for handler in self.subprocess_handlers.values()]
 
     def start(self) -> None:
-        """Start them; torch's own way would take the signals over, which are handled here."""
+        """Start the processes; torch's own `start` would replace our signal handlers."""
         self._start()  # type: ignore[no-untyped-call]
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
-        """Pass the first request to stop on; the second ends everything at once.
+        """Forward the first signal; end everything at the second.
 
-        A signal that comes again within a second is the same request: Slurm's and a terminal's own, to all processes, and
-        what a script in between passes on.
+        The same signal within a second is one request: Slurm and terminals send it to all processes, and a script in between may
+        forward it too.
         """
         now = time.monotonic()
         if self.stop_signal is None:
@@ -83,10 +83,10 @@ class Workers(SubprocessContext):
             for process in self.processes:
                 process.send_signal(number)
         elif number != self.stop_signal or now - self._stop_at >= world.SAME_REQUEST_SECONDS:
-            raise SystemExit(128 + number)  # kills them on its way
+            raise SystemExit(128 + number)  # `run` kills the processes
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = LAST_WORDS_SECONDS) -> None:
-        """End all of them: they have `timeout` seconds to end by themselves, unless one explains it all; then they are killed."""
+        """Kill all processes after `timeout` seconds; at once if the exit code of one explains the failure."""
         explained = any(_explains(process.poll() or 0) for process in self.processes)
         until = time.monotonic() + (0 if explained else timeout)
         while any(process.poll() is None for process in self.processes) and time.monotonic() < until:
@@ -96,34 +96,35 @@ class Workers(SubprocessContext):
 
 
 def _explains(code: int) -> bool:
-    """Whether the exit code of one process explains what becomes of the others; they may get the same signal to stop."""
-    if code < 0:  # NCCL leaves a lost peer by SIGABRT
+    """Whether the exit code of a process is the cause of a failure, rather than its consequence or a request to stop."""
+    if code < 0:  # NCCL aborts (SIGABRT) when a peer is lost
         return -code not in (signal.SIGABRT, *world.STOP_SIGNALS)
     return code not in (0, *KINDS, world.INTERRUPTED_CODE, world.READER_LEFT_CODE)
 
 
 def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> None:
-    """Start this host's processes, watch them to their end, and leave nothing behind; the errors are those of `start`."""
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # one line says what happened: ours
+    """Start this host's processes, wait for them, and clean up; raises what `launcher.start` documents."""
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # bertkit prints one line itself
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder, contextlib.ExitStack() as stack:
         Path(folder, "job.json").write_text(json.dumps(job), encoding="utf-8")
         command = world.own_command("--worker", f"{folder}/job.json")
         environments: dict[int, dict[str, str]] = {rank: {} for rank in range(launch.num_processes)}
         workers = Workers(command, environments, folder)
-        for number in world.STOP_SIGNALS:
-            stack.callback(signal.signal, number, signal.signal(number, workers.on_signal))
-        store, address = _meeting_place(launch)  # open until the workers have ended
+        stack.enter_context(world.handling(world.STOP_SIGNALS, workers.on_signal))
+        store, address = _meeting_place(launch)  # open while the workers run
         for rank, variables in _variables(launch, address).items():
             environments[rank].update(variables)
         stack.callback(workers.close, timeout=0)
         workers.start()
-        if workers.stop_signal is not None:  # it came before there was anyone to pass it on to
+        if workers.stop_signal is not None:  # the signal arrived before there were processes to forward it to
             raise KeyboardInterrupt
         others = stack.enter_context(_Others(launch, address))
         result = None
         while result is None and not others.failed.is_set():
             result = workers.wait(1.0, POLL_SECONDS)
-        if result is None:  # no process of this host noticed it: perhaps all of them are stopped
+        if (
+            result is None
+        ):  # another host failed, and no process here noticed: perhaps all of them are stopped (SIGSTOP)
             workers.close(timeout=OTHERS_SECONDS)
             result = workers.wait(0)
         if result is None or result.is_failed():
@@ -133,7 +134,7 @@ def run(launch: LaunchConfig, job: dict[str, Any], output_dir: str | None) -> No
 
 
 def _meeting_place(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, int]]:
-    """Open the store on host 0; give it with the address where every process finds it.
+    """Open the store on host 0; give it and its address.
 
     Raises:
         InputError: the address is malformed, or host 0 cannot listen there.
@@ -147,15 +148,15 @@ def _meeting_place(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, in
         listener = socket.create_server((host, int(number)), backlog=128)
     except OSError as error:
         raise InputError(
-            f"launch.address={launch.address}: {error.strerror or error}; host 0 listens there: give an address of its own and a "
-            "free port"
+            f"launch.address={launch.address}: {error.strerror or error}; host 0 listens there: give one of its own addresses and "
+            "a free port"
         ) from None
     address = host, int(listener.getsockname()[1])
     return TCPStore(*address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), address
 
 
 class _Others:
-    """The launchers of the other hosts: whether one of them failed, or host 0's is gone; nothing for one host."""
+    """Watches the launchers of the other hosts: one has failed, or host 0 is gone. With one host it does nothing."""
 
     def __init__(self, launch: LaunchConfig, address: tuple[str, int]) -> None:
         self.failed, self._ended, self._address = threading.Event(), threading.Event(), address
@@ -165,7 +166,7 @@ class _Others:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        with contextlib.suppress(RuntimeError):  # host 0 did not come, or is gone
+        with contextlib.suppress(RuntimeError):  # host 0 never appeared, or is gone
             self._store = TCPStore(*self._address, is_master=False, wait_for_workers=False, timeout=self._timeout)
             while not self._store.check([FAILED]):
                 if self._ended.wait(1.0):
@@ -173,7 +174,7 @@ class _Others:
         self.failed.set()
 
     def tell(self) -> None:
-        """Tell them that this host failed; where host 0 is gone, they know."""
+        """Tell the other hosts that this one failed; if host 0 is gone, they know."""
         with contextlib.suppress(RuntimeError):
             if self._store is not None and not self.failed.is_set():
                 self._store.set(FAILED, "")
@@ -186,10 +187,10 @@ class _Others:
 
 
 def interface_to(host: str, port: int) -> str:
-    """Give the network interface on the way to a host; no packet is sent.
+    """Find the network interface towards a host; no packet is sent.
 
     Raises:
-        InputError: the name is unknown, or there is no way.
+        InputError: the name is unknown, or there is no route.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -210,8 +211,8 @@ def interface_to(host: str, port: int) -> str:
 def _variables(launch: LaunchConfig, address: tuple[str, int]) -> dict[int, dict[str, str]]:
     """Give torchrun's variables for each process of this host."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME") if launch.num_hosts > 1 else None
-    interface = chosen or interface_to(*address)
+    own = os.environ.get("GLOO_SOCKET_IFNAME") if launch.num_hosts > 1 else None
+    interface = own or interface_to(*address)
     common = {
         "WORLD_SIZE": str(launch.num_processes * launch.num_hosts), "LOCAL_WORLD_SIZE": str(launch.num_processes),
         "MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -226,65 +227,52 @@ def _variables(launch: LaunchConfig, address: tuple[str, int]) -> dict[int, dict
 
 
 class _Verdict:
-    """Which of several failures explains the others."""
+    """Which of several failures is the cause of the others."""
 
     def __init__(self, launch: LaunchConfig, workers: Workers, output_dir: str | None) -> None:
-        self.launch, self.workers, self.output_dir = launch, workers, output_dir
+        self.launch, self.workers = launch, workers
+        self.step = world.newest_checkpoint(output_dir)
+        how = "starts again" if self.step is None else f"resumes from checkpoint {self.step}"
+        self.outlook = f"all processes were ended, and the same command {how}"
 
     def error(self, failures: dict[int, ProcessFailure]) -> BaseException:
         """Give the error that this host ends with.
 
-        A signal from outside explains everything, and so does an unexpected error; of errors that bertkit names the others
-        may have the same; a lost connection explains nothing while there may be another reason for it.
+        A signal from outside and an unexpected error are always causes. An error that bertkit names may be common to several
+        processes. A lost connection is a cause only if there is no other one.
         """
-        found = [failure for rank, failure in sorted(failures.items()) if rank not in self.workers.killed]
-        codes = {failure.exitcode for failure in found}
-        if self.workers.stop_signal is not None and -self.workers.stop_signal in codes:
-            return self._stopped_early()
+        own = [failure for rank, failure in sorted(failures.items()) if rank not in self.workers.killed]
+        codes = {failure.exitcode for failure in own}
+        if self.workers.stop_signal is not None and -self.workers.stop_signal in codes:  # stopped before it could save
+            return KeyboardInterrupt() if self.step is None else StoppedError(world.stopped_line(self.step))
         for code, kind in ((world.INTERRUPTED_CODE, KeyboardInterrupt), (world.READER_LEFT_CODE, BrokenPipeError)):
             if code in codes:
                 return kind()
-        for failure in found:
+        for failure in own:
             if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT:
-                return PeerError(f"{self._who(failure)} was killed by {failure.signal_name()}; {self._state()}")
-        for failure in found:
+                name = self._name(failure.local_rank)
+                return PeerError(f"{name} was killed by {failure.signal_name()}; {self.outlook}")
+        for failure in own:
             if _explains(failure.exitcode):
-                return PeerError(f"{self._who(failure)} failed: {_said(failure)}; {self._state()}")
-        for failure in found:
+                return PeerError(f"{self._name(failure.local_rank)} failed: {_message(failure)}; {self.outlook}")
+        for failure in own:
             is_known = failure.exitcode in KINDS and isinstance(failure.message, dict)
             if is_known and failure.exitcode != PeerError.exit_code:
-                return KINDS[failure.exitcode](*_said(failure).split("\n"))
-        return self._lost(found)
-
-    def _lost(self, found: list[ProcessFailure]) -> BaseException:
-        """Name those that had to be killed and had said nothing: the others waited for them."""
+                return KINDS[failure.exitcode](*_message(failure).split("\n"))
+        # the others waited for the processes that had to be killed and left no error file
         silent = [rank for rank in self.workers.killed if not os.path.exists(self.workers.error_files[rank])]
-        said = [f"{self._name(rank)} did not answer" for rank in silent]
-        said += [f"{self._who(failure)}: {_said(failure)}" for failure in found[:1]]
-        return PeerError("; ".join([*said, self._state()]))
-
-    def _who(self, failure: ProcessFailure) -> str:
-        return self._name(failure.local_rank)
+        reasons = [f"{self._name(rank)} did not answer" for rank in silent]
+        reasons += [f"{self._name(failure.local_rank)}: {_message(failure)}" for failure in own[:1]]
+        return PeerError("; ".join([*reasons, self.outlook]))
 
     def _name(self, local_rank: int) -> str:
         rank = self.launch.host_rank * self.launch.num_processes + local_rank
         pid = self.workers.processes[local_rank].pid
         return f"rank {rank} on host {socket.gethostname()} (process {pid})"
 
-    def _state(self) -> str:
-        """Say what the same command will do."""
-        step = world.newest_checkpoint(self.output_dir)
-        how = "starts again" if step is None else f"resumes from checkpoint {step}"
-        return f"all processes were ended, and the same command {how}"
 
-    def _stopped_early(self) -> BaseException:
-        """A process that was stopped before it could save."""
-        step = world.newest_checkpoint(self.output_dir)
-        return KeyboardInterrupt() if step is None else StoppedError(world.stopped_line(step))
-
-
-def _said(failure: ProcessFailure) -> str:
-    """Give what a process wrote into its error file."""
+def _message(failure: ProcessFailure) -> str:
+    """Read the message in a process's error file."""
     if isinstance(failure.message, dict):
         return str(failure.message["message"])
-    return f"it ended with exit code {failure.exitcode} and said nothing"
+    return f"it ended with exit code {failure.exitcode} and no message"

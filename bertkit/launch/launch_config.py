@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bertkit.base.typed_settings import outside, refuse
 
-MOST_SECONDS = 14 * 24 * 3600  # torch keeps milliseconds in 32 bits, which are 24 days
+MOST_SECONDS = 14 * 24 * 3600  # torch keeps milliseconds in 32 bits: at most 24 days
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,10 @@ class LaunchConfig:
     """The processes of a run."""
 
     num_processes: int  # on each host
-    num_hosts: int  # each runs the same command with its own `host_rank`
-    host_rank: int  # of this host, from 0
-    address: str | None  # HOST:PORT of host 0, where the others find it; None for one host
-    hang_timeout_seconds: float  # that a process waits for the others, before the run is ended
+    num_hosts: int  # every host runs the same command, with its own `host_rank`
+    host_rank: int  # from 0
+    address: str | None  # HOST:PORT of host 0; None for one host
+    hang_timeout_seconds: float  # how long a process waits for the others before the run ends
 
     def __post_init__(self) -> None:
         hosts = self.num_hosts
@@ -37,6 +37,6 @@ class LaunchConfig:
 
 
 def too_many(setting: str, num_processes: int) -> list[str]:
-    """Say that a machine cannot have so many processes, in a list of nothing or one line: each takes half a gigabyte."""
+    """Refuse more processes than a machine can hold, at about half a gigabyte for a process."""
     most = max(64, 4 * (os.cpu_count() or 1))
     return [f"{setting}={num_processes}: expected at most {most} on this machine"] if num_processes > most else []

@@ -1,7 +1,7 @@
-"""Whether a command starts processes of its own, and what such a process is handed; imports no torch until it starts them.
+"""Start workers for a command, and read, as a worker, what to do. torch is imported only to start workers.
 
-A worker is `bertkit --worker FILE`: the file holds the settings that the launcher has checked. Why a worker ends goes into
-torch's error file, which the launcher reads.
+A worker is `bertkit --worker FILE`; the file holds the settings, which the launcher has checked. When a worker fails, it writes
+the reason to torch's error file, and the launcher reads it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from bertkit.base.errors import InputError
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
-is_launcher = False  # whether this process started others: then it speaks for them, whatever srun calls it
-is_worker = False  # whether a launcher of bertkit started this process, and speaks for it
-shows_tracebacks = False  # whether the user asked for tracebacks, also from the processes that are started
+is_launcher = False  # whether this process started workers; then it prints their errors, whatever its rank under srun
+is_worker = False  # whether a bertkit launcher started this process; the launcher prints its errors
+shows_tracebacks = False  # whether the user wants tracebacks, also from workers
 
 
 def starts_workers(launch: LaunchConfig) -> bool:
-    """Whether this process is to start processes: several are asked for, and nobody has started them yet.
+    """Whether this process must start workers: the settings ask for several processes, and no other launcher started them.
 
-    srun may start the launchers themselves, one on each host.
+    srun may start one bertkit launcher on each host.
     """
     if launch.num_processes * launch.num_hosts == 1 or "RANK" in os.environ:
         return False
@@ -36,18 +36,20 @@ def starts_workers(launch: LaunchConfig) -> bool:
 
 
 def start(command: str, settings: Any) -> None:
-    """Start this host's processes of a command, and watch them to their end.
+    """Start this host's workers for a command, and wait for them.
 
     Raises:
-        BertkitError: of the kind that a process ended with.
-        PeerError: a process died, hangs or raised an unexpected error, or another host did.
-        BrokenPipeError: the reader of a process's output closed the pipe.
+        BertkitError: the error of a worker.
+        PeerError: a worker died, hangs or raised an unexpected error, or another host did.
+        BrokenPipeError: the reader of a worker's output closed the pipe.
         KeyboardInterrupt: stopped before there was anything to save.
     """
     global is_launcher
     is_launcher = True
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # we say in one line what torch says with its stack
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # else torch makes a folder on import
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # bertkit prints one line; torch would print its stack
+    os.environ.setdefault(
+        "TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir()
+    )  # otherwise torch makes a folder when imported
     from bertkit.launch import elastic
 
     job = {
@@ -58,10 +60,10 @@ def start(command: str, settings: Any) -> None:
 
 
 def take_job(file: str) -> dict[str, Any]:
-    """Read, as a worker, what to do; from now on this process ends with its launcher.
+    """Read a worker's job; from now on this process ends with its launcher.
 
     Raises:
-        InputError: no launcher of bertkit started this process.
+        InputError: no bertkit launcher started this process.
     """
     global is_worker, shows_tracebacks
     try:
@@ -77,7 +79,7 @@ def take_job(file: str) -> dict[str, Any]:
 
 
 def tell(message: str) -> bool:
-    """Write why this process ends into torch's error file, where it has one; give whether the launcher tells the user."""
+    """Write an error to torch's error file, if this process has one; give whether the launcher prints it for the user."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         with contextlib.suppress(OSError):

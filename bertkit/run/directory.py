@@ -30,12 +30,11 @@ import yaml
 from bertkit import __version__
 from bertkit.base.errors import InputError
 from bertkit.base.files import LOCK, flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
-from bertkit.base.text_files import read_json
+from bertkit.base.text_files import parse_yaml, read_json
 from bertkit.base.typed_settings import checked, to_mapping
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, newest_checkpoint, world_from_environment
 from bertkit.run import rules as resume_rules
 from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, class_of
-from bertkit.settings.yaml_files import parse_yaml
 
 RESULT = "eval.json"
 FILES_OF_A_RUN = (

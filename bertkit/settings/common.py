@@ -1,9 +1,10 @@
-"""What several commands accept."""
+"""Settings that several commands share, and how to find those of a command."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bertkit.base.errors import InputError
 from bertkit.launch.launch_config import LaunchConfig
@@ -16,10 +17,14 @@ from bertkit.train.train_config import (
     ScheduleConfig,
 )
 
+SEED_RANGE = f"[0, {2**63})"
+VERBATIM = {"is_verbatim": True}  # metadata of a setting whose text is passed on verbatim, bypassing Hydra
+WORDS = {"is_words": True}  # metadata of a setting that takes the words without a key, as in `compare runs/a runs/b`
 
-def seed_problems(seed: int) -> list[str]:
-    """Say what is wrong with a seed, in a list of nothing or one line."""
-    return [] if 0 <= seed < 2**63 else [f"seed={seed}: expected 0 to {2**63 - 1}"]
+
+def schema_of(command: str) -> Any:
+    """Import the dataclass of a command's settings, such as `PretrainSettings` from `bertkit.settings.pretrain`."""
+    return getattr(importlib.import_module(f"bertkit.settings.{command}"), f"{command.capitalize()}Settings")
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,9 @@ class SkipConfig:
     skip_steps: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        wrong = [step for step in self.skip_steps if step < 1]
-        if wrong:
-            raise InputError(f"data.skip_steps={list(self.skip_steps)}: no step {wrong[0]}; steps count from 1")
+        first = min(self.skip_steps, default=1)
+        if first < 1:
+            raise InputError(f"data.skip_steps={list(self.skip_steps)}: no step {first}; steps count from 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +59,32 @@ class TrainingSettings:
     data: SkipConfig
     resume: ResumeConfig
     launch: LaunchConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """What the commands share that read inputs for a model.
+
+    Attributes:
+        input: a file, or - for standard input.
+        output: a file, or - for standard output.
+    """
+
+    model_dir: str | None
+    input: str | None
+    output: str
+    overwrite: bool
+    device: Literal["auto", "cpu", "cuda"]
+
+    def input_problems(self, alternative: str | None = None) -> list[str]:
+        """Say what is wrong with the input and the output; the setting `alternative` can replace the input."""
+        problems = []
+        if alternative is not None:
+            is_set = getattr(self, alternative) is not None
+            if self.input is None and not is_set:
+                problems.append(f"missing value: set {alternative}=, or input=")
+            if self.input is not None and is_set:
+                problems.append(f"input= and {alternative}=: set one of the two")
+        if self.output != "-" and self.output == self.input:
+            problems.append(f"output={self.output} is the input; choose another file")
+        return problems

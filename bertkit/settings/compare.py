@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bertkit.base.errors import InputError
+from bertkit.settings.common import WORDS
 
 
 @dataclass(frozen=True)
 class CompareSettings:
     """`bertkit compare`."""
 
-    runs: tuple[str, ...]
+    runs: tuple[str, ...] = field(metadata=WORDS)
     output: str
     overwrite: bool
 

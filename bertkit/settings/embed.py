@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.settings.common import InputSettings
 
 ENDINGS = (".npy", ".parquet", ".jsonl")
 
 
-@dataclass(frozen=True)
-class EmbedSettings:
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings(InputSettings):
     """`bertkit embed`."""
 
     model_dir: str
     input: str
-    output: str
-    overwrite: bool
     pooling: Literal["mean", "cls", "max"] | None
     normalize: bool | None
     column: str | int | None
@@ -25,13 +24,11 @@ class EmbedSettings:
     max_seq_length: int | None
     batch_tokens: int | None
     precision: Literal["fp32", "bf16"]
-    device: Literal["auto", "cpu", "cuda"]
 
     def __post_init__(self) -> None:
-        is_file = self.output != "-"
         refuse(
-            is_file and self.output == self.input and f"output={self.output} is the input; choose another file",
-            is_file
+            self.input_problems(),
+            self.output != "-"
             and not self.output.endswith(ENDINGS)
             and f"output={self.output}: expected a name that ends in {', '.join(ENDINGS)}, or - for JSON lines",
             outside(self, "", max_seq_length="[3, inf)", batch_tokens="[1, inf)"),

@@ -9,7 +9,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
 from bertkit.launch.launch_config import LaunchConfig
-from bertkit.settings.common import seed_problems
+from bertkit.settings.common import SEED_RANGE
 from bertkit.tasks.task_config import TaskConfig
 
 PREPARED_SPLITS = ("auto", "train", "held_out", "all")
@@ -21,7 +21,7 @@ class EvaluateSettings:
     """`bertkit evaluate`.
 
     Attributes:
-        task_changes: what is set of the task of the model's run, which is measured where no task is chosen.
+        task_changes: changes of the model's own task, which is measured if no other task is chosen.
     """
 
     model_dir: str
@@ -40,21 +40,21 @@ class EvaluateSettings:
     launch: LaunchConfig
 
     def __post_init__(self) -> None:
-        refuse(seed_problems(self.seed), outside(self, "", batch_sequences="[1, inf)", max_sequences="[1, inf)"))
+        refuse(outside(self, "", seed=SEED_RANGE, batch_sequences="[1, inf)", max_sequences="[1, inf)"))
         if self.task is not None:
             self.check_for_task(self.task)
 
     def check_for_task(self, task: TaskConfig) -> None:
-        """Refuse what has no effect on the split of a task."""
-        without_effect = [key for key in self.given if key.split(".")[0] in _OF_PREPARED]
-        if without_effect:
+        """Refuse settings that have no effect on the split of a task."""
+        unused = [key for key in self.given if key.split(".")[0] in _OF_PREPARED]
+        if unused:
             raise InputError(
-                f"{', '.join(without_effect)}: has no effect with task={task.name}; leave it out, or leave task= out to "
-                "measure a prepared dataset"
+                f"{', '.join(unused)}: has no effect with task={task.name}; leave it out, or leave task= out to measure a "
+                "prepared dataset"
             )
 
     def check_for_prepared(self) -> None:
-        """Refuse what has no effect on a prepared dataset, and what is missing for one."""
+        """Refuse settings that have no effect on a prepared dataset, and missing ones."""
         hint = "" if self.data_dir is None else "; for the split of a task, set task="
         changed = ", ".join(f"task.{key}" for key in self.task_changes)
         refuse(

@@ -11,19 +11,19 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape
-from bertkit.settings.common import TrainingSettings, seed_problems
+from bertkit.settings.common import SEED_RANGE, TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
 
-BASE_HIDDEN_SIZE = 768  # of the encoders that the published learning rates are for
+BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
 MOST_RATE = 1e-3
-RATE_TIMES_SIZE = 0.36  # of models that start from nothing
+RATE_TIMES_SIZE = 0.36  # for models from scratch
 FROZEN_LAYERS = re.compile(r"layers:(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochCheckpointConfig(SavingConfig):
-    """When to save, and how many checkpoints to keep besides the best, which is always kept."""
+    """When to save, and how many checkpoints to keep besides the best one."""
 
     every_steps: int | Literal["epoch"]
 
@@ -33,7 +33,7 @@ class EpochCheckpointConfig(SavingConfig):
 
 @dataclass(frozen=True)
 class DevEvaluationConfig:
-    """When to evaluate on the dev split, and after how many evaluations without a better score to stop."""
+    """When to evaluate on the dev split; training stops after `patience` evaluations without a better score."""
 
     every_steps: int | Literal["epoch"]
     patience: int | None
@@ -44,19 +44,19 @@ class DevEvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSettings(DecoderShape):
-    """The decoder, and how widely the matrices of a model that starts from nothing are drawn."""
+    """The decoder, and the initial standard deviation of a model from scratch."""
 
     initializer_range: float | Literal["auto"] = "auto"
 
     def std_of(self, hidden_size: int) -> float:
-        """Give the standard deviation that auto stands for; conf/decoder says why."""
+        """Resolve auto; the reasons are in conf/decoder."""
         if self.initializer_range != "auto":
             return self.initializer_range
         return float(f"{(0.5 if self.kind == 'transformer' else 1) * hidden_size**-0.5:.3g}")
 
     def of_model(self, start_token_id: int, end_token_id: int) -> DecoderConfig:
         """Give the decoder of a model with these special tokens."""
-        shape = {each.name: getattr(self, each.name) for each in dataclasses.fields(DecoderShape)}
+        shape = {field.name: getattr(self, field.name) for field in dataclasses.fields(DecoderShape)}
         return DecoderConfig(**shape, start_token_id=start_token_id, end_token_id=end_token_id)
 
 
@@ -81,41 +81,40 @@ class FinetuneSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         refuse(
-            seed_problems(self.seed),
             self._start_problems(),
             self.freeze not in (None, "embeddings", "encoder")
             and not FROZEN_LAYERS.fullmatch(self.freeze or "")
             and f"freeze={self.freeze}: expected null, embeddings, encoder, or layers:K such as layers:6",
             outside(self, "", num_epochs="(0, inf)", reinit_layers="[0, inf)", max_train_examples="[1, inf)"),
-            outside(self, "", layer_decay="(0, 1]", dev_share="(0, 1)"),
+            outside(self, "", seed=SEED_RANGE, layer_decay="(0, 1]", dev_share="(0, 1)"),
             self._class_weight_problems(),
         )
 
     @property
     def is_from_scratch(self) -> bool:
-        """Whether the model and its vocabulary are made by the run."""
+        """Whether the run starts without a pretrained model."""
         return self.decoder is not None and self.decoder.is_from_scratch
 
     def _start_problems(self) -> list[str]:
-        """Say what is missing to start from a model, or from none."""
+        """Check the model, or the sizes of one from scratch."""
         decoder = self.decoder
         if decoder is not None and self.task.kind != "generation":
             return [f"decoder={decoder.kind}: has no effect with task={self.task.name}; leave it out"]
         if decoder is None and self.task.kind == "generation" and self.model_dir is None:
             return ["missing value: set decoder= (one of bert, rnn, transformer)"]
         if decoder is None or not decoder.is_from_scratch:
-            own = "with model_dir=, whose model has its own"
-            problems = unused(self, "", ("model", True, own), ("tokenizer", True, own))
-            return problems if self.model_dir is not None else [*problems, "missing value: set model_dir="]
+            if self.model_dir is None:
+                return ["missing value: set model_dir="]
+            why = "with model_dir=, whose model has its own"
+            return unused(self, "", ("model", True, why), ("tokenizer", True, why))
         if self.model_dir is not None:
             return [
                 f"model_dir={self.model_dir} with decoder={decoder.kind}, which starts from nothing; leave one of them out"
             ]
-        new = "on a model that starts from nothing"
-        problems = unused(self, "", ("reinit_layers", True, new, 0), ("freeze", True, new))
-        given = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
-        return problems + [
-            f"missing value: set {name} for decoder={decoder.kind}" for name, value in given.items() if value is None
+        why = "on a model from scratch"
+        required = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}
+        return unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why)) + [
+            f"missing value: set {name} for decoder={decoder.kind}" for name, value in required.items() if value is None
         ]
 
     def _class_weight_problems(self) -> list[str]:
@@ -123,7 +122,7 @@ class FinetuneSettings(TrainingSettings):
         if weights is None:
             return []
         if self.task.labels is None or self.task.is_regression:
-            return [f"class_weights: has no effect without labels by name, as in task={self.task.name}; leave it out"]
+            return [f"class_weights: has no effect with task={self.task.name}, which has no classes; leave it out"]
         if self.task.multi_label:
             return ["class_weights: has no effect with task.multi_label=true; leave it out"]
         if weights != "balanced" and not all(isinstance(weight, float) and weight > 0 for weight in weights):
@@ -131,10 +130,10 @@ class FinetuneSettings(TrainingSettings):
         return []
 
     def frozen_depth(self, num_layers: int) -> int:
-        """Give how many of the embeddings (1) and layers (1 each) are frozen, from below.
+        """Count the lowest frozen blocks: the embeddings and each layer are one block.
 
         Raises:
-            InputError: more layers than there are.
+            InputError: the model has fewer layers.
         """
         match = FROZEN_LAYERS.fullmatch(self.freeze or "")
         if match is None:
@@ -146,7 +145,7 @@ class FinetuneSettings(TrainingSettings):
         return int(match.group(1)) + 1
 
     def rate_for(self, hidden_size: int) -> float:
-        """Give the peak learning rate that auto stands for; conf/finetune.yaml says why."""
+        """Resolve an automatic peak learning rate; the reasons are in conf/finetune.yaml."""
         if self.is_from_scratch:
             return float(f"{RATE_TIMES_SIZE / hidden_size:.2g}")
         published = self.task.recipe.peak_learning_rate
@@ -155,13 +154,13 @@ class FinetuneSettings(TrainingSettings):
         return min(MOST_RATE, float(f"{published * (BASE_HIDDEN_SIZE / hidden_size) ** 2:.1g}"))
 
     def with_rate(self, rate: float) -> FinetuneSettings:
-        """Take a peak learning rate where it is auto."""
+        """Set the peak learning rate if it is auto."""
         if self.optimizer.peak_learning_rate != "auto":
             return self
         return dataclasses.replace(self, optimizer=dataclasses.replace(self.optimizer, peak_learning_rate=rate))
 
     def warmup_of(self, steps: int) -> float:
-        """Give the warm-up of a run of `steps` steps; left to itself the task's share of them, in whole steps."""
+        """Give the warm-up steps; auto is the task's share of `steps`, rounded down."""
         if self.schedule.warmup_steps == self.schedule.warmup_share == "auto":
             return int(self.task.recipe.warmup_share * steps)
         return self.schedule.warmup_of(steps)

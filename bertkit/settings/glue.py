@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertkit.base.typed_settings import nearest, refuse, unused
-from bertkit.settings.common import seed_problems
 from bertkit.settings.finetune import FinetuneSettings
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -16,7 +15,7 @@ class GlueSettings:
     """`bertkit glue`.
 
     Attributes:
-        runs: the settings of fine-tuning on each task, in the order of `tasks`; each seed puts in its own.
+        runs: the settings of a fine-tuning run for each of `tasks`; the stage sets the seed and the directory.
     """
 
     model_dir: str | None
@@ -39,12 +38,13 @@ class GlueSettings:
                 if task not in GLUE_TASKS
             ],
             [
-                f"{name}={list(values)}: expected at least one, each of them once"
+                f"{name}={list(values)}: expected at least one, and none twice"
                 for name, values in lists.items()
                 if not values or len(set(values)) < len(values)
             ],
             "ax" in self.tasks
             and "mnli" not in self.tasks
-            and "tasks: ax is answered by the model of mnli; add mnli, or leave ax out",
-            [line for seed in self.seeds for line in seed_problems(seed)],
+            and "tasks: the model for ax is that of mnli; add mnli, or leave ax out",
+            not all(0 <= seed < 2**63 for seed in self.seeds)
+            and f"seeds={list(self.seeds)}: expected numbers from 0 to {2**63 - 1}",
         )

@@ -15,7 +15,7 @@ class IndexSettings:
     corpus: CorpusConfig
     passages: PassagesConfig
     output: str
-    remove: bool  # take out what is in the library of files that the corpus no longer has
+    remove: bool  # whether documents leave the library when their file has left the corpus
 
     def __post_init__(self) -> None:
         refuse(

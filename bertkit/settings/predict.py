@@ -2,61 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.settings.common import VERBATIM, InputSettings
 from bertkit.tasks.task_config import TaskConfig
 
-PredictFormat = Literal[
-    "text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"
-]
+TAKEN = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # written beside the output, for SQuAD
 
 
-@dataclass(frozen=True)
-class PredictSettings:
-    """`bertkit predict`.
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(InputSettings):
+    """What `bertkit predict` and `bertkit view` share.
 
     Attributes:
-        text: a text to predict in place of an input.
+        text: one text, instead of an input.
         text_pair: its second segment.
-        carry_input: the fields of a row stand before what is predicted of it.
-        task_changes: what is set of the model's own task, where no other one is chosen.
+        task_changes: changes of the model's own task, if no other task is chosen.
     """
 
     model_dir: str
-    input: str | None
-    text: str | None
-    text_pair: str | None
-    output: str
-    carry_input: bool
-    overwrite: bool
+    text: str | None = field(metadata=VERBATIM)
+    text_pair: str | None = field(metadata=VERBATIM)
     task: TaskConfig | None
     task_changes: dict[str, Any]
-    format: PredictFormat | None
+    format: (
+        Literal["text", "words", "tsv", "csv", "jsonl", "json", "squad", "conll", "conllu", "parquet", "label_text"]
+        | None
+    )
+
+    def text_problems(self) -> list[str]:
+        """Say what is wrong with the text, the input and the output."""
+        return self.input_problems("text") + unused(
+            self,
+            "",
+            ("text_pair", self.text is None, "without text=; give both in a file, by input="),
+            ("format", self.text is not None, "with text="),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictSettings(TextSettings):
+    """`bertkit predict`.
+
+    Attributes:
+        carry_input: whether each prediction is preceded by the fields of its input row.
+    """
+
+    carry_input: bool
     top_k: int
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
-    device: Literal["auto", "cpu", "cuda"]
 
     def __post_init__(self) -> None:
-        taken = "predictions.json", "nbest_predictions.json", "null_odds.json"
         refuse(
-            self.input is None and self.text is None and "missing value: set input=, or text=",
-            self.input is not None and self.text is not None and "input= and text=: set one of the two",
-            unused(
-                self,
-                "",
-                ("text_pair", self.text is None, "without text=; give both in a file, by input="),
-                ("format", self.text is not None, "with text="),
-                ("carry_input", self.text is not None, "with text="),
-            ),
+            self.text_problems(),
+            unused(self, "", ("carry_input", self.text is not None, "with text=")),
             outside(self, "", top_k="[1, inf)"),
-            self.output != "-"
-            and self.output == self.input
-            and f"output={self.output} is the input; choose another file",
             self.output.endswith((".conll", ".partial"))
             and f"output={self.output}: predictions are written there; choose a name such as mine.jsonl",
-            self.output.split("/")[-1] in taken
-            and f"output={self.output}: SQuAD's file of that name is written beside it; choose mine.jsonl",
+            self.output.split("/")[-1] in TAKEN
+            and f"output={self.output}: SQuAD's file with this name is written beside it; choose mine.jsonl",
         )

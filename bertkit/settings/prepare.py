@@ -9,7 +9,7 @@ from typing import Literal
 from bertkit.base.typed_settings import outside, refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.launch.launch_config import too_many
-from bertkit.settings.common import seed_problems
+from bertkit.settings.common import SEED_RANGE
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class PrepareSettings:
     """`bertkit prepare`.
 
     Attributes:
-        given: the keys and groups that the command line names, and the keys of its experiment, to tell a value that was asked for from a default.
+        given: the keys and groups on the command line, and the keys of its experiment: all that is not a default.
     """
 
     corpus: CorpusConfig
@@ -39,29 +39,27 @@ class PrepareSettings:
 
     def __post_init__(self) -> None:
         refuse(
-            seed_problems(self.seed),
-            self._problems_of_parts(),
+            self._shard_problems(),
             self.corpus.source != "python_docs"
             and not self.corpus.path
             and self.merge is None
             and "missing value: set corpus.path= to files, folders or globs of text (or take corpus=python_docs)",
-            self._problems_of_instances(),
-            outside(self, "", held_out_prob="[0, 1)", shard_tokens="[1, 4294967295]"),
+            self._instance_problems(),
+            outside(self, "", seed=SEED_RANGE, held_out_prob="[0, 1)", shard_tokens="[1, 4294967295]"),
         )
 
-    def _problems_of_instances(self) -> list[str]:
-        """Say what fixed instances cannot have, and what nothing else has."""
+    def _instance_problems(self) -> list[str]:
+        """List settings that fixed instances cannot have, or that need fixed instances."""
         masking = self.masking
         if isinstance(self.segments, SegmentsConfig):
             return [
-                f"segments={self.segments.kind}: prepare stores tokens only, and pretrain cuts them; give it to pretrain "
-                "(or take segments=google, for fixed instances)"
+                f"segments={self.segments.kind}: prepare stores tokens only, and pretrain makes the segments; give it to "
+                "pretrain (or take segments=google, for fixed instances)"
             ]
         if self.segments is None:
             idle = ", ".join(key for key in self.given if key.split(".")[0] in ("masking", "seed", "dump", "overwrite"))
-            return [
-                f"{idle}: has no effect here, since prepare stores tokens only; add segments=google, or give it to pretrain"
-            ] * bool(idle)
+            why = "has no effect here, since prepare stores tokens only; add segments=google, or give it to pretrain"
+            return [f"{idle}: {why}"] if idle else []
         problems = []
         if "held_out_prob" in self.given and self.held_out_prob > 0:
             problems.append(
@@ -71,12 +69,12 @@ class PrepareSettings:
         if (masking.mask_prob, masking.random_prob) != (0.8, 0.1):
             problems.append(
                 f"masking.mask_prob={masking.mask_prob} and masking.random_prob={masking.random_prob}: segments=google "
-                "draws 0.8 and 0.1, as the original; leave them out"
+                "has 0.8 and 0.1, as in the original; leave them out"
             )
         if masking.max_ngram > 1:
             problems.append(
-                f"masking.max_ngram={masking.max_ngram}: segments=google hides single pieces or whole words, as the "
-                "original, which has no n-grams; take masking=bert or masking=whole_word"
+                f"masking.max_ngram={masking.max_ngram}: segments=google masks pieces or whole words, as in the "
+                "original; take masking=bert or masking=whole_word"
             )
         return problems
 
@@ -86,7 +84,7 @@ class PrepareSettings:
         number, _, count = (self.shard or "1/1").partition("/")
         return int(number), int(count)
 
-    def _problems_of_parts(self) -> list[str]:
+    def _shard_problems(self) -> list[str]:
         problems = outside(self, "", num_workers="[1, inf)", part_bytes="[1, inf)")
         problems += too_many("num_workers", 0 if self.num_workers == "auto" else self.num_workers)
         if self.shard is not None:
@@ -95,7 +93,7 @@ class PrepareSettings:
             if self.tokenizer.path is None:
                 problems.append(f"shard={self.shard}: all shards need the same vocabulary; set tokenizer.path=")
             if self.segments is not None:
-                problems.append(f"shard={self.shard}: segments=google draws from the whole text; leave one of them out")
+                problems.append(f"shard={self.shard}: segments=google needs the whole text; leave one of them out")
         if self.merge is not None:
             if not self.merge:
                 problems.append("merge=[]: expected the directories of all shards")

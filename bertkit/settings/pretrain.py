@@ -16,7 +16,7 @@ from bertkit.model.bert_config import (
     size_problems,
     too_long,
 )
-from bertkit.settings.common import TrainingSettings, seed_problems
+from bertkit.settings.common import SEED_RANGE, TrainingSettings
 from bertkit.train.train_config import CheckpointConfig, EvaluationConfig
 
 
@@ -31,7 +31,7 @@ class FinalPhaseConfig:
         refuse(outside(self, "final_phase.", share="(0, 1)"))
 
     def first_step(self, steps: int) -> int:
-        """Give the number of steps done before the phase; all of them where there is none."""
+        """Give the number of steps before the phase: all steps without a phase."""
         return steps if self.max_seq_length is None else steps - round(self.share * steps)
 
 
@@ -55,28 +55,26 @@ class PretrainSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         refuse(
-            seed_problems(self.seed),
-            outside(self, "", steps="[1, inf)"),
-            self.steps != "auto"  # else checked again when they are chosen
+            outside(self, "", seed=SEED_RANGE, steps="[1, inf)"),
+            self.steps != "auto"  # with auto, checked once they are chosen
             and 1 <= self.steps < self.schedule.warmup_of(self.steps)
-            and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up or train "
+            and f"schedule.warmup_steps={self.schedule.warmup_steps} exceeds steps={self.steps}; lower the warm-up, or train "
             "longer",
             unused(self, "", ("init_moments", self.model_dir is None, "without model_dir=")),
             self._final_phase_problems(),
-            self._problems_of_a_new_model() if self.model_dir is None else self._problems_of_a_given_model(),
+            self._model_problems(),
             self.optimizer.peak_learning_rate == "auto"
             and "optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning",
         )
 
-    def _problems_of_a_given_model(self) -> list[str]:
-        return [
-            f"{key}: has no effect with model_dir=, whose model has its own; leave it out"
-            for key in self.given
-            if key.split(".")[0] in ("attention", "norm", "pooling")
-        ]
-
-    def _problems_of_a_new_model(self) -> list[str]:
-        """Say what does not fit together; of starting weights and stored instances that is seen when they are read."""
+    def _model_problems(self) -> list[str]:
+        """List settings that do not fit together; starting weights and stored instances are checked when they are read."""
+        if self.model_dir is not None:
+            return [
+                f"{key}: has no effect with model_dir=, which sets it; leave it out"
+                for key in self.given
+                if key.split(".")[0] in ("attention", "norm", "pooling")
+            ]
         shape = self.model
         problems = [
             line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
@@ -95,14 +93,14 @@ class PretrainSettings(TrainingSettings):
 
     @property
     def num_steps(self) -> int:
-        """The steps of a run that has begun, or says how many it takes."""
+        """The number of steps, once it is known."""
         assert self.steps != "auto", "chosen before a run begins"
         return self.steps
 
     def _final_phase_problems(self) -> list[str]:
         longest = self.final_phase.max_seq_length
         if longest is None:
-            # not where the phase is taken out of a run that is otherwise the same
+            # allow final_phase.max_seq_length=null beside a share, to repeat a run without its phase
             if "final_phase.share" in self.given and "final_phase.max_seq_length" not in self.given:
                 share = self.final_phase.share
                 return [f"final_phase.share={share}: has no effect without final_phase.max_seq_length=; leave it out"]
@@ -110,7 +108,7 @@ class PretrainSettings(TrainingSettings):
         if isinstance(self.segments, InstancesConfig):
             return [
                 f"final_phase.max_seq_length={longest}: segments=google has one length, fixed when the text was prepared; "
-                "start a second run with model_dir= and init_moments=true on text prepared at that length"
+                "start a second run, with model_dir= and init_moments=true, on text prepared at that length"
             ]
         problems = []
         if longest <= self.segments.max_seq_length:

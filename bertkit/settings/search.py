@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
+from bertkit.settings.common import VERBATIM, InputSettings
 from bertkit.tasks.task_config import TaskConfig
 
 ORDERS = ("search", "bert", "both")
@@ -13,7 +14,7 @@ ORDERS = ("search", "bert", "both")
 
 @dataclass(frozen=True)
 class BothConfig:
-    """How `both` weighs the two scores: softmax(search * BM25) * sigmoid(bert * reader's score + bias)."""
+    """The weights of `order=both`: softmax(search * BM25) * sigmoid(bert * reader's score + bias)."""
 
     search: float
     bert: float
@@ -24,25 +25,21 @@ class BothConfig:
         refuse(f"{line}; fit=true finds it" for line in wrong)
 
 
-@dataclass(frozen=True)
-class SearchSettings:
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings(InputSettings):
     """`bertkit search`.
 
     Attributes:
-        question: to ask in place of an input.
-        order: by what passages are ordered; "all" for each in turn.
-        candidates: passages that the engine finds for the reader, at least `top_k`.
-        fit: find `both` on the labels of the input.
-        glossary: a TSV of words and what widens a question that has them.
-        task_changes: what is set of the model's own task, where no other one is chosen.
+        question: one question, instead of an input.
+        order: how passages are ranked; "all" for every order in turn.
+        candidates: passages that the engine passes to the reader, at least `top_k`.
+        fit: whether to fit `both` to the labels of the input.
+        glossary: a TSV of words, and words that expand a question with them.
+        task_changes: changes of the model's own task, if no other task is chosen.
     """
 
     index: str
-    model_dir: str | None
-    question: str | None
-    input: str | None
-    output: str
-    overwrite: bool
+    question: str | None = field(metadata=VERBATIM)
     order: Literal["search", "bert", "both", "all"] | None
     top_k: int
     candidates: int
@@ -54,19 +51,17 @@ class SearchSettings:
     task_changes: dict[str, Any]
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
-    device: Literal["auto", "cpu", "cuda"]
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The orders that are asked for; by default all that there can be, of one question the last of them."""
+        """The orders to rank by; by default the best one for a single question, and all possible ones for an input."""
         order = self.order or ("search" if self.model_dir is None else "both" if self.question is not None else "all")
         return ORDERS if order == "all" else (order,)
 
     def __post_init__(self) -> None:
         is_one, has_reader = self.question is not None, self.model_dir is not None
         refuse(
-            self.input is None and not is_one and "missing value: set question=, or input=",
-            self.input is not None and is_one and "input= and question=: set one of the two",
+            self.input_problems("question"),
             self.order == "all" and is_one and "order=all: has no effect with question=; choose search, bert or both",
             not has_reader
             and self.order not in (None, "search")
@@ -82,7 +77,4 @@ class SearchSettings:
                 ("fit", has_reader and "both" not in self.orders, f"with order={self.order}"),
             ),
             outside(self, "", top_k="[1, 1e6]", candidates="[1, 1e6]", max_questions="[1, 1e6]"),
-            self.output != "-"
-            and self.output == self.input
-            and f"output={self.output} is the input; choose another file",
         )

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every attention and norm in the same BERT: install, prepare, pretrain each with several seeds, compare them on a page.
-# CORPUS= your text, DATA_DIR= a GLUE folder to fine-tune each on SST-2 too, SEEDS= such as "0 1 2", STEPS= of each run, RUN_DIR= where
-# the results go; paths are seen from the root of the repository, further settings go to every pretrain. Run again, it resumes.
+# Attention variants and norms in the same BERT: install, prepare, pretrain each with several seeds, compare them on a page.
+# CORPUS= your text, DATA_DIR= a GLUE folder (to fine-tune on SST-2 too), SEEDS= such as "0 1 2", STEPS= steps per run, RUN_DIR= output
+# directory; relative paths start at the root of the repository. Further settings go to every pretrain. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"

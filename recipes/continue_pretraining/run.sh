@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A trained BERT goes on with your text: install, prepare with the model's own tokenizer, measure, pretrain, measure, export.
-# MODEL_DIR= a Hugging Face directory, CORPUS= your text, HEAD=masked_lm exports that head alone, NPROC= processes, RUN_DIR=
-# where the results go; paths are seen from the root of the repository, further settings go to pretrain.
+# Continue to pretrain a BERT on your text: install, prepare with the model's own tokenizer, evaluate, pretrain, evaluate, export.
+# MODEL_DIR= a Hugging Face directory, CORPUS= your text, HEAD=masked_lm exports that head alone, NPROC= processes, RUN_DIR= output
+# directory; relative paths start at the root of the repository. Further settings go to pretrain.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${CORPUS:?set CORPUS= to files or a folder of text}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A pretrained BERT on GLUE: install, fine-tune every task with several seeds, sum up, and write the archive for the server.
-# MODEL_DIR= any model, DATA_DIR= GLUE's folder, RUN_DIR= where the results go; paths are seen from the root of the
-# repository, further settings go to glue, and through it to every run. Run again, it resumes.
+# A pretrained BERT on GLUE: install, fine-tune on every task with several seeds, average, and write the submission for the server.
+# MODEL_DIR= any model, DATA_DIR= GLUE's folder, RUN_DIR= output directory; relative paths start at the root of the repository.
+# Further settings go to glue, and through it to every run. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of GLUE}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fine-tune a BERT on a task, and look inside: a page and two pictures of what it attends to, and of what it decides by.
-# MODEL_DIR= any model, DATA_DIR= the task's files, TASK= which (mrpc), TEXT= and TEXT_PAIR= what is looked at (TEXT_PAIR=
-# empty for a task of single texts), LAYER= and HEAD= of the picture, RUN_DIR= where the results go; paths are seen from the
-# root of the repository, further settings go to finetune. Run again, it resumes.
+# Fine-tune a BERT on a task, and look inside: a page and two pictures with attention and attributions.
+# MODEL_DIR= any model, DATA_DIR= the task's files, TASK= the task (mrpc), TEXT= and TEXT_PAIR= the input (TEXT_PAIR= is empty for
+# single texts), LAYER= and HEAD= for the second picture, RUN_DIR= output directory; relative paths start at the root of the repository.
+# Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the task, or of GLUE}"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # BERT-base on several hosts: the same command on each, with its own HOST_RANK= (0, 1, ...); host 0 prepares and exports.
-# NUM_HOSTS= of them, ADDRESS= HOST:PORT of host 0, NPROC= processes on each, CORPUS= your text, VOCAB= an existing vocabulary,
-# RUN_DIR= a folder that all hosts see; paths are seen from the root of the repository, further settings go to pretrain.
+# NUM_HOSTS= number of hosts, ADDRESS= HOST:PORT of host 0, NPROC= processes per host, CORPUS= your text, VOCAB= an existing vocabulary,
+# RUN_DIR= a folder shared by all hosts; relative paths start at the root of the repository. Further settings go to pretrain.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"
 run_dir=${RUN_DIR:-runs/multi_host} rank=${HOST_RANK:-0} bertkit=.venv/bin/bertkit job=''
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # nothing outside of the checkout
-# A signal goes on to the command, whose exit code is the script's; a command in the foreground would be waited for first.
+# Forward signals to the command and exit with its code; bash would handle a signal only after a foreground command ends.
 pass_on() { [ -n "$job" ] || exit 143; kill -s "$1" "$job" 2> /dev/null || :; }
 trap 'pass_on TERM' TERM; trap 'pass_on INT' INT; trap 'pass_on USR1' USR1
 run() {

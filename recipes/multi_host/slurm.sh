@@ -9,15 +9,15 @@
 #SBATCH --signal=USR1@300
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# One task on each host, bertkit's launcher, starts the processes there. Five minutes before the time is over SIGUSR1 asks for a
-# checkpoint; exit code 75 says that it is saved, and the job goes back into the queue to resume from it.
-# A task that fails ends the others, which may wait for what it prepares; one that is done does not: host 0 exports then.
+# One task per host, bertkit's launcher, starts the processes there. Five minutes before the time limit SIGUSR1 requests a
+# checkpoint; exit code 75 means that it is saved, and the job is requeued to resume from it.
+# A failing task ends the others, which may wait for its data; a finished task does not, because host 0 exports last.
 set -uo pipefail
 trap : TERM USR1  # of Slurm's to all processes; srun ends first, and this script then says how
 cd "$SLURM_SUBMIT_DIR" || exit 2
 ADDRESS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 10000))
 export ADDRESS NUM_HOSTS=$SLURM_NNODES NPROC=${NPROC:-8} GRACE=${GRACE:-10}
-# since Slurm 22.05 srun does not take this over from the job
+# since Slurm 22.05 srun does not inherit this from the job
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 --wait=0 bash -c 'HOST_RANK=$SLURM_NODEID exec recipes/multi_host/run.sh "$@"' run "$@"

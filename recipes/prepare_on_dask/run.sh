@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A large text on a Dask cluster: install, prepare a shard in each task, merge them.
-# SCHEDULER= tcp://host:port, CORPUS= text, VOCABULARY= vocab.txt, RUN_DIR= the dataset, SHARDS= how many; all places are
-# seen by all workers. Further settings go to prepare. Run again, it goes on with the shards that are missing.
+# SCHEDULER= tcp://host:port, CORPUS= text, VOCABULARY= vocab.txt, RUN_DIR= the dataset, SHARDS= number of shards; all workers need
+# the same paths. Further settings go to prepare. To resume with the missing shards, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${SCHEDULER:?set SCHEDULER= to the address of a Dask scheduler}" "${CORPUS:?set CORPUS= to a folder of text}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # BERT-base with the paper's settings: install, prepare, pretrain at 128 and then at 512 tokens, export.
-# CORPUS= your text, VOCAB= an existing vocabulary (else one is trained), NPROC= processes, RUN_DIR= where the results go;
-# paths are seen from the root of the repository, further settings go to pretrain. Run again, it resumes.
+# CORPUS= your text, VOCAB= an existing vocabulary (otherwise one is trained), NPROC= processes, RUN_DIR= output directory;
+# relative paths start at the root of the repository. Further settings go to pretrain. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"

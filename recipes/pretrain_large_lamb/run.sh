@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# BERT-large with LAMB in very large batches, NVIDIA's two phases: install, prepare, pretrain at 128 tokens, go on from its
-# weights and moments at 512 tokens, export. CORPUS= your text, VOCAB= an existing vocabulary (else one is trained), NPROC=
-# processes, RUN_DIR= where the results go; paths are seen from the root of the repository. Further settings go to both runs.
+# BERT-large with LAMB in very large batches, NVIDIA's two phases: install, prepare, pretrain at 128 tokens, continue with
+# its weights and moments at 512 tokens, export. CORPUS= your text, VOCAB= an existing vocabulary (otherwise one is trained), NPROC=
+# processes, RUN_DIR= output directory; relative paths start at the root of the repository. Further settings go to both runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${CORPUS:?set CORPUS= to files or a folder of text}"

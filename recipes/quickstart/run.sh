@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From nothing to a BERT that transformers loads: install, prepare, pretrain, export, on text that every Python carries.
-# Run again, it resumes or says that it is done. RUN_DIR= chooses where the results go (runs/quickstart).
+# From plain text (the documentation bundled with Python) to a BERT that transformers loads: install, prepare, pretrain, export.
+# To resume, run it again. RUN_DIR= output directory (runs/quickstart).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 run=${RUN_DIR:-runs/quickstart}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Questions to a collection: a reader, fine-tuned on SQuAD 2.0 (TASK=squad1 for 1.1), a library of the dev set's passages, every
-# question of it answered in the order of the search engine, of BERT and of both, and one answered in print.
-# MODEL_DIR= any model, DATA_DIR= the folder of SQuAD's files, RUN_DIR= where the results go, QUESTION= your own; paths are seen from
-# the root of the repository, further settings go to finetune. Run again, it resumes.
+# Question answering over a collection: fine-tune a reader on SQuAD 2.0 (TASK=squad1 for 1.1), build a library of the dev set's
+# passages, rank them for every question by the search engine, by BERT and by both, and print one answer.
+# MODEL_DIR= any model, DATA_DIR= the folder of SQuAD's files, RUN_DIR= output directory, QUESTION= your question; relative
+# paths start at the root of the repository. Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the files of SQuAD}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A server of a model, or of several: install, start, ask it by curl; then its page, until Ctrl-C.
-# MODEL_DIR= any model, or [A,B], PORT= (8000), INPUT= what is asked, in JSON, RUN_DIR= where the answers go, STAY=no ends after
-# them; paths are seen from the root of the repository, further settings go to serve.
+# Serve one model or several: install, start, send requests with curl; then the web page, until Ctrl-C.
+# MODEL_DIR= any model, or [A,B], PORT= (8000), INPUT= an input as JSON, RUN_DIR= directory for the responses, STAY=no ends after
+# the requests; relative paths start at the root of the repository. Further settings go to serve.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model, or of several: [A,B]}"

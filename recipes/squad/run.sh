@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A pretrained BERT on SQuAD (TASK=squad1, or squad2 with questions that have no answer): install, fine-tune, export.
-# MODEL_DIR= any model, DATA_DIR= the folder of SQuAD's files, NPROC= processes, RUN_DIR= where the results go; paths are
-# seen from the root of the repository, further settings go to finetune. Run again, it resumes.
+# MODEL_DIR= any model, DATA_DIR= the folder of SQuAD's files, NPROC= processes, RUN_DIR= output directory; relative paths start at the root of the repository.
+# Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a model}" "${DATA_DIR:?set DATA_DIR= to the folder of the files of SQuAD}"

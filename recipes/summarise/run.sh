@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Short texts of long ones, on your own files: a BERT that reads and, with the same weights, writes: install, fine-tune, export, write.
-# MODEL_DIR= any BERT, DATA_DIR= train.* (CSV, TSV, JSON lines, parquet) with the columns SOURCE= (document) and TARGET= (summary), and
-# dev.* beside it, INPUT= more documents, as DATA_DIR's files have them, RUN_DIR= where the results go; paths are seen from the root of the
-# repository, further settings go to finetune. Run again, it resumes.
+# Summaries on your own files, with a BERT encoder and a decoder that share weights: install, fine-tune, export, summarise.
+# MODEL_DIR= any BERT, DATA_DIR= the folder of train.* and dev.* (CSV, TSV, JSON lines, parquet) with the columns SOURCE= (document) and
+# TARGET= (summary), INPUT= more documents in the same format, RUN_DIR= output directory; relative paths start at the root of the repository.
+# Further settings go to finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL_DIR:?set MODEL_DIR= to the directory of a BERT}" "${DATA_DIR:?set DATA_DIR= to the folder of train.* and dev.*}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Translators: the Transformer, and recurrent ones with attention and without, from scratch, and a pair of BERTs: install, train each
-# with several seeds, compare them on a page, draw an alignment. DATA_DIR= train.tsv and dev.tsv, SOURCE= and TARGET= their columns (en, de),
-# SEEDS= such as "0 1 2", EPOCHS= of each model (about the same seconds) or one number for all, MODEL_DIR= the BERT of the pair, else one is
-# pretrained for STEPS= (3000), VOCAB_SIZE= (8000), TEXT= what is aligned, RUN_DIR= where the results go; paths are seen from the
-# repository's root, further settings go to every finetune. Run again, it resumes.
+# Translators: the Transformer, recurrent models with and without attention, and a pair of BERTs: install, train each with several
+# seeds, compare them on a page, draw an alignment. DATA_DIR= train.tsv and dev.tsv, SOURCE= and TARGET= their columns (en, de),
+# SEEDS= such as "0 1 2", EPOCHS= one number per model or one for all, MODEL_DIR= the BERT for the pair (otherwise one is pretrained for
+# STEPS=, 3000), VOCAB_SIZE= (8000), TEXT= the sentence to align, RUN_DIR= output directory; relative paths start at the root of the repository.
+# Further settings go to every finetune. To resume, run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${DATA_DIR:?set DATA_DIR= to the folder of train.tsv and dev.tsv}"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from conftest import Capsys, refused
 
-from bertkit.base.text_files import parse_json
+from bertkit.base.text_files import parse_json, parse_yaml
 from bertkit.cli import run
-from bertkit.settings.yaml_files import parse_yaml
 
 DEEP = "[" * 10_000
 GROWING = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])
@@ -19,7 +18,7 @@ GROWING = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}']
 
 @pytest.mark.parametrize("text", [f"a: {DEEP}", "a: &a [*a]", GROWING])
 def test_yaml_has_an_end(text: str) -> None:
-    with pytest.raises(ValueError, match=r"deep|an alias; write out what it stands for"):
+    with pytest.raises(ValueError, match=r"deep|alias"):
         parse_yaml(text)
 
 
@@ -42,8 +41,9 @@ def test_settings_of_ones_own(text: str, tmp_path: Path, capsys: Capsys) -> None
 
 
 def test_brackets_of_overrides(capsys: Capsys, tmp_path: Path) -> None:
-    refused(run(["pretrain", f"data.skip_steps={DEEP}"]), "deep", capsys)
-    refused(run(["pretrain", "-m", f"data.skip_steps={DEEP}"]), "deep", capsys)
+    refused(run(["pretrain", f"data.skip_steps={DEEP}"]), "data.skip_steps=[[[", capsys)
+    refused(run(["pretrain", "-m", f"data.skip_steps={DEEP}"]), "data.skip_steps=[[[", capsys)
+    refused(run(["pretrain", f"data.skip_steps={DEEP}{']' * 10_000}"]), "data.skip_steps=[[[", capsys)
     refused(run(["prepare", f"corpus.path='{'(' * 150}'", f"output_dir={tmp_path / 'out'}"]), "no such", capsys)
 
 

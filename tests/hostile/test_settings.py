@@ -8,27 +8,13 @@ from typing import Any
 import pytest
 from cases import CONTROL
 from conftest import Capsys
+from test_cli import GIVEN
 
 from bertkit import commands
 from bertkit.cli import run
-from bertkit.settings.help import COMMANDS
+from bertkit.commands import COMMANDS
 
-GIVEN = {
-    "prepare": ["corpus.path=x", "output_dir=y"],
-    "pretrain": ["data_dir=x", "output_dir=y"],
-    "finetune": ["task=sequence", "data_dir=x", "model_dir=m", "output_dir=y"],
-    "glue": ["data_dir=x", "model_dir=m", "output_dir=y"],
-    "predict": ["model_dir=m", "input=x", "output=y"],
-    "embed": ["model_dir=m", "input=x", "output=y.npy"],
-    "view": ["model_dir=m", "input=x", "output=y.html"],
-    "serve": ["model_dir=m"],
-    "index": ["corpus.path=x", "output=y.db"],
-    "search": ["index=x.db", "question=y"],
-    "evaluate": ["model_dir=m", "data_dir=x"],
-    "compare": ["x", "y"],
-    "export": ["model_dir=m", "output_dir=y"],
-    "verify": ["model_dir=m"],
-}
+EVERY_INPUT = {**GIVEN, "finetune": [*GIVEN["finetune"], "data_dir=x"], "glue": [*GIVEN["glue"], "data_dir=x"]}
 VALUES = {
     "a group": "{a: {b: 1}}",
     "a number without end": "1e999",
@@ -56,7 +42,7 @@ def misspelt(key: str, rng: random.Random) -> str:
 
 def words_of(command: str, share: float) -> Iterator[tuple[str, str]]:
     rng = random.Random(command)
-    known = list(leaves(commands.composed(command, GIVEN[command], None)))
+    known = list(leaves(commands.composed(command, EVERY_INPUT[command], None)))
     assert len(known) > 1
     for key in known:
         wrong = misspelt(key, rng)
@@ -71,7 +57,7 @@ def answers(command: str, share: float, capsys: Capsys) -> tuple[int, list[str]]
     count, faults = 0, []
     for what, word in words_of(command, share):
         count += 1
-        code = run([command, *GIVEN[command], word])
+        code = run([command, *EVERY_INPUT[command], word])
         said = capsys.readouterr().err
         lines = said.splitlines()
         is_unnamed = what in NAMED and word.partition("=")[0].rpartition(".")[2] not in said

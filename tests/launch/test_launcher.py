@@ -13,9 +13,9 @@ from launched import ENDLESS, SMALL, await_end, await_steps, listening, start, w
 
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
-from bertkit.commands import schema_of
 from bertkit.launch import launcher
 from bertkit.launch.launch_config import LaunchConfig
+from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
 from bertkit.train.checkpoint import all_checkpoints, fault_of
 
@@ -71,8 +71,8 @@ def test_who_starts_processes(
             [],
             "LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set beside RANK and WORLD_SIZE",
         ),
-        ({"RANK": "x", "WORLD_SIZE": "3"}, [], "this process is rank x of 3 by its environment"),
-        ({"RANK": "3", "WORLD_SIZE": "3"}, [], "this process is rank 3 of 3 by its environment"),
+        ({"RANK": "x", "WORLD_SIZE": "3"}, [], "rank x of 3"),
+        ({"RANK": "3", "WORLD_SIZE": "3"}, [], "rank 3 of 3"),
     ],
 )
 def test_refusals(

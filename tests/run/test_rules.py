@@ -11,9 +11,9 @@ import yaml
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
-from bertkit.commands import schema_of
 from bertkit.run import directory as run_dir
 from bertkit.run.rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
+from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
 
 GIVEN = {

@@ -1,16 +1,13 @@
-"""One word for one thing: synonyms that are taken, and what a setting of another tool or command is called here."""
+"""Synonyms of settings, and hints for names from other tools and for settings of another command."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import MAX_DEPTH, TOO_DEEP
 from bertkit.base.typed_settings import conf_dir, nearest
-from bertkit.settings.help import COMMANDS
 
 MODEL_DIR = "model_dir"
 OPTIONS = ("--help", "-h", "-m", "--multirun", "--debug", "--version", "--info")
@@ -19,8 +16,9 @@ SYNONYMS = ("checkpoint", "init_from")  # of model_dir
 NEXT_SENTENCE = "segments.next_sentence"
 _SYNONYMS_OF = {MODEL_DIR: SYNONYMS, NEXT_SENTENCE: ("next_sentence",)}
 
-# Names of other tools, mostly of transformers' TrainingArguments and scripts -> the settings that may be meant, of which a
-# command has the first ones that it knows. One with a value takes the place of the whole.
+# Names from other tools, mostly transformers' TrainingArguments and scripts -> candidates for the setting; a hint names the first
+# one that the command has. A candidate with a value replaces the user's value too.
+_FILES = {"train_file": "train", "validation_file": "dev", "dev_file": "dev", "eval_file": "dev", "test_file": "test"}
 _LENGTHS, _EPOCHS = ("task.max_seq_length", "segments.max_seq_length"), ("num_epochs", "steps=auto")
 _ELSEWHERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lr", "learning_rate", "peak_lr", "max_lr"), ("optimizer.peak_learning_rate",)),
@@ -61,47 +59,34 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), ("task.generation.label_smoothing",)),
     **dict.fromkeys(("max_target_length", "generation_max_length"), ("task.generation.max_target_length",)),
     **dict.fromkeys(("num_gpus", "nproc_per_node", "num_devices"), ("launch.num_processes",)),
+    **dict.fromkeys(_FILES, ("corpus.path",)),
     **dict.fromkeys(("resume_from_checkpoint", "overwrite_output_dir"), ("output_dir",)),
 }
-_FILES = {"train_file": "train", "validation_file": "dev", "dev_file": "dev", "eval_file": "dev", "test_file": "test"}
-_TAKES_OVER = {"prepare": "data_dir", "pretrain": MODEL_DIR}  # whose result is given on by which setting
-
-
-def check_depth(overrides: Sequence[str]) -> None:
-    """Refuse brackets deeper in one another than the parser can follow; those in quotes are text.
-
-    Raises:
-        InputError: naming the first one.
-    """
-    for text in overrides:
-        depth = 0
-        for mark in re.findall(r"[\[{(]|[\]})]", re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", "", text, flags=re.DOTALL)):
-            depth += 1 if mark in "[{(" else -1
-            if depth > MAX_DEPTH:
-                raise InputError(f"'{text[:40]}...': {TOO_DEEP}; quote the value if it is a text")
+# the steps before and after another, and which setting takes their output_dir
+_STEPS = {"prepare": "data_dir", "pretrain": MODEL_DIR, "finetune": MODEL_DIR}
 
 
 def canonical_overrides(command: str, overrides: Sequence[str]) -> list[str]:
-    """Replace the synonyms of a setting where a command has it.
+    """Replace synonyms by the name of the setting, if the command has it.
 
     Raises:
-        InputError: it is given twice.
+        InputError: a setting is set twice.
     """
     texts = list(overrides)
     for setting, synonyms in _SYNONYMS_OF.items():
         if setting.partition(".")[0] not in names_of(command):
             continue
-        found = [text for text in texts if text.partition("=")[0] in (setting, *synonyms)]
-        if len(found) > 1:
-            raise InputError(f"{' and '.join(found)}: the same setting; give {setting}= alone, once")
-        texts = [f"{setting}={text.partition('=')[2]}" if text in found else text for text in texts]
+        same = [text for text in texts if text.partition("=")[0] in (setting, *synonyms)]
+        if len(same) > 1:
+            raise InputError(f"{' and '.join(same)}: the same setting; give {setting}= alone, once")
+        texts = [f"{setting}={text.partition('=')[2]}" if text in same else text for text in texts]
     return texts
 
 
 @functools.cache
 def names_of(command: str) -> frozenset[str]:
-    """Give the first parts of the names of a command's settings, its groups among them."""
-    import yaml  # not before it is needed: --help does without
+    """Give the names of a command's settings and groups, without what stands after a dot."""
+    import yaml  # slow; --help does without it
 
     content = yaml.safe_load((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
     groups = [group for entry in content.pop("defaults", []) if isinstance(entry, dict) for group in entry]
@@ -109,45 +94,48 @@ def names_of(command: str) -> frozenset[str]:
     return names | names_of("finetune") - {"task", "seed"} if command == "glue" else names
 
 
-def here(command: str, key: str, value: str) -> str | None:
-    """Say what a setting of another tool is in a command of ours, with its value; None where nothing is known of it."""
-    name, known = key.replace("-", "_").rpartition(".")[2], names_of(command)
-    if name in _FILES and "task" in known:
-        path = Path(value)
-        return f"data_dir={path.parent} task.files.{_FILES[name]}={path.name}"
-    meant = _ELSEWHERE.get(name, ("corpus.path",) if name in _FILES else ())
-    fitting = next((each for each in meant if each.partition(".")[0].partition("=")[0] in known and each != key), None)
-    if fitting is None:
-        return None
-    return fitting if "=" in fitting else f"{fitting}={value}"
-
-
-def undashed(command: str, option: str, value: str) -> str:
-    """Say what to write for an option that there is none of."""
+def undashed(command: str | None, option: str, value: str) -> str:
+    """Say what to write instead of an unknown option; `command` is None if it is unknown too."""
     key, has_value, own = option.lstrip("-").partition("=")
-    key, value = key.replace("-", "_"), own if has_value else value
-    if command in COMMANDS:
-        ours = here(command, key, value or "...")
-        if ours is None and key.partition(".")[0] in names_of(command):
-            ours = f"{key}={value or '...'}"
-        if ours is not None:
-            return f"unknown option {option}; settings have no dashes, write {ours}"
+    key, value = key.replace("-", "_"), (own if has_value else value) or "..."
+    if command is not None:
+        setting = _translated(command, key, value)
+        if setting is None and _first(key) in names_of(command):
+            setting = f"{key}={value}"
+        if setting is not None:
+            return f"unknown option {option}; settings have no dashes, write {setting}"
     return f"unknown option {option}{nearest(option, (*OPTIONS, *VALUED_OPTIONS))}; see bertkit --help"
 
 
 def advice(command: str, key: str, value: str) -> str | None:
-    """Say what to do about a key that a command has not: its name here, or the command that has it; None: neither."""
-    ours = here(command, key, value)
-    if ours is not None:
-        return f"; here it is {ours}"
-    foreign = _ELSEWHERE.get(key.rpartition(".")[2], ("corpus.path",) if key in _FILES else ())
-    if foreign and command not in ("prepare", "pretrain", "finetune"):
+    """Say what to do about an unknown key: its name in this command, or the command that has it; None without advice."""
+    setting = _translated(command, key, value)
+    if setting is not None:
+        return f"; here it is {setting}"
+    candidates = _ELSEWHERE.get(key.rpartition(".")[2], ())
+    if candidates and command not in _STEPS:
         return f"; bertkit {command} has no such setting"
-    for name in (key, *foreign):
-        first = name.partition(".")[0].partition("=")[0]
-        owner = next((each for each in COMMANDS if first in names_of(each)), None)
-        if owner is not None and first not in names_of(command):
-            given, here_as = name if "=" in name else f"{name}={value}", _TAKES_OVER.get(owner)
-            then = f", whose output_dir is {here_as}= here" if here_as in names_of(command) else ""
-            return f"; give {given} to bertkit {owner}{then}"
+    commands = [*_STEPS, *sorted(path.stem for path in conf_dir().glob("*.yaml") if path.stem not in _STEPS)]
+    for name in (key, *candidates):
+        owner = next((other for other in commands if _first(name) in names_of(other)), None)
+        if owner is not None and _first(name) not in names_of(command):
+            setting, taker = name if "=" in name else f"{name}={value}", _STEPS.get(owner)
+            then = f", whose output_dir is {taker}= here" if taker in names_of(command) else ""
+            return f"; give {setting} to bertkit {owner}{then}"
     return None
+
+
+def _translated(command: str, key: str, value: str) -> str | None:
+    """Translate a setting from another tool into one of this command; None if that is impossible."""
+    name = key.replace("-", "_").rpartition(".")[2]
+    if name in _FILES and "task" in names_of(command):
+        path = Path(value)
+        return f"data_dir={path.parent} task.files.{_FILES[name]}={path.name}"
+    candidates = _ELSEWHERE.get(name, ())
+    setting = next((other for other in candidates if _first(other) in names_of(command) and other != key), None)
+    return setting if setting is None or "=" in setting else f"{setting}={value}"
+
+
+def _first(name: str) -> str:
+    """Give the first part of a name: `optimizer.beta1=0.9` -> optimizer."""
+    return name.partition(".")[0].partition("=")[0]
