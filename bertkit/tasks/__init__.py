@@ -18,7 +18,7 @@ The facts of each benchmark stand in `conf/task/`. A shape more is a file that e
     reading.tables          lines -> rows
     reading.writers         rows of predictions -> a file, as its ending says
     scoring.baseline        what guessing scores, and how far above it a score is
-    scoring.metric_classes  the scores of SQuAD, as its scripts give them
+    scoring.squad  the scores of SQuAD, as its scripts give them
     scoring.metrics         the official metrics
     scoring.review          scores by label, calibration, confusions, mistakes
     scoring.submission      the archive that the GLUE server takes

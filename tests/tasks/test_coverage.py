@@ -10,7 +10,7 @@ from bertkit.tasks import shapes
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.sequence import SequenceExample
-from bertkit.tasks.spans.shape import SpanExample
+from bertkit.tasks.spans.examples import SpanExample
 from bertkit.tasks.tagging import TaggingExample
 
 TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)

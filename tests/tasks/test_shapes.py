@@ -12,7 +12,7 @@ from bertkit.tasks.generation import GenerationExample, GenerationPrediction
 from bertkit.tasks.scoring.metrics import METRICS
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction
-from bertkit.tasks.spans.shape import Answer, SpanExample
+from bertkit.tasks.spans.examples import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 
 # task, its settings, labels -> what is predicted

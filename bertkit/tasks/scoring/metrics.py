@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.base.errors import InputError
-from bertkit.tasks.scoring import metric_classes
+from bertkit.tasks.scoring import squad
 
 _SQUAD_V2 = ("exact", "f1", "total")
 TEXT_METRICS: dict[str, tuple[str, ...]] = {
@@ -114,9 +114,9 @@ def score(
     scores: dict[str, float] = {}
     for name in names:
         if name == "squad":
-            scores |= metric_classes.squad_v1({key: predictions.get(key) for key in references}, references)
+            scores |= squad.squad_v1({key: predictions.get(key) for key in references}, references)
         elif name == "squad_v2":
-            scores |= metric_classes.squad_v2(predictions, references, no_answer_probs)
+            scores |= squad.squad_v2(predictions, references, no_answer_probs)
         else:
             if len(predictions) != len(references):
                 raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from task_files import read, write
 
-from bertkit.tasks.spans.shape import Answer, SpanExample
+from bertkit.tasks.spans.examples import Answer, SpanExample
 
 CONTEXT = "Normandy is in France. 😀 é France"
 QUESTIONS = [

@@ -21,8 +21,8 @@ from rouge_score import rouge_scorer
 from task_configs import task_config
 
 from bertkit.base.errors import InputError
-from bertkit.tasks.scoring.metric_classes import normalize_answer
 from bertkit.tasks.scoring.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
+from bertkit.tasks.scoring.squad import normalize_answer
 from bertkit.tasks.shapes import check_metrics
 from bertkit.train.processes import gather_in_order
 

@@ -57,7 +57,7 @@ def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
     """
     scores: dict[str, float] = {}
     for name, measure in (("exact_match", exact), ("f1", _f1_of_version_1)):
-        best = (_best(measure, golds[key], predictions[key]) for key in golds)
+        best = (best_of(measure, golds[key], predictions[key]) for key in golds)
         scores[name] = 100.0 * _sum(best) / len(golds)
     return {**scores, "total": len(golds)}
 
@@ -87,7 +87,7 @@ def squad_v2(
     measured: dict[str, dict[str, float]] = {}
     for name, measure in (("exact", exact), ("f1", f1)):
         measured[name] = {
-            key: _best(measure, [gold for gold in texts if normalize_answer(gold)] or [""], predictions[key])
+            key: best_of(measure, [gold for gold in texts if normalize_answer(gold)] or [""], predictions[key])
             for key, texts in golds.items()
         }
     scores: dict[str, float] = {}
@@ -107,7 +107,8 @@ def squad_v2(
     return scores
 
 
-def _best(measure: Callable[[str, str], float], golds: Sequence[str], prediction: str | None) -> float:
+def best_of(measure: Callable[[str, str], float], golds: Sequence[str], prediction: str | None) -> float:
+    """Give the best measure of a prediction over the accepted answers; 0 without a prediction."""
     return 0.0 if prediction is None else max(measure(gold, prediction) for gold in golds)
 
 
