@@ -35,7 +35,7 @@ def test_conll_columns(tmp_path: Path, separator: str) -> None:
     assert tagged(source) == TAGGED
     assert source.description == f"{tmp_path}/eng.train (conll, sentences, IOB1 read as IOB2)"
     assert source.warnings == (
-        f"{tmp_path}/eng.train: labels that never come: I-PER, I-ORG, B-LOC, I-LOC, B-MISC, I-MISC",
+        f"{tmp_path}/eng.train: labels without an example: I-PER, I-ORG, B-LOC, I-LOC, B-MISC, I-MISC",
     )
     documents = read(tmp_path, "conll2003", "train", "documents=true")
     (first, second), third = TAGGED[:2], TAGGED[2]

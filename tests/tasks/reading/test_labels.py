@@ -27,7 +27,7 @@ def test_labels_of_another_file_hold(tmp_path: Path) -> None:
     write(tmp_path, "dev.tsv", "text\tlabel\nx\tb\ny\tc\n")
     source = read(tmp_path, "sequence", "dev", labels=("c", "b", "a"))
     assert source.labels == ("c", "b", "a")
-    assert source.warnings == (f"{tmp_path}/dev.tsv: labels that never come: a",)
+    assert source.warnings == (f"{tmp_path}/dev.tsv: labels without an example: a",)
     with pytest.raises(InputError, match=r"dev\.tsv:3: label: unknown label 'c'; expected 'b' or 'a'"):
         read(tmp_path, "sequence", "dev", labels=("b", "a"))
 
