@@ -58,8 +58,8 @@ def without(name: str) -> dict[str, str]:
 
 # what is wrong, the files, what is said of it
 DAMAGED = {
-    "a file missing": (without("AX.tsv"), "no AX.tsv; the server takes all 11 files"),
-    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is no file of GLUE"),
+    "a file missing": (without("AX.tsv"), "no AX.tsv; the server expects all 11 files"),
+    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is not a file of GLUE"),
     "a folder": ({**without("RTE.tsv"), "glue/RTE.tsv": "x", "RTE.tsv": "x"}, "'glue/RTE.tsv' is a folder, or a file in one"),
     "another header": (replaced("RTE.tsv", "index\tprediction", "id\tlabel"), r"RTE.tsv:1: header 'id\tlabel'; expected"),
     "no header": (replaced("RTE.tsv", "index\tprediction\n", ""), "RTE.tsv:1: header '0\\tentailment'"),
@@ -118,7 +118,7 @@ def test_a_name_that_is_there_twice(tmp_path: Path) -> None:
     write_zip(tmp_path / "x.zip", tables())
     with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive, pytest.warns(UserWarning, match=r"Duplicate"):
         archive.writestr("RTE.tsv", "x")
-    with pytest.raises(InputError, match=r"RTE.tsv is there 2 times"):
+    with pytest.raises(InputError, match=r"2 files RTE.tsv"):
         check_archive(tmp_path / "x.zip")
 
 
