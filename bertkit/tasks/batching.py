@@ -91,12 +91,7 @@ class FeatureBatches:
         class_weights: what each label counts in the loss, (C,); None, as it is until set, for all alike.
     """
 
-    def __init__(
-        self,
-        features: Iterable[Feature],
-        head: str,
-        num_choices: int = 1,
-    ) -> None:
+    def __init__(self, features: Iterable[Feature], head: str, num_choices: int = 1) -> None:
         """Take at least one feature; all with labels, or none, but sequences of no words. None is kept: they may be made as
         they are asked for.
         """

@@ -50,9 +50,7 @@ def mask_tokens(
     random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[of])
     masked_ids = input_ids.copy()
     masked_ids[chosen] = np.where(
-        kind < policy.mask_prob,
-        vocab.mask,
-        np.where(kind < policy.mask_prob + policy.random_prob, random_ids, labels),
+        kind < policy.mask_prob, vocab.mask, np.where(kind < policy.mask_prob + policy.random_prob, random_ids, labels)
     )
     return masked_ids, chosen, labels
 

@@ -1,10 +1,10 @@
-"""Encoded documents on the disk: what the workers make of the corpus, before it becomes a dataset.
+"""Encoded documents on disk, written by worker processes before the corpus becomes a dataset.
 
-    00003-000.npz    the first documents of portion 3 of the corpus: ids, lengths, and what the statistics need
-    00003.done       portion 3 is whole: 1 file
+    00003-000.npz    the first documents of portion 3 of the corpus: ids, lengths, and counts for the statistics
+    00003.done       portion 3 is complete: 1 file
 
-A file depends on its documents and the vocabulary alone, so any number of processes and machines can make them, and
-they survive the process that made them. In the order of their names they are the corpus.
+A file depends only on its documents and the vocabulary, so any number of processes and machines can write them, and an
+interrupted command continues with them. In the order of their names they are the corpus.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from bertkit.data.corpus.sources import Portion
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
 
-FOLDER = "pieces"  # where the files lie: as a shard has always called it
+FOLDER = "pieces"  # of the files; part of the format of a shard
 CHARACTERS_AT_ONCE = 1 << 18  # tokenized together
-NUM_CACHED_WORDS = 1 << 18  # whose tokens a process remembers, about 60 MB
-MAX_FILE_CHARACTERS = 1 << 24  # of a portion that cannot be cut, such as a compressed file
+NUM_CACHED_WORDS = 1 << 18  # of each process, about 60 MB
+MAX_FILE_CHARACTERS = 1 << 24  # a portion that cannot be cut, such as a compressed file, has several files
 
 Encode = Callable[[list[str]], FlatIds]
 
@@ -47,13 +47,13 @@ Encode = Callable[[list[str]], FlatIds]
 class EncodedDocuments:
     """Some documents of the corpus."""
 
-    tokens: NDArray[np.int32]  # ids of all sentences in a row
-    sentence_lengths: NDArray[np.int64]  # tokens of each sentence that has any, (sentences,)
+    tokens: NDArray[np.int32]  # ids of all sentences
+    sentence_lengths: NDArray[np.int64]  # tokens of each sentence with tokens, (sentences,)
     document_sentences: NDArray[np.int64]  # such sentences of each document, 0 for an empty one, (documents,)
     digests: NDArray[np.uint8]  # the SHA-256 of each document's text, (documents, 32)
-    num_words: NDArray[np.int64]  # words between spaces, of the documents that are not empty, (1,)
-    sentence_hashes: NDArray[np.uint64]  # the different hashes of their sentences
-    hash_counts: NDArray[np.int64]  # how often each occurs
+    num_words: NDArray[np.int64]  # words between spaces in documents that are not empty, (1,)
+    sentence_hashes: NDArray[np.uint64]  # the distinct hashes of their sentences
+    hash_counts: NDArray[np.int64]  # of each hash
 
 
 def text_sha256(documents: Iterable[Document]) -> str:
@@ -62,20 +62,20 @@ def text_sha256(documents: Iterable[Document]) -> str:
 
 
 def text_sha256_of_files(paths: Iterable[Path]) -> str:
-    """Hash the text of encoded documents; the same as `text_sha256`."""
+    """Hash the text of encoded documents; equal to `text_sha256`."""
     return _sha256(_load_digests(path).tobytes() for path in paths)
 
 
 def hash_sentence(sentence: bytes) -> bytes:
-    """Give 8 bytes that tell a sentence from others, to count repeats by."""
+    """Hash a sentence to 8 bytes, to count repeats."""
     return hashlib.blake2b(sentence, digest_size=8).digest()
 
 
 def _sha256(digests: Iterable[bytes]) -> str:
-    found = hashlib.sha256()
-    for some in digests:
-        found.update(some)
-    return found.hexdigest()
+    whole = hashlib.sha256()
+    for digest in digests:
+        whole.update(digest)
+    return whole.hexdigest()
 
 
 def _text(document: Document) -> bytes:
@@ -83,7 +83,7 @@ def _text(document: Document) -> bytes:
 
 
 def encode_documents(documents: list[Document], encode: Encode) -> EncodedDocuments:
-    """Encode documents, of which none is without sentences."""
+    """Encode documents; each must have a sentence."""
     tokens, lengths = encode(list(chain.from_iterable(documents)))
     has_tokens = lengths > 0
     first = np.cumsum([0, *map(len, documents[:-1])])
@@ -106,10 +106,7 @@ def encode_documents(documents: list[Document], encode: Encode) -> EncodedDocume
 def write_portion(
     documents: Iterator[Document], encode: Encode, directory: Path, number: int, dtype: np.dtype[np.unsignedinteger]
 ) -> Iterator[None]:
-    """Encode the documents of a portion, and write a file whenever there is enough for one; stop after each batch.
-
-    Files that an interrupted run has written are kept.
-    """
+    """Encode the documents of a portion and write them to files, after those of an interrupted run; yield after each batch."""
 
     def path(file: int) -> Path:
         return directory / f"{number:05d}-{file:03d}.npz"
@@ -135,7 +132,7 @@ def write_portion(
 
 
 def is_done(directory: Path, number: int) -> bool:
-    """Whether all files of a portion are there."""
+    """Whether a portion is complete."""
     return (directory / f"{number:05d}.done").exists()
 
 
@@ -156,7 +153,7 @@ def _load_digests(path: Path) -> NDArray[np.uint8]:
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents in groups large enough for numpy, small enough for flat memory."""
+    """Group documents for numpy, in constant memory."""
     batch: list[Document] = []
     characters = 0
     for document in documents:
@@ -185,29 +182,29 @@ def _save(batches: list[EncodedDocuments], path: Path, dtype: np.dtype[np.unsign
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """What every worker needs to know: which portions to encode, by their numbers."""
+    """The settings of all workers."""
 
     corpus: Corpus
-    portions: dict[int, Portion]
+    portions: dict[int, Portion]  # to encode, by number
     tokenizer_dir: Path
     output_dir: Path
 
     @property
     def num_bytes(self) -> int:
-        """The size of the text; 0 where it is not known."""
+        """The size of the text; 0 where unknown."""
         return sum(map(_num_bytes, self.portions.values()))
 
 
 def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
-    """Encode the portions that are not done yet; the result does not depend on the number of workers.
+    """Encode the remaining portions; the result does not depend on the number of workers.
 
-    Without a number there is one for each core, where each gets two portions or more.
+    By default there is a worker for each core, if each gets at least two portions.
 
     Yields:
-        How many bytes of the text are done: first those that an interrupted command has left.
+        The number of bytes done, first those of an interrupted command.
 
     Raises:
-        InputError: a file is not what its format says; of several, the first in the order of the corpus.
+        InputError: a file does not fit its format: the first one in the order of the corpus.
         PeerError: a worker was killed.
     """
     todo = [number for number in job.portions if not is_done(job.output_dir, number)]
@@ -232,7 +229,7 @@ def _num_bytes(portion: Portion) -> int:
 
 
 def _encoder_of(job: EncodingJob) -> Callable[[int], Iterator[None]]:
-    """Give what encodes a portion, and stops now and then; one for each process, to keep its word cache."""
+    """Give a process its function to encode a portion, with a word cache; it yields after each batch."""
     tokenizer = load_tokenizer(job.tokenizer_dir)
     dtype, cache = token_dtype(tokenizer.vocab_size), WordCache(tokenizer, NUM_CACHED_WORDS)
 
@@ -244,8 +241,8 @@ def _encoder_of(job: EncodingJob) -> Callable[[int], Iterator[None]]:
 
 
 def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int) -> Iterator[int]:
-    """Give the number of each portion, in their order, as soon as it is done."""
-    spawn = multiprocessing.get_context("spawn")  # the tokenizers library has threads, which a fork would lose
+    """Yield the number of each portion, in order, when it is done."""
+    spawn = multiprocessing.get_context("spawn")  # a fork would lose the threads of the tokenizers library
     pool = ProcessPoolExecutor(num_workers, spawn, _start_worker, (job,))
     try:
         futures = {number: pool.submit(_encode_portion, number) for number in numbers}
@@ -254,8 +251,8 @@ def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int)
             yield number
     except BrokenProcessPool:
         raise PeerError(
-            "a worker process was killed, perhaps for want of memory; run the same command again to go on, "
-            f"with fewer than num_workers={num_workers}"
+            "a worker process was killed, perhaps for lack of memory; to continue, repeat the command with fewer than "
+            f"num_workers={num_workers}"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -265,19 +262,19 @@ _encode: Callable[[int], Iterator[None]]  # of a worker process
 
 
 def _start_worker(job: EncodingJob) -> None:
-    """Set up a worker process, which ends with its parent, however that ends."""
+    """Set up a worker process, which ends with its parent."""
     global _encode
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _encode = _encoder_of(job)
-
-
-def _end_with_parent() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each core has a process
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+
+    def end_with_parent(sentinel: int = parent.sentinel) -> None:
+        wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    _encode = _encoder_of(job)
 
 
 def _encode_portion(number: int) -> None:

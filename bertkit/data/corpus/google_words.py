@@ -1,7 +1,8 @@
 """Text to words by Google's rules: the `BasicTokenizer` of google-research/bert, exactly, in three passes over a line.
 
-The `tokenizers` library, and with it everyone who runs an exported model, follows Hugging Face's rules. Measured over all code points, alone and inside words, with tokenizers 0.23
-and Python 3.11 (whose Unicode 14 is Google's side here; the library's tables are older), they differ in this:
+The `tokenizers` library, and so every program with an exported model, follows Hugging Face's rules. The differences, measured
+over all code points, alone and inside of words, with tokenizers 0.23 and Python 3.11 (Unicode 14; the library's tables are
+older):
 
 | input | by Google's rules | by Hugging Face's | example |
 |---|---|---|---|
@@ -33,7 +34,7 @@ MAX_INPUT_CHARS_PER_WORD = 200  # a longer word is [UNK]; Hugging Face's limit i
 
 
 class _Cleaned(dict[int, str]):
-    """What stands for each character before lower-casing: nothing, a space, a character between spaces, or itself."""
+    """The replacement of each character before lower-casing: nothing, a space, the character between spaces, or itself."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -50,7 +51,7 @@ class _Cleaned(dict[int, str]):
 
 
 class _Split(dict[int, str]):
-    """What stands for each character at the end: punctuation between spaces; of lower-cased text no accents."""
+    """The replacement of each character at the end: punctuation between spaces; accents of lower-cased text removed."""
 
     def __init__(self, strip_accents: bool) -> None:
         self.strip_accents = strip_accents
@@ -75,12 +76,11 @@ _SPLIT = {True: _Split(True), False: _Split(False)}
 
 
 def split_words(text: str, lowercase: bool) -> str:
-    """Give the text's words with white space between them.
+    """Put white space between the words of a text.
 
-    The original lower-cases and splits each word for itself; white space separates words for `str.lower` (whose final
-    sigma depends on the neighbours) and for the decomposition of accents too, so the whole line gives the same.
-
-    With `lowercase` text is lower-cased, decomposed (NFD), and accents (category Mn) are dropped.
+    With `lowercase` the text is lower-cased, decomposed (NFD), and accents (category Mn) are removed. The original does this
+    word by word, which is equal: white space also separates words for `str.lower` (the final sigma depends on the
+    neighbours) and for the decomposition.
     """
     text = text.translate(_CLEANED)
     if lowercase:
