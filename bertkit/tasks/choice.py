@@ -45,11 +45,7 @@ class ChoicePrediction:
 
 
 def read(reading: Reading) -> Iterator[ChoiceExample]:
-    """Read an example from each row.
-
-    Raises:
-        InputError: a column is missing, or, while they are read, a row is wrong.
-    """
+    """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
     names = reading.task.columns.endings
     context = reading.find(reading.task.columns.context, "context")
     begin = reading.find(reading.task.columns.ending_start, "ending_start", False)
@@ -83,11 +79,7 @@ def _number_of_right(value: Any, field: str, num_endings: int, where: str, is_la
 
 
 def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
-    """Give the common number of endings.
-
-    Raises:
-        InputError: it differs between examples, or is less than two.
-    """
+    """Give the common number of endings; raises InputError if it differs, or is less than two."""
     num_choices = len(examples[0].endings)
     for example in examples:
         if len(example.endings) != num_choices or num_choices < 2:

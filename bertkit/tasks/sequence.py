@@ -168,11 +168,7 @@ def kind_of(task: TaskConfig) -> LabelKind:
 
 
 def read(reading: Reading) -> Iterator[SequenceExample]:
-    """Read an example from each row.
-
-    Raises:
-        InputError: a column is missing, or, while they are read, a row is wrong.
-    """
+    """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
     task, kind = reading.task, kind_of(reading.task)
     text = reading.find(task.columns.text, "text")
     pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)

@@ -139,11 +139,7 @@ class Corpus:
                 yield from ([span] for path in paths for span in cut_file(path, kind, num_bytes))
 
     def documents(self, portion: Portion) -> Iterator[Document]:
-        """Read the documents of a portion.
-
-        Raises:
-            InputError: a file is not what its format says, with the file and the line.
-        """
+        """Read the documents of a portion; raises InputError if a file does not fit its format."""
         if self.config.source == "python_docs":
             yield from python_documents()
         elif self.config.source == "hub":

@@ -172,11 +172,7 @@ def check_usable(dataset: PreparedDataset) -> None:
 
 
 def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = None) -> None:
-    """Check the hashes and offsets of a dataset, or of some splits.
-
-    Raises:
-        InputError: naming the damaged files.
-    """
+    """Check the hashes and offsets of a dataset, or of some splits; raises InputError if a file is damaged."""
     directory = dataset.directory
     if damaged := damaged_files(directory, dataset.manifest, None if splits is None else (*splits, "tokenizer")):
         way_out = MADE_ANEW.format(directory)

@@ -90,11 +90,7 @@ def tags_of_chunks(chunks: Iterable[Chunk], num_words: int, scheme: str) -> list
 
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """Write the tags of a sentence in another scheme.
-
-    Raises:
-        ValueError: a tag does not parse.
-    """
+    """Write the tags of a sentence in another scheme; raises ValueError if a tag does not parse."""
     return tags_of_chunks(chunks_of(tags), len(tags), scheme)
 
 

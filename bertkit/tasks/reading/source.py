@@ -177,11 +177,7 @@ class Source:
 
 
 def take_all(shape: Shape, reading: Reading) -> Source:
-    """Read all examples of a table.
-
-    Raises:
-        InputError: there are none, or one is wrong.
-    """
+    """Read all examples of a table; raises InputError if there are none, or one is wrong."""
     task, table = reading.task, reading.table
     examples = list(shape.read(reading))
     labels = reading.labels.all() if reading.labels is not None else ()

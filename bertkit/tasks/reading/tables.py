@@ -116,11 +116,7 @@ def all_names(task: TaskConfig) -> set[str]:
 
 
 def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, gaps: Gaps) -> Table:
-    """Open numbered lines as rows of a format.
-
-    Raises:
-        InputError: a line does not fit the format; later lines are checked when they are read.
-    """
+    """Open numbered lines as rows of a format; raises InputError if a line does not fit the format."""
     name = str(path)
     match format:
         case "text":

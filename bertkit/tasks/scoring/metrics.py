@@ -65,11 +65,7 @@ def keys_of(names: Iterable[str]) -> list[str]:
 
 
 def require_packages(names: Iterable[str]) -> None:
-    """Refuse metrics whose package is not installed, before training.
-
-    Raises:
-        InputError: a package is missing.
-    """
+    """Refuse metrics whose package is not installed, before training; raises InputError if a package is missing."""
     for name in names:
         if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
             package = PACKAGES[name].replace("_", "-")
