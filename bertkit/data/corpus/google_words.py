@@ -24,6 +24,7 @@ Source: google-research/bert tokenization.py (commit eedf571).
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 
 # CJK ideographs, each a word of its own
 _CJK = (
@@ -33,46 +34,38 @@ _CJK = (
 MAX_INPUT_CHARS_PER_WORD = 200  # a longer word is [UNK]; Hugging Face's limit is 100
 
 
-class _Cleaned(dict[int, str]):
-    """The replacement of each character before lower-casing: nothing, a space, the character between spaces, or itself."""
+class _Replacements(dict[int, str]):
+    """Replacements of characters for `str.translate`, computed when a character first occurs."""
+
+    def __init__(self, of_character: Callable[[str], str]) -> None:
+        self.of_character = of_character
 
     def __missing__(self, code: int) -> str:
-        character = chr(code)
-        if character in "\t\n\r" or unicodedata.category(character) == "Zs":
-            text = " "
-        elif code in (0, 0xFFFD) or unicodedata.category(character) in ("Cc", "Cf"):
-            text = ""
-        elif any(first <= code <= last for first, last in _CJK):
-            text = f" {character} "
-        else:
-            text = character
-        self[code] = text
+        self[code] = text = self.of_character(chr(code))
         return text
 
 
-class _Split(dict[int, str]):
-    """The replacement of each character at the end: punctuation between spaces; accents of lower-cased text removed."""
-
-    def __init__(self, strip_accents: bool) -> None:
-        self.strip_accents = strip_accents
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        category = unicodedata.category(character)
-        if self.strip_accents and category == "Mn":
-            text = ""
-        elif category.startswith("P") or (
-            code < 128 and not character.isalnum() and character.isprintable() and code != 32
-        ):
-            text = f" {character} "
-        else:
-            text = character
-        self[code] = text
-        return text
+def _cleaned(character: str) -> str:
+    """Before lower-casing: white space becomes a space, control characters vanish, CJK ideographs stand between spaces."""
+    code, category = ord(character), unicodedata.category(character)
+    if character in "\t\n\r" or category == "Zs":
+        return " "
+    if code in (0, 0xFFFD) or category in ("Cc", "Cf"):
+        return ""
+    return f" {character} " if any(first <= code <= last for first, last in _CJK) else character
 
 
-_CLEANED = _Cleaned()
-_SPLIT = {True: _Split(True), False: _Split(False)}
+def _split(character: str) -> str:
+    """At the end: punctuation stands between spaces."""
+    is_symbol = character.isascii() and not character.isalnum() and character.isprintable() and character != " "
+    return f" {character} " if is_symbol or unicodedata.category(character).startswith("P") else character
+
+
+_CLEANED = _Replacements(_cleaned)
+_SPLIT = {
+    False: _Replacements(_split),
+    True: _Replacements(lambda character: "" if unicodedata.category(character) == "Mn" else _split(character)),
+}
 
 
 def split_words(text: str, lowercase: bool) -> str:

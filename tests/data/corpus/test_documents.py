@@ -157,7 +157,7 @@ ERRORS = {
     "deep JSON in a file": ("a.json", lambda p: p.write_text("[" * 100_000), "a.json: not JSON ("),
     "JSON and more": ("a.json", lambda p: p.write_text('{"text": "a"}\nx'), "; expected an array of objects"),
     "broken parquet": ("a.parquet", lambda p: p.write_text("PAR1"), "a.parquet: not readable as parquet ("),
-    "text outside of <doc>": ("wiki", lambda p: p.write_text(WIKI + "stray\n"), "wiki:19: text outside of <doc> ... </doc>"),
+    "text outside of <doc>": ("wiki", lambda p: p.write_text(WIKI + "stray\n"), "wiki:19: text outside <doc> ... </doc>"),
     "empty file": ("a.txt", lambda p: p.write_text(""), "a.txt: no text in this file; expected sentences, one per line"),
     "blank file": ("a.txt", lambda p: p.write_text(" \n\n\t\n"), "a.txt: no text in this file"),
 }  # fmt: skip
