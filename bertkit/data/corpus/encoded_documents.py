@@ -40,8 +40,6 @@ CHARACTERS_AT_ONCE = 1 << 18  # tokenized together
 NUM_CACHED_WORDS = 1 << 18  # of each process, about 60 MB
 MAX_FILE_CHARACTERS = 1 << 24  # a portion that cannot be cut, such as a compressed file, has several files
 
-Encode = Callable[[list[str]], FlatIds]
-
 
 @dataclass(frozen=True)
 class EncodedDocuments:
@@ -82,7 +80,7 @@ def _text(document: Document) -> bytes:
     return "\n".join(document).encode("utf-8", "surrogatepass")
 
 
-def encode_documents(documents: list[Document], encode: Encode) -> EncodedDocuments:
+def encode_documents(documents: list[Document], encode: Callable[[list[str]], FlatIds]) -> EncodedDocuments:
     """Encode documents; each must have a sentence."""
     tokens, lengths = encode(list(chain.from_iterable(documents)))
     has_tokens = lengths > 0
@@ -101,39 +99,6 @@ def encode_documents(documents: list[Document], encode: Encode) -> EncodedDocume
         hashes,
         counts,
     )
-
-
-def write_portion(
-    documents: Iterator[Document], encode: Encode, directory: Path, number: int, dtype: np.dtype[np.unsignedinteger]
-) -> Iterator[None]:
-    """Encode the documents of a portion and write them to files, after those of an interrupted run; yield after each batch."""
-
-    def path(file: int) -> Path:
-        return directory / f"{number:05d}-{file:03d}.npz"
-
-    num_files = 0
-    while path(num_files).exists():
-        skipped = len(_load_digests(path(num_files)))
-        next(islice(documents, skipped, skipped), None)
-        num_files += 1
-    waiting: list[EncodedDocuments] = []
-    characters = 0
-    for batch in _batches(documents):
-        waiting.append(encode_documents(batch, encode))
-        characters += sum(map(len, chain.from_iterable(batch)))
-        if characters >= MAX_FILE_CHARACTERS:
-            _save(waiting, path(num_files), dtype)
-            waiting, characters, num_files = [], 0, num_files + 1
-        yield
-    if waiting:
-        _save(waiting, path(num_files), dtype)
-        num_files += 1
-    write_durably(directory / f"{number:05d}.done", f"{num_files}\n")
-
-
-def is_done(directory: Path, number: int) -> bool:
-    """Whether a portion is complete."""
-    return (directory / f"{number:05d}.done").exists()
 
 
 def encoded_files(directory: Path) -> list[Path]:
@@ -207,7 +172,7 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
         InputError: a file does not fit its format: the first one in the order of the corpus.
         PeerError: a worker was killed.
     """
-    todo = [number for number in job.portions if not is_done(job.output_dir, number)]
+    todo = [number for number in job.portions if not _done(job.output_dir, number).exists()]
     done = job.num_bytes - sum(_num_bytes(job.portions[number]) for number in todo)
     yield done
     if num_workers is None:
@@ -217,10 +182,10 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
         for number in _encode_in_processes(job, todo, min(num_workers, len(todo))):
             yield (done := done + _num_bytes(job.portions[number]))
         return
-    encode = _encoder_of(job)
+    encoder = _Encoder(job)
     job.corpus.bytes_read = done
     for number in todo:
-        for _ in encode(number):
+        for _ in encoder.encode(number):
             yield job.corpus.bytes_read
 
 
@@ -228,16 +193,43 @@ def _num_bytes(portion: Portion) -> int:
     return sum(span.num_bytes for span in portion)
 
 
-def _encoder_of(job: EncodingJob) -> Callable[[int], Iterator[None]]:
-    """Give a process its function to encode a portion, with a word cache; it yields after each batch."""
-    tokenizer = load_tokenizer(job.tokenizer_dir)
-    dtype, cache = token_dtype(tokenizer.vocab_size), WordCache(tokenizer, NUM_CACHED_WORDS)
+class _Encoder:
+    """Encodes the portions of a job in one process, with a cache of words."""
 
-    def encode(number: int) -> Iterator[None]:
-        documents = job.corpus.documents(job.portions[number])
-        return write_portion(documents, cache.encode_flat, job.output_dir, number, dtype)
+    def __init__(self, job: EncodingJob) -> None:
+        tokenizer = load_tokenizer(job.tokenizer_dir)
+        self.job, self.dtype, self.cache = (
+            job,
+            token_dtype(tokenizer.vocab_size),
+            WordCache(tokenizer, NUM_CACHED_WORDS),
+        )
 
-    return encode
+    def encode(self, number: int) -> Iterator[None]:
+        """Write the files of a portion, after those of an interrupted run; yield after each batch."""
+        directory, documents = self.job.output_dir, self.job.corpus.documents(self.job.portions[number])
+        num_files = 0
+        while (path := directory / f"{number:05d}-{num_files:03d}.npz").exists():
+            num_skipped = len(_load_digests(path))
+            next(islice(documents, num_skipped, num_skipped), None)
+            num_files += 1
+        waiting: list[EncodedDocuments] = []
+        characters = 0
+        for batch in _batches(documents):
+            waiting.append(encode_documents(batch, self.cache.encode_flat))
+            characters += sum(map(len, chain.from_iterable(batch)))
+            if characters >= MAX_FILE_CHARACTERS:
+                _save(waiting, directory / f"{number:05d}-{num_files:03d}.npz", self.dtype)
+                waiting, characters, num_files = [], 0, num_files + 1
+            yield
+        if waiting:
+            _save(waiting, directory / f"{number:05d}-{num_files:03d}.npz", self.dtype)
+            num_files += 1
+        write_durably(_done(directory, number), f"{num_files}\n")
+
+
+def _done(directory: Path, number: int) -> Path:
+    """The file that marks a portion as complete."""
+    return directory / f"{number:05d}.done"
 
 
 def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int) -> Iterator[int]:
@@ -258,12 +250,12 @@ def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int)
         pool.shutdown(cancel_futures=True)
 
 
-_encode: Callable[[int], Iterator[None]]  # of a worker process
+_encoder: _Encoder  # of a worker process
 
 
 def _start_worker(job: EncodingJob) -> None:
     """Set up a worker process, which ends with its parent."""
-    global _encode
+    global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each core has a process
     parent = multiprocessing.parent_process()
@@ -274,9 +266,9 @@ def _start_worker(job: EncodingJob) -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    _encode = _encoder_of(job)
+    _encoder = _Encoder(job)
 
 
 def _encode_portion(number: int) -> None:
-    for _ in _encode(number):
+    for _ in _encoder.encode(number):
         pass
