@@ -162,9 +162,11 @@ NUMBER = LabelKind(
 )
 
 
-def kind_of(task: TaskConfig) -> LabelKind:
-    """Choose the kind of a task's labels."""
-    return NUMBER if task.is_regression else SEVERAL_LABELS if task.multi_label else ONE_LABEL
+def kind_of(task: TaskConfig, labels: Names | None = None) -> LabelKind:
+    """Choose the kind of a task's labels; a model without labels by name predicts a number."""
+    if task.is_regression or (labels is not None and not labels):
+        return NUMBER
+    return SEVERAL_LABELS if task.multi_label else ONE_LABEL
 
 
 def read(reading: Reading) -> Iterator[SequenceExample]:
@@ -307,14 +309,14 @@ SHAPE = Shape(
     labels_of=_labels_of,
     is_labelled=lambda example: example.label is not None,
     features=lambda task, examples, tokenizer, labels: make_features(
-        examples, tokenizer, labels, task.max_seq_length, kind_of(task)
+        examples, tokenizer, labels, task.max_seq_length, kind_of(task, labels)
     ),
     predictions=lambda task, examples, features, logits, labels, _: predictions(
-        examples, features, logits, labels, kind_of(task)
+        examples, features, logits, labels, kind_of(task, labels)
     ),
     measured=lambda task, labels: kind_of(task).measured(len(labels or ())),
     score=lambda task, examples, predictions, labels: metrics.score(
-        task.metrics, *(kind_of(task).for_metrics(_labels(items), labels) for items in (predictions, examples))
+        task.metrics, *(kind_of(task, labels).for_metrics(_labels(items), labels) for items in (predictions, examples))
     ),
     is_degenerate=lambda task, examples, predictions: kind_of(task).is_degenerate(
         _labels(predictions), _labels(examples)

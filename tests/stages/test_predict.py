@@ -210,7 +210,7 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
         ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs a second text too; set it"),
         ("span", ["text=kan", *SPANS], "text_pair: task=spans needs a context too; set it"),
         ("token", ["text=kan", "text_pair=kan"], "text_pair: has no effect on this model"),
-        ("choice", ["text=kan"], "text=: a choice has several endings; give them in a file"),
+        ("choice", ["text=kan"], "text=: a choice has several endings"),
     ):
         refused(run(["predict", f"model_dir={make(head)}", "device=cpu", *given]), f"error: {line}", capsys)
 

@@ -75,15 +75,7 @@ class SplitWriter:
         self._sentences = (directory / "sentences.bin").open("wb")
         self._documents = (directory / "documents.bin").open("wb")
 
-    def write(self, document: list[list[int]]) -> None:
-        """Append a document as the ids of its sentences, none of which may be empty."""
-        lengths = np.array([len(sentence) for sentence in document])
-        tokens = np.fromiter((token for sentence in document for token in sentence), self.dtype, lengths.sum())
-        self.write_documents(tokens, lengths, np.array([len(document)]))
-
-    def write_documents(
-        self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]
-    ) -> None:
+    def write(self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]) -> None:
         """Append documents, none of them empty: all ids, the lengths of the sentences, the sentences of each document."""
         sentence_starts = np.cumsum(sentence_lengths) - sentence_lengths
         document_starts = np.cumsum(document_sentences) - document_sentences

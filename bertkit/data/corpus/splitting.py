@@ -89,7 +89,7 @@ def write_splits(
         for name, is_chosen in (("train", ~is_held_out), ("held_out", is_held_out)):
             of_sentences = np.repeat(is_chosen, documents.document_sentences)
             of_tokens = np.repeat(of_sentences, documents.sentence_lengths)
-            writers[name].write_documents(
+            writers[name].write(
                 documents.tokens[of_tokens],
                 documents.sentence_lengths[of_sentences],
                 documents.document_sentences[is_chosen & (documents.document_sentences > 0)],

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from preparing import write_split
 
 from bertkit.data.batches import segments
 from bertkit.data.batches.sampling import EpochCache
 from bertkit.data.batches.segments import Examples, concatenate, examples_of_epoch
-from bertkit.data.corpus.prepared import Split, SplitWriter
+from bertkit.data.corpus.prepared import Split
 from bertkit.data.data_config import SegmentsConfig
 
 PAIRS, BLOCKS = SegmentsConfig("pairs", 23, 0.1, "nsp"), SegmentsConfig("full_sentences", 23, 0.0, "none")
@@ -19,11 +20,9 @@ SWAPPED, IN_ORDER = SegmentsConfig("pairs", 23, 0.1, "sop"), SegmentsConfig("pai
 
 @pytest.fixture
 def split(tmp_path: Path) -> Split:
-    writer = SplitWriter(tmp_path / "split", np.dtype("<u2"), 101)
     rng = np.random.default_rng(0)
-    for _ in range(31):
-        writer.write([[7] * length for length in rng.integers(1, 14, rng.integers(1, 9)).tolist()])
-    return Split(tmp_path / "split", np.dtype("<u2"), writer.close()["shard_tokens"])
+    lengths = (rng.integers(1, 14, rng.integers(1, 9)).tolist() for _ in range(31))
+    return write_split(tmp_path / "split", ([[7] * length for length in document] for document in lengths), 101)
 
 
 def same(left: Examples, right: Examples) -> bool:

@@ -1,18 +1,20 @@
 """Sampling: which examples make up a step, as a function of the step alone."""
 
+import itertools
 import random
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from preparing import write_split
 
 from bertkit.base.batch import PretrainBatch
 from bertkit.data.batches.google_instances import Instance
 from bertkit.data.batches.instances import Instances, write_instances
 from bertkit.data.batches.sampling import InstanceSampler, Sampler
 from bertkit.data.batches.segments import Examples, select
-from bertkit.data.corpus.prepared import Split, SplitWriter
+from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 
@@ -25,15 +27,9 @@ Row = tuple[tuple[int, ...], ...]
 def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
     """47 documents; every token has an id of its own, so that an example names itself."""
     folder = tmp_path_factory.mktemp("sampling") / "split"
-    writer = SplitWriter(folder, np.dtype("<u2"), 997)
-    rng, token = np.random.default_rng(0), 5
-    for _ in range(47):
-        document = []
-        for length in rng.integers(1, 14, rng.integers(3, 30)).tolist():
-            document.append(list(range(token, token + length)))
-            token += length
-        writer.write(document)
-    return Split(folder, np.dtype("<u2"), writer.close()["shard_tokens"])
+    rng, ids = np.random.default_rng(0), itertools.count(5)
+    lengths = (rng.integers(1, 14, rng.integers(3, 30)).tolist() for _ in range(47))
+    return write_split(folder, ([[next(ids) for _ in range(n)] for n in document] for document in lengths))
 
 
 def make_sampler(split: Split, kind: str = "pairs", seed: int = 0, next_sentence: str = "nsp", **more) -> Sampler:
@@ -125,9 +121,7 @@ def test_a_later_epoch_has_other_pairs_masks_and_order(split: Split) -> None:
 
 def test_masks_are_drawn_anew_each_epoch_for_the_same_tokens(tmp_path: Path) -> None:
     """One document of one block: every epoch holds the same example."""
-    writer = SplitWriter(tmp_path / "split", np.dtype("<u2"), 997)
-    writer.write([list(range(5, 35))])
-    sampler = make_sampler(Split(tmp_path / "split", np.dtype("<u2"), writer.close()["shard_tokens"]), "full_sentences")
+    sampler = make_sampler(write_split(tmp_path / "split", [[list(range(5, 35))]]), "full_sentences")
     assert sampler.epoch_length == 1
     epochs = rows(*(sampler.take(np.array([n])) for n in range(5)))
     assert len({row[2] for row in epochs}) == 1
