@@ -115,8 +115,7 @@ def test_predictions_of_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endings", "label", "line"),
-    [(("a",), 0, "1 endings"), (("a", "b"), 2, "label 2: expected 0 to 1")],
+    ("endings", "label", "line"), [(("a",), 0, "1 endings"), (("a", "b"), 2, "label 2: expected 0 to 1")]
 )
 def test_choices_that_do_not_fit(endings: tuple[str, ...], label: int, line: str) -> None:
     with pytest.raises(InputError, match=line):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from task_files import SWAG_HEADER, read, write
 from test_conll import GERMEVAL, UD
-from test_squad import ANSWERS, CONTEXT, QAS
+from test_tables import ANSWERS, CONTEXT, QAS
 
 from bertkit.base.errors import InputError
 
