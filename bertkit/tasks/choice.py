@@ -127,16 +127,18 @@ def _review(
 ) -> dict[str, Any]:
     """Review endings by number, from 0, and mistakes by text."""
     pairs, shown, sure = Counter[tuple[str, str]](), [], []
-    for example, said in zip(examples, predictions, strict=True):
-        right, confidence = example.label or 0, said.probabilities[said.label]
-        pairs[str(right), str(said.label)] += 1
-        sure.append((confidence, right == said.label))
-        if right != said.label:
-            texts = example.endings[right], example.endings[said.label]
+    for example, p in zip(examples, predictions, strict=True):
+        right, confidence = example.label or 0, p.probabilities[p.label]
+        pairs[str(right), str(p.label)] += 1
+        sure.append((confidence, right == p.label))
+        if right != p.label:
+            texts = example.endings[right], example.endings[p.label]
             shown.append(review.Case(example.id, {"context": example.context}, *texts, confidence))
-    numbers = [str(number) for number in range(num_choices_of(examples))]
-    found = {"confusion": review.confusion(pairs, numbers), "calibration": review.calibration(sure)}
-    return {**found, "mistakes": review.mistakes(shown)}
+    return {
+        "confusion": review.confusion(pairs, [*map(str, range(num_choices_of(examples)))]),
+        "calibration": review.calibration(sure),
+        "mistakes": review.mistakes(shown),
+    }
 
 
 SHAPE = Shape(
@@ -162,7 +164,7 @@ SHAPE = Shape(
     files=labelled_lines,
     row=lambda _, prediction: asdict(prediction),
     guess=lambda _, train, examples: [
-        ChoicePrediction(example.id, commonest(each.label for each in train), ()) for example in examples
+        ChoicePrediction(example.id, commonest(other.label for other in train), ()) for example in examples
     ],
     said_of=lambda prediction: [str(prediction.label)],
     review=_review,

@@ -67,20 +67,20 @@ def read(reading: Reading) -> Iterator[TextExample]:
     )
 
 
-def entities_of(text: str, places: Sequence[tuple[int, int]], said: TaggingPrediction) -> list[Entity]:
+def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: TaggingPrediction) -> list[Entity]:
     """Group the tags of a text's words into entities, as in the CoNLL evaluation, in any scheme.
 
     Where tags mark no chunks, such as parts of speech, every word is an entity. `places` has the characters of each word,
     (first, last), `last` excluded.
     """
     try:
-        chunks = chunks_of(said.tags)
+        chunks = chunks_of(prediction.tags)
     except ValueError:
-        chunks = [(tag, number, number + 1) for number, tag in enumerate(said.tags)]
+        chunks = [(tag, number, number + 1) for number, tag in enumerate(prediction.tags)]
     entities = []
     for label, first, last in chunks:
         start, end = places[first][0], places[last - 1][1]
-        score = sum(said.scores[first:last]) / (last - first)
+        score = sum(prediction.scores[first:last]) / (last - first)
         entities.append(Entity(text[start:end], label, start, end, score))
     return entities
 
@@ -109,15 +109,11 @@ def _predictions(
     tokenizer: Tokenizer,
 ) -> list[TextPrediction]:
     places, in_words = _in_words(examples, tokenizer)
-    said = tagging.tags_of(in_words, features, logits, labels)
+    tagged = tagging.tags_of(in_words, features, logits, labels)
     return [
-        TextPrediction(each.words, tags.tags, entities_of(example.text, own, tags))
-        for example, own, each, tags in zip(examples, places, in_words, said, strict=True)
+        TextPrediction(words.words, p.tags, entities_of(example.text, own, p))
+        for example, own, words, p in zip(examples, places, in_words, tagged, strict=True)
     ]
-
-
-def _row(example: TextExample, said: TextPrediction) -> dict[str, Any]:
-    return {"id": example.id, "text": example.text, "entities": [asdict(entity) for entity in said.entities]}
 
 
 # predicts with a tagger's head; not a task, since a tagger is trained on words and tags
@@ -130,10 +126,6 @@ SHAPE = dataclasses.replace(
     content=lambda example: example.text,
     features=_features,
     predictions=_predictions,
-    row=_row,
-    beside=(Beside(".conll", lambda _, said: "".join(map(_columns, said))),),
+    row=lambda example, p: {"id": example.id, "text": example.text, "entities": [*map(asdict, p.entities)]},
+    beside=(Beside(".conll", lambda _, ps: "".join(tagging.columns("\t", p.words, p.tags) for p in ps)),),
 )
-
-
-def _columns(said: TextPrediction) -> str:
-    return "".join(f"{word}\t{tag}\n" for word, tag in zip(said.words, said.tags, strict=True)) + "\n"

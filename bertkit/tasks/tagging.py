@@ -151,9 +151,12 @@ def make_features(
     features = []
     for place, example in enumerate(examples):
         whole = [pieces_of[word] for word in example.words]
-        pieces = [each[:room] for each in whole]
-        own = None if example.tags is None else [_number(tag, numbers, example.id) for tag in example.tags]
-        for first, last in _windows([len(each) for each in pieces], room, overlap):
+        pieces = [ids[:room] for ids in whole]
+        unknown = next((tag for tag in example.tags or () if tag not in numbers), None)
+        if unknown is not None:
+            raise InputError(f"example {example.id}: unknown tag {unknown!r}; expected one of {', '.join(numbers)}")
+        own = None if example.tags is None else [numbers[tag] for tag in example.tags]
+        for first, last in _windows([*map(len, pieces)], room, overlap):
             ids, where, targets = [facts.cls], [NO_WORD], [IGNORED]
             for word in range(first, last):
                 further = len(pieces[word]) - 1
@@ -162,15 +165,9 @@ def make_features(
                 if own is not None:
                     targets += [own[word]] + [IGNORED] * further
             ids, where, targets = [*ids, facts.sep], [*where, NO_WORD], [*targets, IGNORED]
-            num_cut = sum(len(each) - room for each in whole[first:last] if len(each) > room)
+            num_cut = sum(max(0, len(ids) - room) for ids in whole[first:last])
             features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where, num_cut))
     return features
-
-
-def _number(tag: str, numbers: dict[str, int], example_id: str) -> int:
-    if tag not in numbers:
-        raise InputError(f"example {example_id}: unknown tag {tag!r}; expected one of {', '.join(numbers)}")
-    return numbers[tag]
 
 
 def _windows(lengths: list[int], room: int, overlap: int) -> list[tuple[int, int]]:
@@ -244,12 +241,11 @@ def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
 def _files(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, str]:
     """The predicted beside the true tags; predictions.txt has a line for each word, its tag and the predicted one."""
     rows = [
-        {"id": example.id, "words": example.words, "tags": said.tags, "reference": example.tags or ()}
-        for example, said in zip(examples, predictions, strict=True)
+        {"id": example.id, "words": example.words, "tags": p.tags, "reference": example.tags or ()}
+        for example, p in zip(examples, predictions, strict=True)
     ]
-    sentences = (zip(row["words"], row["reference"], row["tags"], strict=True) for row in rows)
-    columns = "\n".join("".join(f"{' '.join(map(_cell, line))}\n" for line in sentence) for sentence in sentences)
-    return {"predictions.jsonl": json_lines(rows), "predictions.txt": columns}
+    text = "".join(columns(" ", row["words"], row["reference"], row["tags"]) for row in rows)
+    return {"predictions.jsonl": json_lines(rows), "predictions.txt": text[:-1]}  # no blank line at the end
 
 
 _BETWEEN_CELLS = re.compile("[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -260,16 +256,16 @@ def _cell(word: str) -> str:
     return _BETWEEN_CELLS.sub("_", word) or "_"
 
 
-def _columns(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> str:
-    sentences = (zip(each.words, said.tags, strict=True) for each, said in zip(examples, predictions, strict=True))
-    return "".join("".join(f"{_cell(word)}\t{_cell(tag)}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+def columns(separator: str, *cells: Sequence[str]) -> str:
+    """Write the words and tags of a sentence as lines of cells, and a blank line."""
+    return "".join(separator.join(map(_cell, line)) + "\n" for line in zip(*cells, strict=True)) + "\n"
 
 
 def _guess(
     _: TaskConfig, train: Sequence[TaggingExample], examples: Sequence[TaggingExample]
 ) -> list[TaggingPrediction]:
     tag = commonest(tag for example in train for tag in example.tags or ())
-    return [TaggingPrediction([tag] * len(each.words), [1.0] * len(each.words)) for each in examples]
+    return [TaggingPrediction([tag] * len(e.words), [1.0] * len(e.words)) for e in examples]
 
 
 SHAPE = Shape(
@@ -288,16 +284,18 @@ SHAPE = Shape(
     predictions=lambda _, examples, features, logits, labels, __: tags_of(examples, features, logits, labels),
     measured=_measured,
     score=lambda task, examples, predictions, _: metrics.score(
-        task.metrics, [said.tags for said in predictions], [list(example.tags or ()) for example in examples]
+        task.metrics, [p.tags for p in predictions], [list(example.tags or ()) for example in examples]
     ),
     is_degenerate=lambda _, examples, predictions: says_the_same(
-        (tag for said in predictions for tag in said.tags), (tag for example in examples for tag in example.tags or ())
+        (tag for p in predictions for tag in p.tags), (tag for example in examples for tag in example.tags or ())
     ),
     files=_files,
-    row=lambda example, said: {"id": example.id, "words": example.words, "tags": said.tags},
-    beside=(Beside(".conll", _columns),),
+    row=lambda example, p: {"id": example.id, "words": example.words, "tags": p.tags},
+    beside=(
+        Beside(".conll", lambda es, ps: "".join(columns("\t", e.words, p.tags) for e, p in zip(es, ps, strict=True))),
+    ),
     guess=_guess,
-    said_of=lambda said: said.tags,
+    said_of=lambda prediction: prediction.tags,
     review=lambda _, examples, predictions, __: review.review_of_tags(
         [(e.id, e.words, e.tags or (), p.tags, p.scores) for e, p in zip(examples, predictions, strict=True)]
     ),

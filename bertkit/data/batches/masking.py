@@ -44,10 +44,9 @@ def mask_tokens(
         order = np.lexsort((priority, sequence))  # each sequence's tokens, lowest priority number first
         chosen = np.sort(order[(position < quota[sequence]) & (priority[order] < 2.0)])
 
-    labels = input_ids[chosen]
-    place, of = position[chosen], sequence[chosen]
-    kind = uniform(place, after=bits(keys, Stream.MASK_KIND)[of])
-    random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[of])
+    labels, place = input_ids[chosen], position[chosen]
+    kind = uniform(place, after=bits(keys, Stream.MASK_KIND)[sequence[chosen]])
+    random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[sequence[chosen]])
     masked_ids = input_ids.copy()
     masked_ids[chosen] = np.where(
         kind < policy.mask_prob, vocab.mask, np.where(kind < policy.mask_prob + policy.random_prob, random_ids, labels)

@@ -39,7 +39,7 @@ class Case:
     example: str  # the id of its example
     about: Mapping[str, str]  # the texts of the example, by name
     gold: Any  # the true label
-    said: Any  # the predicted label
+    predicted: Any  # the predicted label
     confidence: float  # the probability of the predicted label
 
 
@@ -52,7 +52,7 @@ def measured_beside(review: Mapping[str, Any]) -> dict[str, Any]:
 
 def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, Any]:
     """Review predictions of one label."""
-    pairs = Counter((case.gold, case.said) for case in cases)
+    pairs = Counter((case.gold, case.predicted) for case in cases)
     return {
         "by_label": scores_by_label(pairs, labels),
         "confusion": confusion(pairs, labels),
@@ -65,29 +65,35 @@ def review_of_label_sets(cases: Sequence[Case], labels: Sequence[str]) -> dict[s
     """Review predictions of several labels at once; a case is a label, `about["label"]`, which is true or false."""
     by_label = {}
     for label in labels:
-        own = Counter((case.gold, case.said) for case in cases if case.about["label"] == label)
+        own = Counter((case.gold, case.predicted) for case in cases if case.about["label"] == label)
         num_right = own[True, True]
         by_label[label] = _scores(num_right, num_right + own[False, True], num_right + own[True, False])
     named = {True: "holds", False: "does not"}
-    shown = [Case(c.example, c.about, named[c.gold], named[c.said], c.confidence) for c in cases]
+    shown = [Case(c.example, c.about, named[c.gold], named[c.predicted], c.confidence) for c in cases]
     return {"by_label": by_label, "calibration": _calibration_of(cases), "mistakes": mistakes(shown)}
 
 
 def _calibration_of(cases: Iterable[Case]) -> dict[str, Any]:
-    return calibration((case.confidence, case.gold == case.said) for case in cases)
+    return calibration((case.confidence, case.gold == case.predicted) for case in cases)
 
 
 def review_of_numbers(cases: Sequence[Case]) -> dict[str, Any]:
     """Review a regression: true and predicted numbers, and the largest errors."""
-    worst = sorted(cases, key=lambda case: -abs(case.gold - case.said))[:NUM_MISTAKES]
+    worst = sorted(cases, key=lambda case: -abs(case.gold - case.predicted))[:NUM_MISTAKES]
     columns = ["id", *_names(cases), "true", "predicted", "error"]
     rows = [
-        [case.example, *case.about.values(), f"{case.gold:.3g}", f"{case.said:.3g}", f"{case.said - case.gold:+.3g}"]
+        [
+            case.example,
+            *case.about.values(),
+            f"{case.gold:.3g}",
+            f"{case.predicted:.3g}",
+            f"{case.predicted - case.gold:+.3g}",
+        ]
         for case in worst
     ]
-    errors = np.array([case.said - case.gold for case in cases])
+    errors = np.array([case.predicted - case.gold for case in cases])
     return {
-        "scatter": [[case.gold, case.said, case.example] for case in cases],
+        "scatter": [[case.gold, case.predicted, case.example] for case in cases],
         "mean_absolute_error": float(np.abs(errors).mean()),
         "mistakes": {"title": f"The {len(rows)} largest errors", "columns": columns, "rows": rows},
     }
@@ -100,11 +106,11 @@ def review_of_tags(
 
     A sentence has an id, words, true tags, predicted tags, and the probabilities of the predicted tags.
     """
-    marks_chunks = all(parts_of(tag) for _, _, gold, said, _ in sentences for tag in (*gold, *said))
+    marks_chunks = all(parts_of(tag) for _, _, gold, predicted, _ in sentences for tag in (*gold, *predicted))
     pairs, surest, sure = Counter[tuple[str, str]](), [], []
-    for name, words, gold, said, scores in sentences:
+    for name, words, gold, predicted, scores in sentences:
         wrong = []
-        for place, (true, tag, score) in enumerate(zip(gold, said, scores, strict=True)):
+        for place, (true, tag, score) in enumerate(zip(gold, predicted, scores, strict=True)):
             pairs[_type(true, marks_chunks), _type(tag, marks_chunks)] += 1
             sure.append((score, true == tag))
             if true != tag:
@@ -112,7 +118,7 @@ def review_of_tags(
         if wrong:  # one per sentence: the others often follow from it
             score, place = max(wrong, key=lambda mistake: (mistake[0], -mistake[1]))
             about = {"word": words[place], "around": _around(words, place)}
-            surest.append(Case(name, about, gold[place], said[place], score))
+            surest.append(Case(name, about, gold[place], predicted[place], score))
     types = sorted({type_ for pair in pairs for type_ in pair} - {"O"})
     labels = [*types, "O"] if marks_chunks else types
     return {
@@ -125,12 +131,16 @@ def review_of_tags(
 
 def scores_by_entity(sentences: Iterable[tuple[Any, Any, Sequence[str], Sequence[str], Any]]) -> Scores:
     """Score whole entities of each type; type and borders must be right."""
-    right, said, true = Counter[str](), Counter[str](), Counter[str]()
-    for _, _, gold_tags, said_tags, _ in sentences:
-        gold_chunks, said_chunks = ({*chunks_of(tags)} for tags in (gold_tags, said_tags))
-        for counts, chunks in ((right, gold_chunks & said_chunks), (said, said_chunks), (true, gold_chunks)):
+    right, predicted, true = Counter[str](), Counter[str](), Counter[str]()
+    for _, _, gold_tags, predicted_tags, _ in sentences:
+        gold_chunks, predicted_chunks = ({*chunks_of(tags)} for tags in (gold_tags, predicted_tags))
+        for counts, chunks in (
+            (right, gold_chunks & predicted_chunks),
+            (predicted, predicted_chunks),
+            (true, gold_chunks),
+        ):
             counts.update(kind for kind, _, _ in chunks)
-    return {kind: _scores(right[kind], said[kind], true[kind]) for kind in sorted({*said, *true})}
+    return {kind: _scores(right[kind], predicted[kind], true[kind]) for kind in sorted({*predicted, *true})}
 
 
 def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float]]) -> dict[str, Any]:
@@ -153,7 +163,7 @@ def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float
     wrong = [(case, f1) for case, exact, f1 in scored if exact < 1]
     rows = []
     for case, f1 in sorted(wrong, key=lambda pair: -(1 - pair[1]) * pair[0].confidence)[:NUM_MISTAKES]:
-        answers = " | ".join(dict.fromkeys(case.gold)) or "(none)", case.said or "(none)"
+        answers = " | ".join(dict.fromkeys(case.gold)) or "(none)", case.predicted or "(none)"
         rows.append([case.example, case.about["question"], *answers, f"{case.confidence:.3f}", f"{100 * f1:.0f}"])
     columns = ["id", "question", "accepted answers", "predicted", "confidence", "F1, %"]
     return {
@@ -168,18 +178,18 @@ def review_of_answers(cases: Sequence[Case], scores: Sequence[tuple[float, float
 
 def scores_by_label(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> Scores:
     """Score each label from counts of (true, predicted)."""
-    said, true = Counter[str](), Counter[str]()
+    predicted, true = Counter[str](), Counter[str]()
     for (gold, label), count in pairs.items():
-        said[label] += count
+        predicted[label] += count
         true[gold] += count
-    return {label: _scores(pairs.get((label, label), 0), said[label], true[label]) for label in labels}
+    return {label: _scores(pairs.get((label, label), 0), predicted[label], true[label]) for label in labels}
 
 
-def _scores(num_right: int, num_said: int, num_true: int) -> dict[str, float]:
+def _scores(num_right: int, num_predicted: int, num_true: int) -> dict[str, float]:
     return {
-        "precision": num_right / num_said if num_said else 0.0,
+        "precision": num_right / num_predicted if num_predicted else 0.0,
         "recall": num_right / num_true if num_true else 0.0,
-        "f1": 2 * num_right / (num_said + num_true) if num_right else 0.0,
+        "f1": 2 * num_right / (num_predicted + num_true) if num_right else 0.0,
         "support": num_true,
     }
 
@@ -187,17 +197,17 @@ def _scores(num_right: int, num_said: int, num_true: int) -> dict[str, float]:
 def confusion(pairs: Mapping[tuple[str, str], int], labels: Sequence[str]) -> dict[str, Any]:
     """Arrange counts of (true, predicted) as a matrix; the rarest of many labels share a row and a column."""
     frequency = Counter[str]()
-    for (gold, said), count in pairs.items():
+    for (gold, predicted), count in pairs.items():
         frequency[gold] += count
-        frequency[said] += count
+        frequency[predicted] += count
     kept = set(labels)
     if len(labels) > MAX_LABELS:
         kept = {label for label, _ in frequency.most_common(MAX_LABELS - 1)}
     shown = [label for label in labels if label in kept] + ([OTHERS] if len(kept) < len(labels) else [])
     place = {label: shown.index(label if label in kept else OTHERS) for label in labels}
     counts = np.zeros((len(shown), len(shown)), np.int64)
-    for (gold, said), count in pairs.items():
-        counts[place[gold], place[said]] += count
+    for (gold, predicted), count in pairs.items():
+        counts[place[gold], place[predicted]] += count
     return {"labels": shown, "counts": counts.tolist()}
 
 
@@ -223,9 +233,12 @@ def calibration(sure: Iterable[tuple[float, bool]]) -> dict[str, Any]:
 
 def mistakes(cases: Sequence[Case], which: str = "") -> dict[str, Any]:
     """List the wrong predictions with the highest confidence."""
-    wrong = sorted((case for case in cases if case.gold != case.said), key=lambda case: -case.confidence)[:NUM_MISTAKES]
+    wrong = sorted((case for case in cases if case.gold != case.predicted), key=lambda case: -case.confidence)[
+        :NUM_MISTAKES
+    ]
     rows = [
-        [case.example, *case.about.values(), str(case.gold), str(case.said), f"{case.confidence:.3f}"] for case in wrong
+        [case.example, *case.about.values(), str(case.gold), str(case.predicted), f"{case.confidence:.3f}"]
+        for case in wrong
     ]
     return {
         "title": f"The {len(rows)} most confident mistakes{which}",
