@@ -31,9 +31,7 @@ class CorpusConfig:
         except LookupError:
             raise InputError(f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1") from None
         if not line.endswith(b"a\n"):
-            raise InputError(
-                f"corpus.encoding={self.encoding!r}: lines do not end in the byte 0x0a; convert the files to UTF-8"
-            )
+            raise InputError(f"corpus.encoding={self.encoding!r}: lines do not end in 0x0a; convert the files to UTF-8")
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         if not 100 <= self.vocab_size <= MOST_TOKENS:
-            raise InputError(
-                f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MOST_TOKENS:,}; BERT has 30,522"
-            )
+            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MOST_TOKENS:,} (BERT: 30,522)")
 
 
 @dataclass(frozen=True)
@@ -136,6 +132,4 @@ class PassagesConfig:
         if self.words < 1:
             raise InputError(f"passages.words={self.words}: expected at least 1, such as 100")
         if not 0 <= self.overlap < self.words:
-            raise InputError(
-                f"passages.overlap={self.overlap}: expected 0 to {self.words - 1}, less than passages.words"
-            )
+            raise InputError(f"passages.overlap={self.overlap}: expected 0 to {self.words - 1}, below passages.words")

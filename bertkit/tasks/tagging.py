@@ -224,9 +224,8 @@ def tags_of(
     for rows in logits_of_words(examples, features, logits):
         powers = np.exp(rows.astype(np.float64) - rows.max(-1, keepdims=True, initial=-np.inf))  # (words, C)
         scores = powers.max(-1, initial=0) / powers.sum(-1)
-        answers.append(
-            TaggingPrediction([labels[best] for best in rows.argmax(-1)] if len(rows) else [], scores.tolist())
-        )
+        tags = [labels[best] for best in rows.argmax(-1)] if len(rows) else []
+        answers.append(TaggingPrediction(tags, scores.tolist()))
     return answers
 
 

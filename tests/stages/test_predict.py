@@ -207,8 +207,8 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
         ("sequence", [], "missing value: set input=, or text="),
         ("sequence", ["text=kan", "format=csv"], "format=csv: has no effect with text="),
         ("sequence", ["input=x", "text_pair=kan"], "text_pair=kan: has no effect without text="),
-        ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs a second text too; set it"),
-        ("span", ["text=kan", *SPANS], "text_pair: task=spans needs a context too; set it"),
+        ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs a second text"),
+        ("span", ["text=kan", *SPANS], "text_pair: task=spans needs a context"),
         ("token", ["text=kan", "text_pair=kan"], "text_pair: has no effect on this model"),
         ("choice", ["text=kan"], "text=: a choice has several endings"),
     ):

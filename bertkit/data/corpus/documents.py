@@ -200,9 +200,7 @@ class Corpus:
             yield from record if isinstance(record, list) else [record]
             yield from (parse_json(line) for _, line in lines if not is_blank(line))
         except ValueError as error:
-            raise InputError(
-                f"{span.path}: not JSON ({error}); expected an array of objects, or one object per line"
-            ) from None
+            raise InputError(f"{span.path}: not JSON ({error}); expected an array, or one object per line") from None
 
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
         """The paragraphs of each `<doc>` block, without its title."""

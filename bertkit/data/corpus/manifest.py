@@ -149,9 +149,7 @@ def is_there(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Ca
         if sizes[0] != sizes[1] or manifest["corpus"]["text_sha256"] != text_sha256():
             changed = ["the text changed"]
     if changed:
-        raise InputError(
-            f"output_dir={output_dir} holds another dataset ({'; '.join(changed)}); choose another one or remove it"
-        )
+        raise InputError(f"output_dir={output_dir} holds another dataset ({'; '.join(changed)}); choose another one")
     check_files(output_dir, manifest)
     return True
 
@@ -166,7 +164,7 @@ def check_files(directory: Path, manifest: dict[str, Any]) -> None:
         path = directory / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise InputError(
-                f"{directory / 'manifest.json'}: {name!r}, which lies elsewhere; do not trust this directory"
+                f"{directory / 'manifest.json'}: {name!r}, which lies elsewhere; do not trust this dataset"
             )
         if not path.is_file() or path.stat().st_size != facts["bytes"]:
             state = f"{path.stat().st_size} bytes" if path.is_file() else "missing"

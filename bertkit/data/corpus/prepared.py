@@ -185,9 +185,8 @@ def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool
     for first in range(0, len(starts) - 1, chunk):
         is_sound = is_sound and bool((np.diff(starts[first : first + chunk + 1]) >= is_strict).all())
     if not is_sound:
-        raise InputError(
-            f"{path}: damaged (its offsets do not grow from 0 to {end}); {MADE_ANEW.format(path.parents[1])}"
-        )
+        way_out = MADE_ANEW.format(path.parents[1])
+        raise InputError(f"{path}: damaged (its offsets do not grow from 0 to {end}); {way_out}")
 
 
 def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:

@@ -76,9 +76,7 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tu
         matches = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         files = [item for item in matches if item.is_file()]
         if not files:
-            raise InputError(
-                f"corpus.path={pattern}: no such file, folder or match; for a dataset of the hub, add corpus=hub"
-            )
+            raise InputError(f"corpus.path={pattern}: no such file, folder or match; for a hub dataset, add corpus=hub")
         kinds |= {item: _format(item, config) or "text" for item in files}
     once = {(state.st_dev, state.st_ino): item for item in reversed(kinds) if (state := item.stat())}
     return [(item, kinds[item]) for item in reversed(once.values())], ignored, len(kinds) - len(once)

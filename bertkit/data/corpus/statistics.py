@@ -98,9 +98,7 @@ def find_faults(
     advice = "add documents, or train with segments=full_sentences"
     if blank_lines_expected:
         advice = "it has no blank lines: put one between documents"
-    other_vocabulary = (
-        "the vocabulary does not fit this text: choose another one, or train one with tokenizer.vocab_size="
-    )
+    other_vocabulary = "the vocabulary does not fit this text: choose another one, or train one (tokenizer.vocab_size=)"
     # with a share of 5 / n, the probability that no document is held out, (1 - 5 / n) ^ n, is below 0.7 %
     way_out = f"set held_out_prob={min(0.5, max(0.05, round(5 / max(documents, 1), 2)))} or so"
     if documents < FEWEST_DOCUMENTS:

@@ -89,25 +89,20 @@ def _without_endless_words(sentence: str, normalizer: BertNormalizer) -> str:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The fields of `tokenizer_config.json` that are read."""
+    """The settings that are read, of `tokenizer_config.json` or of the normalizer in `tokenizer.json`."""
 
     do_lower_case: bool | None = None
+    lowercase: bool | None = None
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
+    handle_chinese_chars: bool | None = None
+    clean_text: bool | None = None
 
 
 @dataclass(frozen=True)
 class _Model:
     vocab: dict[str, int]
     continuing_subword_prefix: str = "##"
-
-
-@dataclass(frozen=True)
-class _Normalizer:
-    lowercase: bool | None = None
-    strip_accents: bool | None = None
-    clean_text: bool | None = None
-    handle_chinese_chars: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ class _TokenizerJson:
     """The fields of `tokenizer.json` that are read."""
 
     model: _Model
-    normalizer: _Normalizer | None = None
+    normalizer: _Settings | None = None
     added_tokens: tuple[_Added, ...] | None = None
 
 
@@ -141,7 +136,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises:
         InputError: no such file, or not a WordPiece vocabulary that BERT can use.
     """
-    settings, normalizer = _Settings(), _Normalizer()
+    settings = normalizer = _Settings()
     if path.is_dir():
         settings_path = path / "tokenizer_config.json"
         if settings_path.is_file():
@@ -178,12 +173,12 @@ def _check_same_ids(vocab_txt: Path, tokenizer_json: Path) -> None:
             )
 
 
-def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], _Normalizer]:
+def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], _Settings]:
     content = read_json(path)
     if (kind := at(content, "model.type")) != "WordPiece":
         raise InputError(f"{path}: model.type={kind}; BERT needs a WordPiece tokenizer")
     file = checked(_TokenizerJson, content, path)
-    normalizer = file.normalizer or _Normalizer()
+    normalizer = file.normalizer or _Settings()
     if (prefix := file.model.continuing_subword_prefix) != "##":
         raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
     for setting in ("clean_text", "handle_chinese_chars"):

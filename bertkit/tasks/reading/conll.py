@@ -243,9 +243,7 @@ def to_iob2(
     if breaks:
         tag, line = breaks[0]
         if task.scheme != "auto":
-            raise InputError(
-                f"{place(line)}: tag '{tag}' cannot stand here in {scheme.upper()}; correct it, or set task.scheme=auto"
-            )
+            raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
         oddities.append(
             f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
             f"{place(line)}); read as the CoNLL evaluation does"

@@ -98,9 +98,7 @@ class Labels:
         if value is None or value == "":
             raise InputError(f"{where}: {self.field}: empty label; expected {self._expected()}")
         if not isinstance(value, (str, int, float)):
-            raise InputError(
-                f"{where}: {self.field}: label of type {type(value).__name__}; expected {self._expected()}"
-            )
+            raise InputError(f"{where}: {self.field}: label is {type(value).__name__}; expected {self._expected()}")
         written = "text"
         if isinstance(value, bool):
             written = "true or false"

@@ -174,9 +174,7 @@ def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequ
     shape, is_of_spans = of_running_text(shape), shape.head == "span"
     names = ("question", "context") if is_of_spans else ("text", "text_pair")
     if pairs is None and (is_of_spans or is_of_pairs(task)):
-        raise InputError(
-            f"text_pair: task={task.name} needs {'a context' if is_of_spans else 'a second text'} too; set it"
-        )
+        raise InputError(f"text_pair: task={task.name} needs {'a context' if is_of_spans else 'a second text'}; set it")
     if pairs is not None and not is_of_spans and shape.head != "sequence":
         raise InputError("text_pair: has no effect on this model, which reads single texts; leave it out")
     own = (texts,) if pairs is None else (texts, pairs)
@@ -218,16 +216,12 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     if data_dir is None:
         if task.hub.path is not None:
             return None
-        raise InputError(
-            f"task={task.name}: missing value: set data_dir= to a folder with its files, or task.hub.path="
-        )
+        raise InputError(f"task={task.name}: missing value: set data_dir= to its folder, or task.hub.path=")
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(data_dir).expanduser()
     if above.is_file():
-        raise InputError(
-            f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}, for its folder"
-        )
+        raise InputError(f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}")
     if not above.is_dir():
         raise InputError(f"data_dir={data_dir}: no such directory")
     folders = [*(above / folder for folder in task.folders if (above / folder).is_dir()), above]

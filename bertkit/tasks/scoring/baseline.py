@@ -57,9 +57,8 @@ class Baseline:
         if task.best_metric == "accuracy" and all(len(labels) == 1 for labels in (*true, *said, *guessed)):
             right = [(s == t) - (g == t) for t, s, g in zip(true, said, guessed, strict=True)]
             return float(np.std(right, ddof=1) / math.sqrt(size))
-        task = dataclasses.replace(
-            task, metrics=tuple(name for name in task.metrics if task.best_metric in METRICS[name])
-        )
+        best = tuple(name for name in task.metrics if task.best_metric in METRICS[name])
+        task = dataclasses.replace(task, metrics=best)
         num_blocks = min(NUM_BLOCKS, size)
         gains = []
         for block in range(num_blocks):

@@ -115,9 +115,7 @@ def check_archive(
     for name in dict.fromkeys(names):
         if name not in known:
             what = "a folder, or a file in one" if "/" in name else "not a file of GLUE"
-            problems.append(
-                f"{path}: '{name}' is {what}; expected {', '.join(known)} at the top level and nothing else"
-            )
+            problems.append(f"{path}: '{name}' is {what}; expected {', '.join(known)} at the top level and no other")
         elif names.count(name) > 1:
             problems.append(f"{path}: {names.count(name)} files {name}; keep one of them")
     tables, counts = dict(entries), {}
@@ -147,9 +145,7 @@ def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> in
             )
         _check_label(sheet, label, f"{sheet.name}:{number}")
     if not lines or len(lines) != len(expected):
-        raise InputError(
-            f"{sheet.name}: {len(lines)} predictions for {len(expected)} test examples; predict all of them"
-        )
+        raise InputError(f"{sheet.name}: {len(lines)} predictions for {len(expected)} test examples; predict all")
     return len(lines)
 
 

@@ -99,9 +99,7 @@ def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
         raise InputError(f"{where}: answer_start {start!r} of answer {text!r}; expected a whole number of characters")
     if start < 0 or context[start : start + len(text)] != text:
         there = context[start : start + len(text)] if start >= 0 else ""
-        raise InputError(
-            f"{where}: answer {text!r} is not in its context at answer_start={start} ({there!r} is there); correct it"
-        )
+        raise InputError(f"{where}: answer {text!r} is not in its context at answer_start={start}, but {there!r}")
     return Answer(text, start)
 
 

@@ -108,7 +108,7 @@ def test_tags_that_break_their_scheme(tmp_path: Path) -> None:
         f"{tmp_path}/train.conll: sentences with a tag that breaks IOB2: 1 (first 'I-P' at {tmp_path}/train.conll:4); "
         "read as the CoNLL evaluation does"
     )
-    with pytest.raises(InputError, match=r"train\.conll:4: tag 'I-P' cannot stand here in IOB2"):
+    with pytest.raises(InputError, match=r"train\.conll:4: tag 'I-P' breaks IOB2"):
         read(tmp_path, "tagging", "train", "scheme=iob2")
     assert tagged(read(tmp_path, "tagging", "train", "scheme=none"))[1] == (("c", "d"), ("I-P", "B-P"))
 

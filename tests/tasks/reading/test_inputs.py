@@ -156,10 +156,10 @@ REFUSALS = [
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
     ("mrpc", "-", "kan\n", "-: task=mrpc is of pairs, and a text per line has no second one"),
     ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),
-    ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?'); set task.columns.question="),
+    ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?')"),
     ("spans", "in.csv", "question,text\n", "in.csv:1: no column 'context'"),
     ("swag", "in.csv", "sent1,sent2,ending0\n", "in.csv:1: no column 'ending1'"),
-    ("tagging", "-", '{"texts": "kan"}\n', "no column 'tokens' or 'words' (it has: 'texts'); set task.columns.words="),
+    ("tagging", "-", '{"texts": "kan"}\n', "no column 'tokens' or 'words' (it has: 'texts')"),
 ]  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def test_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InputError) as caught:
         read(tmp_path / "bak" / "train.csv", "sequence", "train")
     assert str(caught.value) == (
-        f"data_dir={tmp_path}/bak/train.csv is a file; set data_dir={tmp_path}/bak task.files.train=train.csv, for its folder"
+        f"data_dir={tmp_path}/bak/train.csv is a file; set data_dir={tmp_path}/bak task.files.train=train.csv"
     )
     with pytest.raises(InputError, match="data_dir=no/such: no such directory"):
         read(Path("no/such"), "sst2", "train")

@@ -107,7 +107,7 @@ def test_packed_tables(tmp_path: Path) -> None:
         path.write_bytes(gzip.compress(OWN[name].encode()))
         assert rows(read(tmp_path, "sequence", "train")) == EXPECTED
         path.write_bytes(path.read_bytes()[:-9])
-        with pytest.raises(InputError, match=rf"{name}\.gz: damaged gzip file \(.*\); restore it"):
+        with pytest.raises(InputError, match=rf"{name}\.gz: damaged gzip file \(.*\)"):
             read(tmp_path, "sequence", "train")
         path.unlink()
     (tmp_path / "train.conll.gz").write_bytes(gzip.compress(b"Bob B-PER\nx O\n"))
