@@ -83,10 +83,8 @@ def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
     num_choices = len(examples[0].endings)
     for example in examples:
         if len(example.endings) != num_choices or num_choices < 2:
-            raise InputError(
-                f"example {example.id}: {len(example.endings)} endings; expected as many as in the first example, "
-                f"{num_choices}, and at least 2"
-            )
+            expected = f"as many as in the first example, {num_choices}, and at least 2"
+            raise InputError(f"example {example.id}: {len(example.endings)} endings; expected {expected}")
     return num_choices
 
 

@@ -200,7 +200,5 @@ def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
             ids = shard[first : first + chunk]
             if len(ids) and ids.max() >= vocab_size:
                 where = first + int(np.argmax(ids >= vocab_size))
-                raise InputError(
-                    f"tokens-{number:05d}.bin: id {shard[where]} at token {where} is outside the vocabulary of "
-                    f"{vocab_size}; {MADE_ANEW.format('the dataset')}"
-                )
+                wrong = f"id {shard[where]} at token {where} is outside the vocabulary of {vocab_size}"
+                raise InputError(f"tokens-{number:05d}.bin: {wrong}; {MADE_ANEW.format('the dataset')}")

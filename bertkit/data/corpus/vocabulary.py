@@ -58,10 +58,8 @@ def learn_vocabulary(
         raise InputError("no words in the corpus to learn a vocabulary from; check corpus.path")
     first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{character}" for character in alphabet)]
     if len(first_tokens) > vocab_size:
-        raise InputError(
-            f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus; "
-            f"set it to {2 * len(first_tokens)} or more"
-        )
+        wrong = f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus"
+        raise InputError(f"{wrong}; set it to {2 * len(first_tokens)} or more")
     trainer = WordPieceTrainer(
         # the library allocates this many entries; a merge replaces two pieces by one, so the text has no more
         vocab_size=min(vocab_size, len(first_tokens) + normal.total()),
@@ -167,10 +165,8 @@ def _check_same_ids(vocab_txt: Path, tokenizer_json: Path) -> None:
     ids, others = _read_vocab_txt(vocab_txt), at(read_json(tokenizer_json), "model.vocab")
     for token, number in others.items() if isinstance(others, dict) else ():
         if ids.get(token) != number:
-            raise InputError(
-                f"{vocab_txt.parent}: vocab.txt and tokenizer.json number {json.dumps(token)} differently; restore both from "
-                "the same source"
-            )
+            wrong = f"vocab.txt and tokenizer.json number {json.dumps(token)} differently"
+            raise InputError(f"{vocab_txt.parent}: {wrong}; restore both from the same source")
 
 
 def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], _Settings]:

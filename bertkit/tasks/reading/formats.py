@@ -51,10 +51,8 @@ def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
     elif shape.is_of_words and format in (None, "tsv"):
         format = "conll"
     if format is None:
-        raise InputError(
-            f"{path}: unknown format (ending '{path.suffix}'); "
-            "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
-        )
+        way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
+        raise InputError(f"{path}: unknown format (ending '{path.suffix}'); {way_out}")
     if format in OF_WORDS and not shape.is_of_words:
         raise InputError(f"{path}: format {format} is for tags, not for kind={shape.kind}; set task.format=")
     return format
@@ -83,10 +81,8 @@ def format_of_input(
 def check_input(shape: Shape, task: TaskConfig, format: str, name: Path) -> None:
     """Refuse a format that a model of this shape cannot read, and single texts where pairs are needed."""
     if format == "text" and is_of_pairs(task):
-        raise InputError(
-            f"{name}: task={task.name} is of pairs, and a text per line has no second one; use a file of named columns, or "
-            "set format="
-        )
+        wrong = f"task={task.name} is of pairs, and a text per line has no second one"
+        raise InputError(f"{name}: {wrong}; use a file of named columns, or set format=")
     if format not in shape.formats:
         expected = ", ".join(shape.formats)
         raise InputError(f"{name}: a {shape.kind} model cannot read format {format}; set format= to one of {expected}")

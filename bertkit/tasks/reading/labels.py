@@ -32,10 +32,8 @@ class Ids:
         name = str(value)
         if self.is_unique or not self.is_input:
             if name in self.places:
-                raise InputError(
-                    f"{where}: duplicate {self.field} '{name}', first at {self.places[name]}; remove one of them, or set "
-                    "task.columns.id=null"
-                )
+                duplicate = f"duplicate {self.field} '{name}', first at {self.places[name]}"
+                raise InputError(f"{where}: {duplicate}; remove one of them, or set task.columns.id=null")
             self.places[name] = where
         return name
 
@@ -69,10 +67,8 @@ class Labels:
         name = str(value)
         if self.names is not None:
             if name not in self.by_value:
-                raise InputError(
-                    f"{where}: {self.field}: unknown label {value!r}; expected {self._expected()}; correct it, or set "
-                    "task.labels="
-                )
+                unknown = f"unknown label {value!r}; expected {self._expected()}"
+                raise InputError(f"{where}: {self.field}: {unknown}; correct it, or set task.labels=")
             name = self.by_value[name]
         self.seen.setdefault(name, where)
         return name

@@ -160,10 +160,8 @@ class Source:
             number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
             (held if number < share else rest).append(example)
         if not held or not rest:
-            raise InputError(
-                f"dev_share={share:g}: holds out {len(held)} of the {len(self.examples)} examples of {self.name}; change it, "
-                "or add a dev file"
-            )
+            wrong = f"holds out {len(held)} of the {len(self.examples)} examples of {self.name}"
+            raise InputError(f"dev_share={share:g}: {wrong}; change it, or add a dev file")
         kept = dataclasses.replace(self, examples=rest, name=f"{self.name} without dev_share={share:g}")
         name, description = f"dev_share={share:g} of {self.name}", f"held out of {self.description}"
         return kept, dataclasses.replace(self, examples=held, name=name, description=description, oddities=())

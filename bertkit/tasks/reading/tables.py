@@ -77,10 +77,8 @@ class Table:
             return None
         if isinstance(column, int):
             if not -len(self.names) <= column < len(self.names):
-                raise InputError(
-                    f"{self.place(1)}: no column {column} (it has {len(self.names)}){self._other_separator()}; "
-                    f"set task.columns.{setting}="
-                )
+                missing = f"no column {column} (it has {len(self.names)}){self._other_separator()}"
+                raise InputError(f"{self.place(1)}: {missing}; set task.columns.{setting}=")
             return self.names[column]
         for name in names_of(column):
             if self.names.count(name) > 1:
