@@ -85,7 +85,7 @@ def check_input(shape: Shape, task: TaskConfig, format: str, name: Path) -> None
         raise InputError(f"{name}: {wrong}; use a file of named columns, or set format=")
     if format not in shape.formats:
         expected = ", ".join(shape.formats)
-        raise InputError(f"{name}: a {shape.kind} model cannot read format {format}; set format= to one of {expected}")
+        raise InputError(f"{name}: format {format} does not fit a {shape.kind} model; set format= to one of {expected}")
 
 
 def is_of_pairs(task: TaskConfig) -> bool:

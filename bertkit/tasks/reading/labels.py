@@ -32,7 +32,7 @@ class Ids:
         name = str(value)
         if self.is_unique or not self.is_input:
             if name in self.places:
-                duplicate = f"duplicate {self.field} '{name}', first at {self.places[name]}"
+                duplicate = f"{self.field} '{name}' is a duplicate, first at {self.places[name]}"
                 raise InputError(f"{where}: {duplicate}; remove one of them, or set task.columns.id=null")
             self.places[name] = where
         return name

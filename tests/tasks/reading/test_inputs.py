@@ -150,7 +150,7 @@ REFUSALS = [
      "task.columns.text=; for plain text set format=text"),
     ("sequence", "-", '"nr","question"\n"1","kan"\n', "-:1: no column 'text'"),
     ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "format conll"),
-    ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: a sequence model cannot read format conll"),
+    ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll"),
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
     ("sequence", "in.csv", "id;text\n1;kan, lon\n", "separated by ';'"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
