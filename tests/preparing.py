@@ -1,9 +1,13 @@
-"""`bertkit prepare` as the tests call it, and what it wrote."""
+"""`bertkit prepare` as the tests call it, its files, and splits without it."""
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from bertkit.cli import run
+from bertkit.data.corpus.prepared import Split, SplitWriter, token_dtype
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS
 
 
@@ -28,3 +32,12 @@ def write_vocabulary(path: Path) -> Path:
     letters = "abcdefghijklmnopqrstuvwxyz.0123456789"
     path.write_text("\n".join([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]) + "\n")
     return path
+
+
+def write_split(folder: Path, documents: Iterable[list[list[int]]], shard_tokens: int = 997, size: int = 1000) -> Split:
+    """Write documents, the ids of their sentences, as a split for a vocabulary of this size."""
+    writer = SplitWriter(folder, token_dtype(size), shard_tokens)
+    for document in documents:
+        tokens = np.array([token for sentence in document for token in sentence])
+        writer.write(tokens, np.array([*map(len, document)]), np.array([len(document)]))
+    return Split(folder, token_dtype(size), writer.close()["shard_tokens"])

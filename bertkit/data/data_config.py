@@ -8,12 +8,12 @@ from typing import Literal
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 
-MOST_TOKENS = 10_000_000  # of a vocabulary to be learned; XLM-V, the largest that was published, has a tenth of it
+MOST_TOKENS = 10_000_000  # in a learned vocabulary; XLM-V's, the largest published one, has a tenth of it
 
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Where the text comes from and how it is cut into documents and sentences."""
+    """The source of the text, and how it is cut into documents and sentences."""
 
     source: Literal["files", "python_docs", "hub"]
     path: str | tuple[str, ...] | None
@@ -31,14 +31,12 @@ class CorpusConfig:
         except LookupError:
             raise InputError(f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1") from None
         if not line.endswith(b"a\n"):
-            raise InputError(
-                f"corpus.encoding={self.encoding!r}: lines do not end in the byte 0x0a; convert the files to UTF-8"
-            )
+            raise InputError(f"corpus.encoding={self.encoding!r}: lines do not end in 0x0a; convert the files to UTF-8")
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """An existing vocabulary, or how to train one."""
+    """An existing vocabulary, or how one is learned."""
 
     path: str | None
     vocab_size: int
@@ -48,9 +46,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         if not 100 <= self.vocab_size <= MOST_TOKENS:
-            raise InputError(
-                f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MOST_TOKENS:,}; BERT has 30,522"
-            )
+            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MOST_TOKENS:,} (BERT: 30,522)")
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class SegmentsConfig:
     kind: Literal["pairs", "full_sentences"]
     max_seq_length: int
     short_seq_prob: float
-    # what the model tells of a pair: nsp: does B follow A or is it random; sop: are A and B in order or swapped; or nothing
+    # nsp: does B follow A, or is it random? sop: are A and B in order, or swapped? none: no prediction for pairs
     next_sentence: Literal["nsp", "sop", "none"]
 
     def __post_init__(self) -> None:
@@ -68,24 +64,24 @@ class SegmentsConfig:
             outside(self, "segments.", max_seq_length="[8, inf)", short_seq_prob="[0, 1]"),
             self.predicts_next
             and not self.has_pairs
-            and f"segments.next_sentence={self.next_sentence}: segments={self.kind} has no pairs, so no next sentence to "
-            "predict; leave it out, or take segments=pairs",
+            and f"segments.next_sentence={self.next_sentence}: segments={self.kind} has no pairs; leave it out, or set "
+            "segments=pairs",
         )
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the examples are pairs: their second segment is of token type 1."""
+        """Whether the examples are pairs, with token type 1 for the second segment."""
         return self.kind == "pairs"
 
     @property
     def predicts_next(self) -> bool:
-        """Whether the model has a next sentence head, trained by the labels of the pairs."""
+        """Whether the labels of pairs train a next sentence head."""
         return self.next_sentence != "none"
 
 
 @dataclass(frozen=True)
 class InstancesConfig:
-    """How `prepare` makes Google's fixed instances; `pretrain` and `evaluate` take what is stored."""
+    """How `prepare` makes Google's fixed instances, which `pretrain` and `evaluate` use as stored."""
 
     kind: Literal["google"]
     max_seq_length: int
@@ -103,13 +99,13 @@ class InstancesConfig:
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """Which tokens are predicted, and what stands in their place."""
+    """Which tokens are predicted, and what replaces them."""
 
     probability: float
     whole_word: bool
     mask_prob: float
     random_prob: float
-    max_ngram: int = 1  # words that are chosen together, at most; datasets made before it was a setting do not name it
+    max_ngram: int = 1  # words chosen together, at most; older datasets do not have this setting
 
     def __post_init__(self) -> None:
         refuse(
@@ -119,24 +115,21 @@ class MaskingConfig:
             outside(self, "masking.", probability="(0, 1)", max_ngram="[1, inf)"),
             self.max_ngram > 1
             and not self.whole_word
-            and f"masking.max_ngram={self.max_ngram}: an n-gram is of whole words, and masking.whole_word=false; take "
-            "masking=ngram",
+            and f"masking.max_ngram={self.max_ngram}: n-grams need masking.whole_word=true; set masking=ngram",
         )
 
 
 @dataclass(frozen=True)
 class PassagesConfig:
-    """How documents are cut into passages, and their words into what is searched for."""
+    """How documents are cut into passages, and words are normalized for search."""
 
     words: int  # of a passage, at most
-    overlap: int  # words that the next one has of the one before, at most
-    stemming: Literal["none", "english"]  # english: Porter's stems, so that `invented` finds `invention`
-    accents: Literal["drop", "keep"]  # drop: `resume` finds `résumé`
+    overlap: int  # words shared by neighbouring passages, at most
+    stemming: Literal["none", "english"]  # english: Porter's stems; `invented` matches `invention`
+    accents: Literal["drop", "keep"]  # drop: `resume` matches `résumé`
 
     def __post_init__(self) -> None:
         if self.words < 1:
             raise InputError(f"passages.words={self.words}: expected at least 1, such as 100")
         if not 0 <= self.overlap < self.words:
-            raise InputError(
-                f"passages.overlap={self.overlap}: expected 0 to {self.words - 1}, less than passages.words"
-            )
+            raise InputError(f"passages.overlap={self.overlap}: expected 0 to {self.words - 1}, below passages.words")

@@ -12,7 +12,7 @@ from bertkit.search.library import Hit
 from bertkit.tasks.reading.formats import ENDINGS, beginning, json_format, suffix_of
 from bertkit.tasks.reading.readers import input_table
 from bertkit.tasks.reading.tables import Gaps
-from bertkit.tasks.scoring.metric_classes import exact, f1
+from bertkit.tasks.scoring.squad import exact, f1
 from bertkit.tasks.task_config import TaskConfig
 
 

@@ -22,6 +22,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import UNFINISHED, building_dir, sha256_file
 from bertkit.base.text_files import check_whole
 from bertkit.base.typed_settings import to_mapping
+from bertkit.data.batches.description import describe
 from bertkit.data.batches.instances import Instances, make_instances, stored_masking
 from bertkit.data.corpus import manifest, prepared
 from bertkit.data.corpus.documents import Corpus
@@ -34,7 +35,7 @@ from bertkit.data.corpus.encoded_documents import (
     text_sha256_of_files,
 )
 from bertkit.data.corpus.splitting import ONLY_OF_A_SHARD, open_shards, write_splits
-from bertkit.data.corpus.statistics import describe, find_faults
+from bertkit.data.corpus.statistics import find_faults
 from bertkit.data.corpus.tokenizer import MAX_LENGTH, Rules, Tokenizer, VocabFacts, load_tokenizer, train_wordpiece
 from bertkit.data.data_config import InstancesConfig
 from bertkit.run.outputs import check_dump, write_dump

@@ -1,10 +1,9 @@
-"""Features -> packed micro-batches: which of them make up a step, and how a step is cut.
+"""Features -> packed micro-batches: the items of a step, and how a step is cut.
 
-An epoch visits every item once, in the order of a permutation keyed by (seed, epoch); its last batch is smaller where the
-batch does not divide it, as everywhere in fine-tuning. An item is a feature, or, where features of one example belong
-together (choices), all of them. A step's items are sorted by length, those with targets by the source's and then by the
-target's, so that neighbours are alike, and cut into micro-batches of about as many tokens, so that one forward pass has a
-bounded cost. All this is a function of the step and of the cut alone: any number of processes trains on the same
+An epoch visits every item once, in the order of a permutation keyed by (seed, epoch); its last batch may be smaller. An item
+is a feature, or all features of an example with choices. The items of a step are sorted by length, those with targets by the
+source's length and then by the target's, and cut into micro-batches with about the same number of tokens, which bounds the
+cost of a forward pass. All this is a function of the step and the cut, so any number of processes trains on the same
 micro-batches.
 """
 
@@ -26,15 +25,15 @@ from bertkit.tasks.task import Feature
 class Cut:
     """How a batch is cut into micro-batches."""
 
-    micro_tokens: int | None  # the most tokens of one; a single item may have more
-    micro_items: int | None  # the most items of one
-    min_parts: int  # the fewest micro-batches of a batch with that many items, so that every process has one
+    micro_tokens: int | None  # at most; a single item may have more
+    micro_items: int | None  # at most
+    min_parts: int  # the fewest micro-batches, if there are as many items: one for each process
 
     def parts(self, lengths: NDArray[np.int64]) -> list[range]:
-        """Cut items of these lengths, in tokens, into neighbouring parts, none empty."""
+        """Cut items of these lengths, in tokens, into neighbouring parts; none is empty."""
         ends = np.cumsum(lengths)
         for num_parts in range(min(self.min_parts, len(lengths)), len(lengths) + 1):
-            # the item that reaches a share of all the tokens ends a part; each part has at least one item
+            # the item that reaches a share of all tokens ends a part; each part has an item
             borders = np.searchsorted(ends, ends[-1] * np.arange(1, num_parts) / num_parts) + 1
             borders = np.maximum.accumulate(borders - np.arange(1, num_parts)) + np.arange(1, num_parts)
             borders = np.minimum(borders, len(lengths) - np.arange(num_parts - 1, 0, -1))
@@ -44,7 +43,7 @@ class Cut:
         return [range(item, item + 1) for item in range(len(lengths))]
 
     def fewest_parts(self, num_items: int) -> int:
-        """Give the number of parts of so many items that is the least possible, whatever their lengths."""
+        """Compute the least possible number of parts for so many items of any length."""
         by_size = 1 if self.micro_items is None else -(-num_items // self.micro_items)
         return max(by_size, min(self.min_parts, num_items))
 
@@ -56,11 +55,7 @@ class Cut:
 
 
 class Ragged:
-    """Rows of tokens of different lengths, one after another.
-
-    Attributes:
-        lengths: of the rows.
-    """
+    """Rows of tokens of different lengths, concatenated."""
 
     def __init__(self, lengths: array[int], tokens: array[int]) -> None:
         self.lengths: NDArray[np.int64] = np.array(lengths, np.int64)
@@ -68,51 +63,41 @@ class Ragged:
         self._tokens = np.array(tokens, np.int32)
 
     def places(self, rows: NDArray[np.int64], num_left_out: int = 0) -> NDArray[np.int64]:
-        """Number the tokens of rows among all, without so many last ones of each."""
+        """Give the places of the tokens of rows, without the last `num_left_out` of each."""
         sizes = self.lengths[rows] - num_left_out
         starts = np.repeat(self._first[rows] - np.cumsum(sizes) + sizes, sizes)
-        numbered: NDArray[np.int64] = starts + np.arange(len(starts))
-        return numbered
+        return np.asarray(starts + np.arange(len(starts)))
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the tokens of these numbers."""
+        """Give the tokens at these places."""
         return self._tokens[places].astype(np.int64)
 
 
 class FeatureBatches:
-    """The features of a split, packed into batches of any of them.
+    """The features of a split, from which batches are packed.
 
     Attributes:
-        head: whose labels the features have.
-        num_choices: neighbouring features that make one item.
-        labels: of all features, or of all tokens, one after another; None where they are not known, and of targets, which
-            are their own.
-        lengths: tokens of each item, with those that the decoder reads of its target.
-        class_weights: what each label counts in the loss, (C,); None, as it is until set, for all alike.
+        labels: of all features, or of all tokens, concatenated; None where unknown, and for targets.
+        lengths: tokens of each item, with the decoder's input.
+        class_weights: weights of the labels in the loss, (C,); None for equal weights.
     """
 
-    def __init__(
-        self,
-        features: Iterable[Feature],
-        head: str,
-        num_choices: int = 1,
-    ) -> None:
-        """Take at least one feature; all with labels, or none, but sequences of no words. None is kept: they may be made as
-        they are asked for.
+    def __init__(self, features: Iterable[Feature], head: str, num_choices: int = 1) -> None:
+        """Copy at least one feature, from an iterator too; all have labels, or none has, except sentences without words.
+
+        `head` is the head of the labels; `num_choices` neighbouring features are an item.
         """
         self.head, self.num_choices = head, num_choices
         self.class_weights: NDArray[np.float64] | None = None
         sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
         target_sizes, target_ids = array("q"), array("i")
-        labels: list[object] = []  # those of the features that have one
+        labels: list[object] = []
         for feature in features:
             sizes.append(len(feature.input_ids))
             input_ids.extend(feature.input_ids)
             token_type_ids.extend(feature.token_type_ids)
             if head == "token":
-                token_labels.extend(
-                    feature.label or [IGNORED] * len(feature.input_ids)
-                )  # a sentence without words has none
+                token_labels.extend(feature.label or [IGNORED] * len(feature.input_ids))  # a sentence without words
             if head == "generation":
                 if feature.label is not None:
                     target_sizes.append(len(feature.label))
@@ -134,19 +119,19 @@ class FeatureBatches:
         return len(self.lengths)
 
     def shortest_first(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sort items by length; those with targets by the source's, and then by the target's."""
+        """Sort items by length; items with targets by the source's length, then by the target's."""
         if self._targets is None:
             return items[np.argsort(self.lengths[items], kind="stable")]
         return items[np.lexsort((self._targets.lengths[items], self._inputs.lengths[items]))]
 
     def take(self, items: NDArray[np.int64]) -> TaskBatch:
-        """Pack items, in the order given, into one batch."""
+        """Pack items, in this order, into one batch."""
         chosen = (items[:, None] * self.num_choices + np.arange(self.num_choices)).reshape(-1)
         tokens = self._inputs.places(chosen)
         labels, targets, target_ids, target_lengths = self.labels, self._targets, None, None
         if labels is not None:
             labels = labels[tokens if self.head == "token" else chosen[:: self.num_choices]]
-        if targets is not None:  # what the decoder reads lacks the last token, what it is to say the first
+        if targets is not None:  # the decoder's input lacks the last token, its output the first
             places = targets.places(items, num_left_out=1)
             target_ids, target_lengths, labels = targets.at(places), targets.lengths[items] - 1, targets.at(places + 1)
         return TaskBatch(
@@ -164,7 +149,7 @@ class FeatureBatches:
     def in_turn(
         self, micro_tokens: int, process: int, num_processes: int, micro_items: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], TaskBatch]]:
-        """Give every item once, shortest first, in batches with the numbers of their items: a process's share of them."""
+        """Give a process its batches of all items, shortest first, each with the numbers of its items."""
         order = self.shortest_first(np.arange(len(self)))
         parts = Cut(micro_tokens, micro_items, 1).parts(self.lengths[order]) if len(order) else []
         for part in parts[process::num_processes]:
@@ -174,21 +159,21 @@ class FeatureBatches:
 
 @dataclass(frozen=True)
 class TrainingOrder:
-    """Which items of a split make up each step."""
+    """The items of each step."""
 
-    batches: FeatureBatches  # of the split to train on
-    batch_size: int  # items a step
+    batches: FeatureBatches  # of the training split
+    batch_size: int  # items per step
     seed: int  # of the order
     cut: Cut  # into micro-batches
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches an epoch has, the last of them perhaps smaller."""
+        """The number of batches in an epoch; the last one may be smaller."""
         return -(-len(self.batches) // self.batch_size)
 
     @property
     def fewest_parts(self) -> int:
-        """The fewest micro-batches that any step may have."""
+        """The least number of micro-batches in any step."""
         rest = len(self.batches) % self.batch_size or self.batch_size
         sizes = (min(self.batch_size, len(self.batches)), rest)
         return min(self.cut.fewest_parts(size) for size in sizes)
@@ -205,20 +190,20 @@ class TrainingOrder:
         return numbers
 
     def largest_part(self, num_steps: int) -> int:
-        """Give the most tokens of a micro-batch among the first steps."""
-        most_tokens = 0
-        for step in range(min(num_steps, self.steps_per_epoch)):
-            lengths = self.batches.lengths[self.batches.shortest_first(self.items(step))]
-            parts = self.cut.parts(lengths)
-            most_tokens = max(most_tokens, *(int(lengths[part.start : part.stop].sum()) for part in parts))
-        return most_tokens
+        """Count the tokens of the largest micro-batch in the first steps."""
+        steps = range(min(num_steps, self.steps_per_epoch))
+        return max((int(self.batches.lengths[part].sum()) for step in steps for part in self._parts(step)), default=0)
+
+    def _parts(self, step: int) -> list[NDArray[np.int64]]:
+        """Give the items of each micro-batch of a step."""
+        items = self.batches.shortest_first(self.items(step))
+        return [items[part.start : part.stop] for part in self.cut.parts(self.batches.lengths[items])]
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, TaskBatch]]:
-        """Give a process its neighbouring share of a step's micro-batches, numbered among all of them."""
-        items = self.batches.shortest_first(self.items(step))
-        parts = self.cut.parts(self.batches.lengths[items])
-        mine = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
-        return [(number, self.batches.take(items[parts[number].start : parts[number].stop])) for number in mine]
+        """Give a process its neighbouring micro-batches of a step, with their numbers among all."""
+        parts = self._parts(step)
+        own = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
+        return [(number, self.batches.take(parts[number])) for number in own]
 
 
 def _labels_of(labels: Sequence[object]) -> NDArray[np.int64] | NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """Choice: a text with several endings, one of them right.
 
-Source: Devlin et al. 2019, section 4.4 (SWAG): one sequence `[CLS] context [SEP] ending [SEP]` a choice, a single score
-each, a softmax over the choices.
+Source: Devlin et al. 2019, section 4.4 (SWAG): a sequence `[CLS] context [SEP] ending [SEP]` for each choice, with a single
+score, and a softmax over the choices.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from bertkit.tasks.task_config import TaskConfig
 class ChoiceExample:
     """A text with several endings, one of them right."""
 
-    id: str  # as the file has it, or the number of the row
+    id: str  # from the file, or the number of the row
     context: str  # the first segment of every choice
     endings: tuple[str, ...]  # the second segments
-    label: int | None  # the number of the right one; None where it is not known
+    label: int | None  # the number of the right ending; None where unknown
 
 
 @dataclass(frozen=True)
 class ChoicePrediction:
-    """What a model says of an example."""
+    """The prediction for an example."""
 
     id: str  # of the example
     label: int  # the number of the most probable ending
@@ -45,11 +45,7 @@ class ChoicePrediction:
 
 
 def read(reading: Reading) -> Iterator[ChoiceExample]:
-    """Read the rows of a table.
-
-    Raises:
-        InputError: a column is missing; of a row, when it is taken.
-    """
+    """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
     names = reading.task.columns.endings
     context = reading.find(reading.task.columns.context, "context")
     begin = reading.find(reading.task.columns.ending_start, "ending_start", False)
@@ -83,26 +79,20 @@ def _number_of_right(value: Any, field: str, num_endings: int, where: str, is_la
 
 
 def num_choices_of(examples: Sequence[ChoiceExample]) -> int:
-    """Give the number of endings that every example has.
-
-    Raises:
-        InputError: another number, or fewer than two.
-    """
+    """Give the common number of endings; raises InputError if it differs, or is less than two."""
     num_choices = len(examples[0].endings)
     for example in examples:
         if len(example.endings) != num_choices or num_choices < 2:
-            raise InputError(
-                f"example {example.id}: {len(example.endings)} endings; expected as many as of the first example, "
-                f"{num_choices}, and at least 2"
-            )
+            expected = f"as many as in the first example, {num_choices}, and at least 2"
+            raise InputError(f"example {example.id}: {len(example.endings)} endings; expected {expected}")
     return num_choices
 
 
 def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> list[Feature]:
-    """Turn examples into features: one of every ending, side by side; cut as `sequence.kept_of_pair` says.
+    """Turn each ending into a feature; the features of an example are neighbours. Long texts are cut as in `kept_of_pair`.
 
     Raises:
-        InputError: another number of endings, or a label that is none of them.
+        InputError: the number of endings differs, or a label is outside of it.
     """
     num_choices = num_choices_of(examples)
     contexts = pieces(tokenizer, [example.context for example in examples])
@@ -119,7 +109,7 @@ def make_features(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_s
 def predictions(
     examples: Sequence[ChoiceExample], features: Sequence[Feature], logits: Sequence[NDArray[np.floating]]
 ) -> list[ChoicePrediction]:
-    """Turn the logits, (1,) of each feature, into predictions, one for each example."""
+    """Turn the logits, (1,) for each feature, into predictions, one for each example."""
     scores: list[list[float]] = [[] for _ in examples]
     for feature, logit in zip(features, logits, strict=True):
         scores[feature.example].append(float(logit[0]))
@@ -133,18 +123,20 @@ def predictions(
 def _review(
     _: TaskConfig, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction], __: Sequence[str]
 ) -> dict[str, Any]:
-    """Endings by their numbers, from 0; mistakes by their texts."""
+    """Review endings by number, from 0, and mistakes by text."""
     pairs, shown, sure = Counter[tuple[str, str]](), [], []
-    for example, said in zip(examples, predictions, strict=True):
-        right, confidence = example.label or 0, said.probabilities[said.label]
-        pairs[str(right), str(said.label)] += 1
-        sure.append((confidence, right == said.label))
-        if right != said.label:
-            texts = example.endings[right], example.endings[said.label]
+    for example, p in zip(examples, predictions, strict=True):
+        right, confidence = example.label or 0, p.probabilities[p.label]
+        pairs[str(right), str(p.label)] += 1
+        sure.append((confidence, right == p.label))
+        if right != p.label:
+            texts = example.endings[right], example.endings[p.label]
             shown.append(review.Case(example.id, {"context": example.context}, *texts, confidence))
-    numbers = [str(number) for number in range(num_choices_of(examples))]
-    found = {"confusion": review.confusion(pairs, numbers), "calibration": review.calibration(sure)}
-    return {**found, "mistakes": review.mistakes(shown)}
+    return {
+        "confusion": review.confusion(pairs, [*map(str, range(num_choices_of(examples)))]),
+        "calibration": review.calibration(sure),
+        "mistakes": review.mistakes(shown),
+    }
 
 
 SHAPE = Shape(
@@ -170,7 +162,7 @@ SHAPE = Shape(
     files=labelled_lines,
     row=lambda _, prediction: asdict(prediction),
     guess=lambda _, train, examples: [
-        ChoicePrediction(example.id, commonest(each.label for each in train), ()) for example in examples
+        ChoicePrediction(example.id, commonest(other.label for other in train), ()) for example in examples
     ],
     said_of=lambda prediction: [str(prediction.label)],
     review=_review,

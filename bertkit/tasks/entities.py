@@ -5,7 +5,7 @@
     tags       B-PER      O     O    B-LOC       O
     entities   Johanson, PER, characters 0 to 8; Ulaanbaatar, LOC, characters 18 to 29
 
-It is how a tagger is predicted from where words are not given; nothing is trained on it.
+A tagger predicts from running text in this way; it is not trained on it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class TextExample:
 
 @dataclass(frozen=True)
 class Entity:
-    """A part of a text that has a label: `text[start:end]`."""
+    """A part of a text with a label: `text[start:end]`."""
 
     text: str  # of the entity
-    label: str  # its type, or, of tags that mark no chunks, the tag
+    label: str  # its type, or the tag where tags mark no chunks
     start: int  # its first character in the whole text
     end: int  # the character after its last
     score: float  # the mean of the probabilities of its words' tags
@@ -48,9 +48,9 @@ class Entity:
 
 @dataclass(frozen=True)
 class TextPrediction:
-    """What a model says of a text."""
+    """The prediction for a text."""
 
-    words: tuple[str, ...]  # of the text, in their order
+    words: tuple[str, ...]  # of the text
     tags: list[str]  # one for each word
     entities: list[Entity]  # in the order of the text
 
@@ -59,7 +59,7 @@ def read(reading: Reading) -> Iterator[TextExample]:
     """Read a text from every row.
 
     Raises:
-        InputError: the column is missing; of a row, when it is taken.
+        InputError: the column is missing, or, while they are read, a row is wrong.
     """
     text, ids = reading.find(reading.task.columns.text or TEXTS, "text"), reading.ids()
     return reading.each(
@@ -67,31 +67,26 @@ def read(reading: Reading) -> Iterator[TextExample]:
     )
 
 
-def entities_of(text: str, places: Sequence[tuple[int, int]], said: TaggingPrediction) -> list[Entity]:
-    """Group the tags of a text's words into entities.
+def entities_of(text: str, places: Sequence[tuple[int, int]], prediction: TaggingPrediction) -> list[Entity]:
+    """Group the tags of a text's words into entities, as in the CoNLL evaluation, in any scheme.
 
-    A chunk begins and ends as the CoNLL evaluation has it, whatever the scheme. Tags that mark no chunks, such as parts
-    of speech, make every word an entity.
-
-    Args:
-        text: the whole of it.
-        places: the characters, (first, last), of each word, `last` excluded.
-        said: the tags of the words.
+    Where tags mark no chunks, such as parts of speech, every word is an entity. `places` has the characters of each word,
+    (first, last), `last` excluded.
     """
     try:
-        found = chunks_of(said.tags)
+        chunks = chunks_of(prediction.tags)
     except ValueError:
-        found = [(tag, number, number + 1) for number, tag in enumerate(said.tags)]
+        chunks = [(tag, number, number + 1) for number, tag in enumerate(prediction.tags)]
     entities = []
-    for label, first, last in found:
+    for label, first, last in chunks:
         start, end = places[first][0], places[last - 1][1]
-        score = sum(said.scores[first:last]) / (last - first)
+        score = sum(prediction.scores[first:last]) / (last - first)
         entities.append(Entity(text[start:end], label, start, end, score))
     return entities
 
 
 def _in_words(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[list[Any], list[TaggingExample]]:
-    """Give the places of each text's words, and the texts as examples of words."""
+    """Cut texts into words; return the places of the words and the tagger's examples."""
     places = tokenizer.words([example.text for example in examples])
     return places, [
         TaggingExample(example.id, tuple(example.text[start:end] for start, end in own), None)
@@ -114,18 +109,14 @@ def _predictions(
     tokenizer: Tokenizer,
 ) -> list[TextPrediction]:
     places, in_words = _in_words(examples, tokenizer)
-    said = tagging.tags_of(in_words, features, logits, labels)
+    tagged = tagging.tags_of(in_words, features, logits, labels)
     return [
-        TextPrediction(each.words, tags.tags, entities_of(example.text, own, tags))
-        for example, own, each, tags in zip(examples, places, in_words, said, strict=True)
+        TextPrediction(words.words, p.tags, entities_of(example.text, own, p))
+        for example, own, words, p in zip(examples, places, in_words, tagged, strict=True)
     ]
 
 
-def _row(example: TextExample, said: TextPrediction) -> dict[str, Any]:
-    return {"id": example.id, "text": example.text, "entities": [asdict(entity) for entity in said.entities]}
-
-
-# what a tagger's head says of running text; of no task, since words and their tags are what trains it
+# predicts with a tagger's head; not a task, since a tagger is trained on words and tags
 SHAPE = dataclasses.replace(
     tagging.SHAPE,
     formats=("text", *TABLES),
@@ -135,10 +126,6 @@ SHAPE = dataclasses.replace(
     content=lambda example: example.text,
     features=_features,
     predictions=_predictions,
-    row=_row,
-    beside=(Beside(".conll", lambda _, said: "".join(map(_columns, said))),),
+    row=lambda example, p: {"id": example.id, "text": example.text, "entities": [*map(asdict, p.entities)]},
+    beside=(Beside(".conll", lambda _, ps: "".join(tagging.columns("\t", p.words, p.tags) for p in ps)),),
 )
-
-
-def _columns(said: TextPrediction) -> str:
-    return "".join(f"{word}\t{tag}\n" for word, tag in zip(said.words, said.tags, strict=True)) + "\n"

@@ -1,7 +1,7 @@
-"""Fill-mask, masked LM as a task: a text with [MASK] -> sequences that hold its masks -> the most probable tokens at each.
+"""Fill-mask, masked LM as a task: a text with [MASK] -> sequences with its masks -> the most probable tokens at each.
 
-A text that fits is one sequence. Of a longer one every mask has a sequence of its own, with about as many pieces on its
-left as on its right, so that none is lost.
+A text that fits is one sequence. In a longer text every mask has its own sequence, with about as many pieces on its left
+as on its right.
 
 Source: Devlin et al. 2019, section 3.1, task 1.
 """
@@ -25,24 +25,23 @@ from bertkit.tasks.task_config import TaskConfig
 def make_features(
     task: TaskConfig, examples: Sequence[SequenceExample], tokenizer: Tokenizer, _: Sequence[str] = ()
 ) -> list[Feature]:
-    """Encode texts; a text without a mask gives no feature, the masks of the others come in their order.
+    """Encode texts; a text without a mask gives no feature.
 
-    Returns:
-        The features of an example stand together; `where` has the positions of the masks that are predicted there.
+    The features of an example are neighbours; `where` has the positions of the masks to predict.
     """
     facts, room = tokenizer.facts, task.max_seq_length - 2
-    found = []
+    features = []
     for place, ids in enumerate(pieces(tokenizer, [example.text for example in examples])):
         masks = [number for number, piece in enumerate(ids) if piece == facts.mask]
-        for wanted in [masks] if len(ids) <= room and masks else [[mask] for mask in masks]:
-            first = 0 if len(ids) <= room else min(max(wanted[0] - room // 2, 0), len(ids) - room)
+        for own in [masks] if len(ids) <= room and masks else [[mask] for mask in masks]:
+            first = 0 if len(ids) <= room else min(max(own[0] - room // 2, 0), len(ids) - room)
             kept = [facts.cls, *ids[first : first + room], facts.sep]
-            found.append(Feature(place, kept, [0] * len(kept), None, [mask - first + 1 for mask in wanted]))
-    return found
+            features.append(Feature(place, kept, [0] * len(kept), None, [mask - first + 1 for mask in own]))
+    return features
 
 
 def pack(features: Sequence[Feature]) -> PretrainBatch:
-    """Put features into one batch; its labels are unknown, and zeros."""
+    """Pack features into one batch; its labels are zeros."""
     lengths = np.array([len(feature.input_ids) for feature in features], np.int64)
     starts = np.cumsum(lengths) - lengths
     positions = [int(start) + place for start, feature in zip(starts, features, strict=True) for place in feature.where]
@@ -60,17 +59,17 @@ def pack(features: Sequence[Feature]) -> PretrainBatch:
 def predictions(
     examples: Sequence[SequenceExample], features: Sequence[Feature], best: Sequence[Any], tokenizer: Tokenizer
 ) -> list[list[list[dict[str, Any]]]]:
-    """Give each example's masks, each with its tokens and their probabilities, which `best` has of each feature."""
+    """List the tokens and probabilities of each mask of each example; `best` has them for each feature."""
     masks: list[list[list[dict[str, Any]]]] = [[] for _ in examples]
     for feature, of_masks in zip(features, best, strict=True):
-        for found in of_masks:
+        for columns in of_masks:
             masks[feature.example].append(
-                [{"token": tokenizer.vocab[token], "probability": share} for token, share in zip(*found, strict=True)]
+                [{"token": tokenizer.vocab[token], "probability": share} for token, share in zip(*columns, strict=True)]
             )
     return masks
 
 
-# read as single texts are; of no task, since pretraining is what trains its head
+# reads single texts; not a task, since pretraining trains its head
 SHAPE = dataclasses.replace(
     sequence.SHAPE,
     head="masked_lm",

@@ -1,15 +1,16 @@
 """Sequence: a text, or a pair of texts, with a label, several of them, or a number.
 
-A feature is `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, segment 0 up to the first [SEP]. Special tokens named in a text are
-special, as they are to everyone who runs the exported model.
+A feature is `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, segment 0 up to the first [SEP]. The name of a special token in a
+text is that token, as in other programs that run an exported model.
 
+Axes: C labels.
 Source: Devlin et al. 2019, figure 4 (a) and (b); google-research/bert run_classifier.py `convert_single_example`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,85 +20,205 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import nearest
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks.reading.labels import Labels
+from bertkit.tasks.reading.labels import Labels, Numbers
 from bertkit.tasks.reading.source import NONE_OF_THEM, Reading, given, text_of, value_of
 from bertkit.tasks.scoring import metrics, review
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, commonest, labelled_lines, says_the_same
 from bertkit.tasks.task_config import TaskConfig
 
-SAME_NUMBERS = 0.01  # of the labels' deviation: numbers that deviate less are the same
+Names = Sequence[str]  # of all labels, in the order of their numbers
+Logits = NDArray[np.floating]
+SAME_NUMBERS = 0.01  # predictions that deviate less, in deviations of the labels, count as equal
 
 
 @dataclass(frozen=True)
 class SequenceExample:
     """A text, or a pair, with a label."""
 
-    id: str  # as the file has it, or the number of the row
+    id: str  # from the file, or the number of the row
     text: str  # the first segment
     text_pair: str | None  # the second segment; None for a single text
-    # a label's name, or a number for a regression, or the names of all that hold; None where it is not known
+    # a label's name, or a number for a regression, or a tuple of names; None where unknown
     label: str | float | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class SequencePrediction:
-    """What a model says of an example."""
+    """The prediction for an example."""
 
     id: str  # of the example
-    # the most probable label, or the number of a regression, or of labels that may hold at once those that are more
-    # likely than not
-    label: str | float | tuple[str, ...]
+    label: str | float | tuple[str, ...]  # the most probable label, the number, or the labels above one half
     probabilities: dict[str, float]  # of each label by name; empty for a regression
 
 
-def read(reading: Reading) -> Iterator[SequenceExample]:
-    """Read the rows of a table.
+@dataclass(frozen=True)
+class LabelKind:
+    """A kind of labels: how they are read, trained, predicted and scored."""
 
-    Raises:
-        InputError: a column is missing; of a row, when it is taken.
-    """
-    task = reading.task
+    reader: type[Labels]  # checks the labels of a file
+    read: Callable[[Any, Any, str], Any]  # a label of a row, from the reader, the value and its place
+    # what the loss compares with the logits; raises ValueError for a label that the task does not have
+    target: Callable[[Any, Mapping[str, int]], float | list[float]]
+    predicted: Callable[[Logits, Names], tuple[Any, dict[str, float]]]  # the label and the probabilities of all labels
+    measured: Callable[[int], Measured]  # the metrics for this number of labels; 0 where it is unknown
+    for_metrics: Callable[[Sequence[Any], Names], Any]  # labels as the metrics take them
+    guess: Callable[[Sequence[Any]], Any]  # the baseline's prediction, from the labels of the training examples
+    review: Callable[[Sequence[review.Case], Sequence[Mapping[str, float]], Names], dict[str, Any]]
+    # whether a model predicts the same for all examples though their labels differ
+    is_degenerate: Callable[[Sequence[Any], Sequence[Any]], bool] = says_the_same
+
+
+def sigmoid(logits: Logits) -> NDArray[np.float64]:
+    """1 / (1 + exp(-x)), in float64."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64))))
+
+
+def softmax(logits: Logits) -> NDArray[np.float64]:
+    """exp(x) / sum(exp(x)), in float64."""
+    powers = np.exp(logits.astype(np.float64) - np.max(logits))
+    return np.asarray(powers / powers.sum())
+
+
+def _number_of_label(label: Any, numbers: Mapping[str, int]) -> int:
+    if label not in numbers:
+        hint = nearest(str(label), numbers) or f"; expected one of {', '.join(numbers)}"
+        raise ValueError(f"unknown label {label!r}{hint}")
+    return numbers[label]
+
+
+def _most_probable(logits: Logits, names: Names) -> tuple[str, dict[str, float]]:
+    probabilities = softmax(logits)
+    return names[int(probabilities.argmax())], dict(zip(names, probabilities.tolist(), strict=True))
+
+
+def _metrics_of_one(num_labels: int) -> Measured:
+    if num_labels > 2:
+        return Measured("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
+    return Measured("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
+
+
+ONE_LABEL = LabelKind(
+    reader=Labels,
+    read=Labels.name_of,
+    target=_number_of_label,
+    predicted=_most_probable,
+    measured=_metrics_of_one,
+    for_metrics=lambda labels, names: [*map({name: number for number, name in enumerate(names)}.__getitem__, labels)],
+    guess=commonest,
+    review=lambda cases, _, names: review.review_of_labels(cases, names),
+)
+
+
+def _more_likely_than_not(logits: Logits, names: Names) -> tuple[tuple[str, ...], dict[str, float]]:
+    probabilities = dict(zip(names, sigmoid(logits).tolist(), strict=True))
+    return tuple(name for name, probability in probabilities.items() if probability > 0.5), probabilities
+
+
+def _held_by_most(labels: Sequence[Any]) -> tuple[str, ...]:
+    counts = Counter(name for label in labels for name in label)
+    return tuple(name for name, count in counts.items() if count > len(labels) / 2)
+
+
+def _review_of_sets(
+    cases: Sequence[review.Case], probabilities: Sequence[Mapping[str, float]], names: Names
+) -> dict[str, Any]:
+    """Review every label of every example as a case."""
+    single = [
+        review.Case(case.example, {**case.about, "label": name}, name in case.gold, share > 0.5, max(share, 1 - share))
+        for case, shares in zip(cases, probabilities, strict=True)
+        for name, share in shares.items()
+    ]
+    return review.review_of_label_sets(single, names)
+
+
+SEVERAL_LABELS = LabelKind(
+    reader=Labels,
+    read=Labels.names_of,
+    target=lambda label, numbers: [float(name in label) for name in numbers],
+    predicted=_more_likely_than_not,
+    measured=lambda _: Measured("several labels at once", metrics.MULTI_LABEL),
+    for_metrics=lambda labels, names: np.array([[name in label for name in names] for label in labels]),
+    guess=_held_by_most,
+    review=_review_of_sets,
+)
+
+
+def _as_number(label: Any, _: Mapping[str, int]) -> float:
+    if isinstance(label, str):
+        raise ValueError(f"label {label!r}: expected a number, since the task has no labels by name")
+    return float(label)
+
+
+NUMBER = LabelKind(
+    reader=Numbers,
+    read=Numbers.name_of,
+    target=_as_number,
+    predicted=lambda logits, _: (float(logits[0]), {}),
+    measured=lambda _: Measured("numbers", ("pearson", "spearmanr")),
+    for_metrics=lambda labels, _: labels,
+    guess=lambda labels: float(np.mean(np.array(labels, float))),
+    review=lambda cases, _, __: review.review_of_numbers(cases),
+    is_degenerate=lambda predicted, true: bool(np.std(predicted) < SAME_NUMBERS * np.std(true)),
+)
+
+
+def kind_of(task: TaskConfig, labels: Names | None = None) -> LabelKind:
+    """Choose the kind of a task's labels; a model without labels by name predicts a number."""
+    if task.is_regression or (labels is not None and not labels):
+        return NUMBER
+    return SEVERAL_LABELS if task.multi_label else ONE_LABEL
+
+
+def read(reading: Reading) -> Iterator[SequenceExample]:
+    """Read an example from each row; raises InputError if a column is missing or a row is wrong."""
+    task, kind = reading.task, kind_of(reading.task)
     text = reading.find(task.columns.text, "text")
     pair = reading.find(task.columns.text_pair, "text_pair", task.needs_pair)
     field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
-    reading.labels = labels = Labels(task, field, reading.known_labels, reading.table.is_typed)
-    names_of, skipped = labels.names_of if task.multi_label else labels.name_of, task.skip_labels
+    reading.labels = labels = kind.reader(task, field, reading.known_labels, reading.table.is_typed)
 
     def example(row: Any, where: str, line: int) -> SequenceExample | None:
         label: str | float | tuple[str, ...] | None = None
         if field is not None:
             value = value_of(row, field, where) if is_labelled else row.get(field)
-            if value in skipped:
+            if value in task.skip_labels:
                 if is_labelled:
                     reading.num_skipped += 1
                     return None
-                value = None  # of a test file, every row counts
+                value = None  # no row of a test file is left out
             if value not in (None, "") or is_labelled:
-                label = names_of(value, where)
+                label = kind.read(labels, value, where)
         first, second = text_of(row, text, where), None if pair is None else text_of(row, pair, where)
-        if not first.strip() or (second is not None and not second.strip()):
-            reading.empty.append(where)
+        reading.note_empty(where, first, second)
         return SequenceExample(ids.take(given(row, ids.field), where, line), first, second, label)
 
     return reading.each(example)
 
 
 def make_features(
-    examples: Sequence[SequenceExample], tokenizer: Tokenizer, labels: Sequence[str], max_seq_length: int
+    examples: Sequence[SequenceExample],
+    tokenizer: Tokenizer,
+    labels: Names,
+    max_seq_length: int,
+    kind: LabelKind = ONE_LABEL,
 ) -> list[Feature]:
-    """Turn examples, singles and pairs, into features, one each; what does not fit is cut as `kept_of_pair` says.
+    """Turn each example into a feature; long texts are cut as in `kept_of_pair`.
 
     Raises:
-        InputError: a label that is not among `labels`, or not a number in a regression.
+        InputError: a label is not among `labels`, or not a number in a regression.
     """
     numbers = {name: number for number, name in enumerate(labels)}
     first = pieces(tokenizer, [example.text for example in examples])
     paired = [place for place, example in enumerate(examples) if example.text_pair is not None]
     second = dict(zip(paired, pieces(tokenizer, [examples[place].text_pair or "" for place in paired]), strict=True))
-    return [
-        assemble(tokenizer, place, first[place], second.get(place), _label(example, numbers), max_seq_length)
-        for place, example in enumerate(examples)
-    ]
+    features = []
+    for place, example in enumerate(examples):
+        try:
+            target = None if example.label is None else kind.target(example.label, numbers)
+        except ValueError as error:
+            raise InputError(f"example {example.id}: {error}") from None
+        features.append(assemble(tokenizer, place, first[place], second.get(place), target, max_seq_length))
+    return features
 
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -131,10 +252,10 @@ def assemble(
 
 
 def kept_of_pair(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
-    """Tell how many pieces of each segment stay when the longer one gives up its last piece until both fit.
+    """Compute the lengths of two segments after the longer one loses its last piece until both fit.
 
-    Of two segments of equal length the second gives, so an odd budget leaves the first one longer. Google's
-    run_classifier.py and Hugging Face's slow tokenizers do so; their fast ones may leave the second one longer by one.
+    Of two equal segments the second is cut, so an odd budget leaves the first one longer, as in Google's
+    run_classifier.py and Hugging Face's slow tokenizers; their fast ones may leave the second one longer by one.
 
     Source: google-research/bert run_classifier.py `_truncate_seq_pair`.
     """
@@ -144,128 +265,36 @@ def kept_of_pair(num_first: int, num_second: int, budget: int) -> tuple[int, int
     return budget - second, second
 
 
-def _label(example: SequenceExample, numbers: Mapping[str, int]) -> float | list[float] | None:
-    label = example.label
-    if label is None:
-        return None
-    if isinstance(label, tuple):
-        return [float(name in label) for name in numbers]
-    if not numbers:
-        if isinstance(label, str):
-            raise InputError(
-                f"example {example.id}: label {label!r}: expected a number, for the task has no labels by name"
-            )
-        return float(label)
-    if label not in numbers:
-        hint = nearest(str(label), numbers) or f"; expected one of {', '.join(numbers)}"
-        raise InputError(f"example {example.id}: unknown label {label!r}{hint}")
-    return numbers[str(label)]
-
-
 def predictions(
     examples: Sequence[SequenceExample],
     features: Sequence[Feature],
-    logits: Sequence[NDArray[np.floating]],
-    labels: Sequence[str],
-    multi_label: bool = False,
+    logits: Sequence[Logits],
+    labels: Names,
+    kind: LabelKind = ONE_LABEL,
 ) -> list[SequencePrediction]:
-    """Turn logits, (C,) of each feature, (1,) in a regression, into predictions, one for each example.
-
-    With `multi_label` any number of the labels may hold, each with a probability of its own.
-    """
-    answers = []
-    for feature, scores in zip(features, logits, strict=True):
-        name = examples[feature.example].id
-        if not labels:
-            answers.append(SequencePrediction(name, float(scores[0]), {}))
-            continue
-        shares = sigmoid(scores) if multi_label else softmax(scores)
-        probabilities = {label: float(share) for label, share in zip(labels, shares, strict=True)}
-        likely = tuple(label for label, share in probabilities.items() if share > 0.5)
-        answers.append(SequencePrediction(name, likely if multi_label else labels[int(shares.argmax())], probabilities))
-    return answers
-
-
-def sigmoid(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)), in float64."""
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64))))
-
-
-def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """exp(x) / sum(exp(x)), in float64."""
-    powers = np.exp(logits.astype(np.float64) - np.max(logits))
-    return np.asarray(powers / powers.sum())
+    """Turn logits, (C,) for each feature, (1,) in a regression, into predictions, one for each example."""
+    pairs = zip(features, logits, strict=True)
+    return [SequencePrediction(examples[feature.example].id, *kind.predicted(row, labels)) for feature, row in pairs]
 
 
 def _labels_of(example: SequenceExample | SequencePrediction) -> Sequence[Any]:
     return (example.label or (NONE_OF_THEM,)) if isinstance(example.label, tuple) else (example.label,)
 
 
-def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
-    if task.is_regression:
-        return Measured("numbers", ("pearson", "spearmanr"))
-    if task.multi_label:
-        return Measured("several labels at once", metrics.MULTI_LABEL)
-    if len(labels or ()) > 2:
-        return Measured("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
-    return Measured("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
-
-
-def _score(
-    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any], labels: Sequence[str]
-) -> dict[str, float]:
-    said, true = [p.label for p in predictions], [example.label for example in examples]
-    if task.multi_label:
-        rows, true_rows = (np.array([[name in each for name in labels] for each in all_]) for all_ in (said, true))
-        return metrics.score(task.metrics, rows, true_rows)
-    if labels:
-        numbers = {name: number for number, name in enumerate(labels)}
-        said, true = [numbers[name] for name in said], [numbers[name] for name in true]
-    return metrics.score(task.metrics, said, true)
-
-
-def _is_degenerate(task: TaskConfig, examples: Sequence[Any], predictions: Sequence[Any]) -> bool:
-    """Numbers count as the same where they hardly deviate beside the labels."""
-    said, true = [p.label for p in predictions], [example.label for example in examples]
-    if task.is_regression:
-        return bool(np.std(said) < SAME_NUMBERS * np.std(true))
-    return says_the_same(said, true)
-
-
-def _guess(
-    task: TaskConfig, train: Sequence[SequenceExample], examples: Sequence[SequenceExample]
-) -> list[SequencePrediction]:
-    """Say the commonest label, or the mean, or of labels that may hold at once those that mostly do."""
-    labels = [example.label for example in train]
-    answer: Any
-    if task.is_regression:
-        answer = float(np.mean(np.array(labels, float)))
-    elif task.multi_label:
-        counts = Counter(name for names in labels if isinstance(names, tuple) for name in names)
-        answer = tuple(name for name, count in counts.items() if count > len(labels) / 2)
-    else:
-        answer = commonest(labels)
-    return [SequencePrediction(example.id, answer, {}) for example in examples]
+def _labels(items: Sequence[Any]) -> list[Any]:
+    return [item.label for item in items]
 
 
 def _review(
-    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[SequencePrediction], labels: Sequence[str]
+    task: TaskConfig, examples: Sequence[Any], predictions: Sequence[SequencePrediction], labels: Names
 ) -> dict[str, Any]:
     cases = []
-    for example, said in zip(examples, predictions, strict=True):
+    for example, p in zip(examples, predictions, strict=True):
         about: dict[str, str] = {"text": example.text}
         if example.text_pair is not None:
             about["second text"] = example.text_pair
-        if task.multi_label:
-            for label, share in said.probabilities.items():
-                holds, named = label in example.label, {**about, "label": label}
-                cases.append(review.Case(example.id, named, holds, share > 0.5, max(share, 1 - share)))
-        else:
-            sure = said.probabilities.get(str(said.label), 0.0)
-            cases.append(review.Case(example.id, about, example.label, said.label, sure))
-    if task.is_regression:
-        return review.review_of_numbers(cases)
-    return (review.review_of_label_sets if task.multi_label else review.review_of_labels)(cases, labels)
+        cases.append(review.Case(example.id, about, example.label, p.label, p.probabilities.get(str(p.label), 0.0)))
+    return kind_of(task).review(cases, [p.probabilities for p in predictions], labels)
 
 
 SHAPE = Shape(
@@ -279,16 +308,26 @@ SHAPE = Shape(
     content=lambda example: (example.text, example.text_pair),
     labels_of=_labels_of,
     is_labelled=lambda example: example.label is not None,
-    features=lambda task, examples, tokenizer, labels: make_features(examples, tokenizer, labels, task.max_seq_length),
-    predictions=lambda task, examples, features, logits, labels, _: predictions(
-        examples, features, logits, labels, task.multi_label
+    features=lambda task, examples, tokenizer, labels: make_features(
+        examples, tokenizer, labels, task.max_seq_length, kind_of(task, labels)
     ),
-    measured=_measured,
-    score=_score,
-    is_degenerate=_is_degenerate,
+    predictions=lambda task, examples, features, logits, labels, _: predictions(
+        examples, features, logits, labels, kind_of(task, labels)
+    ),
+    measured=lambda task, labels: kind_of(task).measured(len(labels or ())),
+    score=lambda task, examples, predictions, labels: metrics.score(
+        task.metrics, *(kind_of(task, labels).for_metrics(_labels(items), labels) for items in (predictions, examples))
+    ),
+    is_degenerate=lambda task, examples, predictions: kind_of(task).is_degenerate(
+        _labels(predictions), _labels(examples)
+    ),
     files=labelled_lines,
     row=lambda _, prediction: asdict(prediction),
-    guess=_guess,
+    guess=lambda task, train, examples: [
+        SequencePrediction(example.id, guess, {})
+        for guess in [kind_of(task).guess(_labels(train))]
+        for example in examples
+    ],
     said_of=_labels_of,
     review=_review,
 )

@@ -1,4 +1,4 @@
-"""Tagging: words -> windows of pieces -> logits -> one tag for each word, always.
+"""Tagging: words -> windows of pieces -> logits -> one tag for each word.
 
     words          Johanson   lives in   Ulaanbaatar
     pieces   [CLS] Johan ##son lives in Ulaan ##ba ##atar [SEP]
@@ -28,38 +28,37 @@ from bertkit.tasks.task import Beside, Feature, Measured, Shape, commonest, json
 from bertkit.tasks.task_config import WORDS, TaskConfig
 
 NO_WORD = -1
-TAGS = ("tags", "ner_tags", "ner", "pos_tags")  # what data sets call them
+TAGS = ("tags", "ner_tags", "ner", "pos_tags")  # their names in datasets
 
 
 @dataclass(frozen=True)
 class TaggingExample:
     """Words, each with a tag."""
 
-    id: str  # as the file has it, or the number of the sentence
-    words: tuple[str, ...]  # the words of a sentence or document; none is empty
-    tags: tuple[str, ...] | None  # one for each word; None where they are not known
+    id: str  # from the file, or the number of the sentence
+    words: tuple[str, ...]  # of a sentence or document; none is empty
+    tags: tuple[str, ...] | None  # one for each word; None where unknown
 
 
 @dataclass(frozen=True)
 class TaggingPrediction:
-    """What a model says of an example."""
+    """The prediction for an example."""
 
     tags: list[str]  # one for each word
-    scores: list[float]  # the probability of each of them
+    scores: list[float]  # the probability of each tag
 
 
 def read(reading: Reading) -> Iterator[TaggingExample]:
-    """Read sentences, or the rows of a table that has lists of words.
+    """Read sentences, or the rows of a table with lists of words.
 
-    Of an input they come one by one. Tags are read when all are there, since only together they show their scheme.
+    The sentences of an input are read one by one. Tags are read after all sentences, since their scheme is detected.
 
     Raises:
-        InputError: a column is missing; of a sentence, when it is taken.
+        InputError: a column is missing, or, while they are read, a sentence is wrong.
     """
     reading.expected_labels = reading.task.label_names or ()
-    if reading.table.names:
-        return _examples(reading, _sentences(reading))
-    return _examples(reading, (sentence for _, sentence in reading.table.rows))
+    has_columns = bool(reading.table.names)
+    return _examples(reading, _sentences(reading) if has_columns else (row for _, row in reading.table.rows))
 
 
 def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[TaggingExample]:
@@ -70,10 +69,8 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
         has_tags, sentences = any(sentence.tags for sentence in whole), iter(whole)
         for sentence in whole:
             if reading.is_labelled and sentence.words and not sentence.tags:
-                raise InputError(
-                    f"{place(sentence.lines[0])}: no tags; expected one for each word here (a test file has none), "
-                    "or set task.columns.tags="
-                )
+                where = place(sentence.lines[0])
+                raise InputError(f"{where}: no tags; only a test file may lack them; set task.columns.tags=")
         if has_tags:
             scheme, reading.oddities = to_iob2(task, whole, reading.table.name, place)
     reading.labels = labels = Labels(task, "tag", reading.known_labels, False)
@@ -98,25 +95,25 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
 
 
 def _sentences(reading: Reading) -> Iterator[Sentence]:
-    """The sentences of rows that hold a list of words in a field."""
+    """Read rows with a list of words in a field."""
     columns = reading.task.columns
     words = reading.find(columns.words or WORDS, "words") or ""
     tags = None if reading.is_input else reading.table.find(columns.tags or TAGS, "tags", False)
     id_field = reading.find(columns.id, "id", False)
 
     def sentence(row: Any, where: str, line: int) -> Sentence:
-        found = _list(value_of(row, words, where), words, where)
-        if not all(isinstance(word, str) and word.strip() for word in found):
-            raise InputError(f"{where}: field '{words}' has an empty word, or one that is no text; correct it")
-        tagged = [] if given(row, tags) is None else _list(row[tags], tags, where)
-        if tagged and len(tagged) != len(found):
-            raise InputError(f"{where}: {len(found)} {words} but {len(tagged)} {tags}; expected a tag for each word")
-        if any(tag is None or not str(tag).strip() for tag in tagged):
+        own = _list(value_of(row, words, where), words, where)
+        if not all(isinstance(word, str) and word.strip() for word in own):
+            raise InputError(f"{where}: field '{words}' has an empty word, or one that is not text; correct it")
+        own_tags = [] if given(row, tags) is None else _list(row[tags], tags, where)
+        if own_tags and len(own_tags) != len(own):
+            raise InputError(f"{where}: {len(own)} {words} but {len(own_tags)} {tags}; expected a tag for each word")
+        if any(tag is None or not str(tag).strip() for tag in own_tags):
             raise InputError(f"{where}: empty tag in field '{tags}'; correct it")
-        if len({type(tag) for tag in tagged}) > 1:
+        if len({type(tag) for tag in own_tags}) > 1:
             raise InputError(f"{where}: mixed types of {tags}; write all alike")
         name = given(row, id_field)
-        return Sentence(None if name is None else str(name), found, list(map(str, tagged)), [line] * len(found))
+        return Sentence(None if name is None else str(name), own, list(map(str, own_tags)), [line] * len(own))
 
     return reading.each(sentence)
 
@@ -132,22 +129,20 @@ def _list(value: Any, field: str | None, where: str) -> list[Any]:
 def make_features(
     task: TaskConfig, examples: Sequence[TaggingExample], tokenizer: Tokenizer, labels: Sequence[str]
 ) -> list[Feature]:
-    """Cut words into pieces, and sentences or documents that are too long into windows of whole words.
+    """Cut words into pieces, and long sentences or documents into windows of whole words.
 
-    The first piece of a word has its label, the others none (Devlin et al. 2019, section 5.3). Nothing is lost: a word
-    that has no piece of its own, such as a control character, becomes [UNK]. Of a word longer than a whole window its
-    first pieces are kept, as many as a window holds. An example without words gives one feature without any.
+    The first piece of a word has its label, the others none (Devlin et al. 2019, section 5.3). A word without a piece, such
+    as a control character, becomes [UNK]; a word longer than a window is cut. An example without words gives one feature.
 
-    Returns:
-        The features of an example stand together; `where` has for each of the T tokens the number of the word that it
-        begins, -1 for none.
+    The features of an example are neighbours; `where` has for each of the T tokens the number of the word that it begins,
+    -1 for none.
 
     Raises:
-        InputError: a tag is no label.
+        InputError: a tag is not a label.
     """
     room = task.max_seq_length - 2
-    given_overlap = None if task.tagging is None else task.tagging.window_overlap
-    overlap = room // 2 if given_overlap is None else given_overlap
+    setting = None if task.tagging is None else task.tagging.window_overlap
+    overlap = room // 2 if setting is None else setting
     facts = tokenizer.facts
     vocabulary = list(dict.fromkeys(word for example in examples for word in example.words))
     encodings = tokenizer.encode_sentences(vocabulary)
@@ -156,9 +151,12 @@ def make_features(
     features = []
     for place, example in enumerate(examples):
         whole = [pieces_of[word] for word in example.words]
-        pieces = [each[:room] for each in whole]
-        own = None if example.tags is None else [_number(tag, numbers, example.id) for tag in example.tags]
-        for first, last in _windows([len(each) for each in pieces], room, overlap):
+        pieces = [ids[:room] for ids in whole]
+        unknown = next((tag for tag in example.tags or () if tag not in numbers), None)
+        if unknown is not None:
+            raise InputError(f"example {example.id}: unknown tag {unknown!r}; expected one of {', '.join(numbers)}")
+        own = None if example.tags is None else [numbers[tag] for tag in example.tags]
+        for first, last in _windows([*map(len, pieces)], room, overlap):
             ids, where, targets = [facts.cls], [NO_WORD], [IGNORED]
             for word in range(first, last):
                 further = len(pieces[word]) - 1
@@ -167,24 +165,15 @@ def make_features(
                 if own is not None:
                     targets += [own[word]] + [IGNORED] * further
             ids, where, targets = [*ids, facts.sep], [*where, NO_WORD], [*targets, IGNORED]
-            num_cut = sum(len(each) - room for each in whole[first:last] if len(each) > room)
+            num_cut = sum(max(0, len(ids) - room) for ids in whole[first:last])
             features.append(Feature(place, ids, [0] * len(ids), None if own is None else targets, where, num_cut))
     return features
 
 
-def _number(tag: str, numbers: dict[str, int], example_id: str) -> int:
-    if tag not in numbers:
-        raise InputError(f"example {example_id}: tag {tag!r} is no label; expected one of {', '.join(numbers)}")
-    return numbers[tag]
-
-
 def _windows(lengths: list[int], room: int, overlap: int) -> list[tuple[int, int]]:
-    """Cut words into windows, (first, last) of each, `last` excluded.
+    """Cut words, with these numbers of pieces, into windows (first, last), `last` excluded.
 
-    Args:
-        lengths: pieces of each word, none more than `room`.
-        room: pieces that a window holds.
-        overlap: pieces that neighbours share at most.
+    A window has at most `room` pieces, and shares at most `overlap` of them with the next one.
     """
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     windows, first = [], 0
@@ -200,15 +189,15 @@ def _windows(lengths: list[int], room: int, overlap: int) -> list[tuple[int, int
 def logits_of_words(
     examples: Sequence[TaggingExample], features: Sequence[Feature], logits: Sequence[NDArray[np.floating]]
 ) -> list[NDArray[np.floating]]:
-    """Give the logits, (words, C), of every example, from those of each feature, (T, C).
+    """Collect the logits of every example, (words, C), from the logits of its features, (T, C).
 
-    Those of a word that stands in several windows are taken where it has most context: where the smaller of the numbers
-    of pieces on its two sides is greatest, in the earlier window of two equal ones.
+    A word in several windows has the logits of the one with most context, where the smaller of the numbers of pieces on
+    its two sides is greatest; of equal windows, the first.
 
     Source: google-research/bert run_squad.py `_check_is_max_context` has the idea for spans.
     """
     num_labels = logits[0].shape[-1] if len(logits) else 0
-    found = [np.zeros((len(example.words), num_labels), np.float32) for example in examples]
+    of_words = [np.zeros((len(example.words), num_labels), np.float32) for example in examples]
     contexts = [np.full(len(example.words), -1) for example in examples]
     for feature, scores in zip(features, logits, strict=True):
         last = len(feature.input_ids) - 2  # of the pieces between [CLS] and [SEP], which begin at 1
@@ -218,10 +207,10 @@ def logits_of_words(
             context = min(position - 1, last - position)
             if context > contexts[feature.example][word]:
                 contexts[feature.example][word] = context
-                found[feature.example][word] = scores[position]
+                of_words[feature.example][word] = scores[position]
     for example, own in zip(examples, contexts, strict=True):
         assert (own >= 0).all(), f"example {example.id}: words without a window"
-    return found
+    return of_words
 
 
 def tags_of(
@@ -230,14 +219,13 @@ def tags_of(
     logits: Sequence[NDArray[np.floating]],
     labels: Sequence[str],
 ) -> list[TaggingPrediction]:
-    """Give every word of every example its most probable tag, by the logits, (T, C), of each feature."""
+    """Predict the most probable tag of every word from the logits, (T, C), of each feature."""
     answers = []
     for rows in logits_of_words(examples, features, logits):
         powers = np.exp(rows.astype(np.float64) - rows.max(-1, keepdims=True, initial=-np.inf))  # (words, C)
         scores = powers.max(-1, initial=0) / powers.sum(-1)
-        answers.append(
-            TaggingPrediction([labels[best] for best in rows.argmax(-1)] if len(rows) else [], scores.tolist())
-        )
+        tags = [labels[best] for best in rows.argmax(-1)] if len(rows) else []
+        answers.append(TaggingPrediction(tags, scores.tolist()))
     return answers
 
 
@@ -250,34 +238,33 @@ def _measured(task: TaskConfig, labels: Sequence[str] | None) -> Measured:
 
 
 def _files(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, str]:
-    """The tags beside the true ones: in predictions.txt a word, its tag and the predicted one a line."""
+    """The predicted beside the true tags; predictions.txt has a line for each word, its tag and the predicted one."""
     rows = [
-        {"id": example.id, "words": example.words, "tags": said.tags, "reference": example.tags or ()}
-        for example, said in zip(examples, predictions, strict=True)
+        {"id": example.id, "words": example.words, "tags": p.tags, "reference": example.tags or ()}
+        for example, p in zip(examples, predictions, strict=True)
     ]
-    sentences = (zip(row["words"], row["reference"], row["tags"], strict=True) for row in rows)
-    columns = "\n".join("".join(f"{' '.join(map(_cell, line))}\n" for line in sentence) for sentence in sentences)
-    return {"predictions.jsonl": json_lines(rows), "predictions.txt": columns}
+    text = "".join(columns(" ", row["words"], row["reference"], row["tags"]) for row in rows)
+    return {"predictions.jsonl": json_lines(rows), "predictions.txt": text[:-1]}  # no blank line at the end
 
 
 _BETWEEN_CELLS = re.compile("[ \t-\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def _cell(word: str) -> str:
-    """A word as a cell of a column: with `_` for blanks and line ends, which would begin another cell or line."""
+    """Replace blanks and line ends in a word, which would begin another cell or line, by `_`."""
     return _BETWEEN_CELLS.sub("_", word) or "_"
 
 
-def _columns(examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> str:
-    sentences = (zip(each.words, said.tags, strict=True) for each, said in zip(examples, predictions, strict=True))
-    return "".join("".join(f"{_cell(word)}\t{_cell(tag)}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+def columns(separator: str, *cells: Sequence[str]) -> str:
+    """Write the words and tags of a sentence as lines of cells, and a blank line."""
+    return "".join(separator.join(map(_cell, line)) + "\n" for line in zip(*cells, strict=True)) + "\n"
 
 
 def _guess(
     _: TaskConfig, train: Sequence[TaggingExample], examples: Sequence[TaggingExample]
 ) -> list[TaggingPrediction]:
     tag = commonest(tag for example in train for tag in example.tags or ())
-    return [TaggingPrediction([tag] * len(each.words), [1.0] * len(each.words)) for each in examples]
+    return [TaggingPrediction([tag] * len(e.words), [1.0] * len(e.words)) for e in examples]
 
 
 SHAPE = Shape(
@@ -296,16 +283,18 @@ SHAPE = Shape(
     predictions=lambda _, examples, features, logits, labels, __: tags_of(examples, features, logits, labels),
     measured=_measured,
     score=lambda task, examples, predictions, _: metrics.score(
-        task.metrics, [said.tags for said in predictions], [list(example.tags or ()) for example in examples]
+        task.metrics, [p.tags for p in predictions], [list(example.tags or ()) for example in examples]
     ),
     is_degenerate=lambda _, examples, predictions: says_the_same(
-        (tag for said in predictions for tag in said.tags), (tag for example in examples for tag in example.tags or ())
+        (tag for p in predictions for tag in p.tags), (tag for example in examples for tag in example.tags or ())
     ),
     files=_files,
-    row=lambda example, said: {"id": example.id, "words": example.words, "tags": said.tags},
-    beside=(Beside(".conll", _columns),),
+    row=lambda example, p: {"id": example.id, "words": example.words, "tags": p.tags},
+    beside=(
+        Beside(".conll", lambda es, ps: "".join(columns("\t", e.words, p.tags) for e, p in zip(es, ps, strict=True))),
+    ),
     guess=_guess,
-    said_of=lambda said: said.tags,
+    said_of=lambda prediction: prediction.tags,
     review=lambda _, examples, predictions, __: review.review_of_tags(
         [(e.id, e.words, e.tags or (), p.tags, p.scores) for e, p in zip(examples, predictions, strict=True)]
     ),

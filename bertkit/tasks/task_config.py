@@ -1,6 +1,6 @@
-"""Settings of a task: where its examples are, how its files are written, its labels, metrics and published recipe.
+"""Settings of a task: its files and their format, its labels, metrics and published recipe.
 
-The facts of each benchmark stand in `conf/task/`. Nothing here imports torch.
+`conf/task/` has a file for each benchmark.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from typing import Any, Literal
 from bertkit.base.typed_settings import outside, refuse, unused
 
 Column = str | int | tuple[str, ...] | None
-WORDS, TEXTS = (
-    ("tokens", "words"),
-    ("text", "sentence"),
-)  # what data sets call lists of words, and running text to be tagged
+WORDS, TEXTS = ("tokens", "words"), ("text", "sentence")  # names in datasets: lists of words, running text to be tagged
 
-# the kinds of tasks -> where each has its SHAPE; imported when it is asked for
+# kind of task -> the module of its SHAPE, imported on first use
 SHAPES = {
     "sequence": "bertkit.tasks.sequence",
     "tagging": "bertkit.tasks.tagging",
@@ -28,7 +25,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class FilesConfig:
-    """The files of each split: names or patterns, tried in their order, below `data_dir` or the task's folder in it."""
+    """The files of each split: names or patterns, tried in order, below `data_dir` or the task's folder in it."""
 
     train: str | tuple[str, ...]
     dev: str | tuple[str, ...]
@@ -39,7 +36,7 @@ class FilesConfig:
 
 @dataclass(frozen=True)
 class HubConfig:
-    """A dataset of the Hugging Face hub, and what it calls the splits; read where there is no `data_dir`."""
+    """A dataset of the Hugging Face hub, and its names of the splits; read where there is no `data_dir`."""
 
     path: str | None
     name: str | None
@@ -53,35 +50,35 @@ class HubConfig:
 
 @dataclass(frozen=True)
 class ColumnsConfig:
-    """Which column holds what: a header's name, or a number from 0 (-1 is the last); a list is tried in its order.
+    """The columns: a header's name, or a number from 0 (-1 is the last); the names in a list are tried in order.
 
-    One name or number must be there. Of a list for `id`, `text_pair`, `ending_start` or `answers`, none need be.
+    A column must exist, except `id`, `text_pair`, `ending_start` or `answers` with a list.
     """
 
     id: Column  # of the example; without one, examples are numbered
     text: Column  # the first segment of a sequence
-    text_pair: Column  # its second segment
+    text_pair: Column  # the second segment of a sequence
     label: Column  # of a sequence; the number of the right ending of a choice
-    words: Column  # the words of a sentence: their column in CoNLL files, a list of them in others
-    tags: Column  # the same for their tags
+    words: Column  # of a sentence: their column in CoNLL files, else a list
+    tags: Column  # of the words, likewise
     question: Column  # of a span
-    context: Column  # where its answer is looked for; the first segment of a choice
+    context: Column  # of a span; the first segment of a choice
     answers: Column  # SQuAD's `[{text, answer_start}]`, `{text: [], answer_start: []}`, or the text alone
-    endings: Column  # the columns of the second segments of a choice, or one column that holds a list
-    ending_start: Column  # what every ending begins with
-    source: Column = None  # the text that another is made of
-    target: Column = None  # the text that is made
+    endings: Column  # the columns of the second segments of a choice, or one column with a list
+    ending_start: Column  # the common beginning of all endings
+    source: Column = None  # the input text of a generation
+    target: Column = None  # the output text of a generation
 
 
 @dataclass(frozen=True)
 class SpansConfig:
     """How a long context is cut into windows, and how an answer is chosen."""
 
-    window_step: int  # tokens from the start of a window to the start of the next, Google's `doc_stride`
-    max_query_length: int  # pieces of a question that are kept
-    n_best: int  # candidates that are kept
-    max_answer_length: int  # tokens of an answer
-    null_score_diff_threshold: float  # "no answer" is predicted when it scores higher than the best answer by more
+    window_step: int  # tokens from the start of a window to the start of the next one, Google's `doc_stride`
+    max_query_length: int  # pieces of a question; longer ones are cut
+    n_best: int  # candidates
+    max_answer_length: int  # tokens
+    null_score_diff_threshold: float  # "no answer" is predicted if its score exceeds the best answer's by more
     is_always_answered: bool  # every question has an answer in its context (SQuAD 1.1)
 
     def __post_init__(self) -> None:
@@ -93,55 +90,37 @@ class SpansConfig:
 
 @dataclass(frozen=True)
 class TaggingConfig:
-    """How long sentences and documents become windows."""
+    """How long sentences and documents are cut into windows."""
 
-    window_overlap: int | None  # pieces that neighbours share, rounded down to whole words; null: half a window
+    window_overlap: int | None  # pieces shared by neighbours, rounded down to whole words; null: half a window
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """How long the texts are that are made, how they are searched for, and what training does to their labels."""
+    """The length of generated texts, the search for them, and label smoothing."""
 
-    max_target_length: int  # tokens of a text, with the one that ends it
-    num_beams: int  # beginnings that the search keeps; without effect where tokens are drawn
+    max_target_length: int  # tokens of a text, with the last one, [SEP]
+    num_beams: int  # of beam search; without effect with sample=true
     length_penalty: float  # the score of a text is the sum of its log probabilities / length ** length_penalty
-    label_smoothing: float  # the share of each label that goes to all tokens alike (Szegedy et al. 2016, section 7)
-    num_candidates: int  # texts that `predict` gives of each input
-    sample: bool  # tokens are drawn by their probabilities, instead of the most probable ones taken
-    temperature: float  # what logits are divided by before tokens are drawn
-    top_k: int | None  # only so many tokens, the most probable ones, are drawn from; null: all
-    top_p: float | None  # only the fewest tokens that have this probability together are drawn from; null: all
+    label_smoothing: float  # the share of each label that all tokens share equally (Szegedy et al. 2016, section 7)
+    num_candidates: int  # texts for each input of `predict`
+    sample: bool  # draw tokens by their probabilities, instead of beam search
+    temperature: float  # divides the logits before tokens are drawn
+    top_k: int | None  # draw from this number of most probable tokens; null: from all
+    top_p: float | None  # draw from the most probable tokens with this total probability; null: from all
 
     def __post_init__(self) -> None:
-        group, most, greedy = "task.generation.", max(1, self.num_beams), "without task.generation.sample=true"
+        group, most, is_greedy = "task.generation.", max(1, self.num_beams), not self.sample
+        why = "without task.generation.sample=true"
         refuse(
-            outside(
-                self,
-                group,
-                max_target_length="[2, inf)",
-                num_beams="[1, inf)",
-                num_candidates="[1, inf)",
-                top_k="[1, inf)",
-            ),
-            outside(
-                self,
-                group,
-                label_smoothing="[0, 1)",
-                length_penalty="[-10, 10]",
-                temperature="(0, inf)",
-                top_p="(0, 1]",
-            ),
+            outside(self, group, max_target_length="[2, inf)", num_beams="[1, inf)", num_candidates="[1, inf)"),
+            outside(self, group, top_k="[1, inf)", label_smoothing="[0, 1)", length_penalty="[-10, 10]"),
+            outside(self, group, temperature="(0, inf)", top_p="(0, 1]"),
             self.num_candidates > most
-            and not self.sample
-            and f"{group}num_candidates={self.num_candidates}: expected 1 to {most}, at most {group}num_beams; change one of "
-            "the two",
-            unused(
-                self,
-                group,
-                ("temperature", not self.sample, greedy, 1),
-                ("top_k", not self.sample, greedy),
-                ("top_p", not self.sample, greedy),
-            ),
+            and is_greedy
+            and f"{group}num_candidates={self.num_candidates}: expected 1 to {most}, at most {group}num_beams; change one "
+            "of them",
+            unused(self, group, ("temperature", is_greedy, why, 1), *((n, is_greedy, why) for n in ("top_k", "top_p"))),
         )
 
 
@@ -157,32 +136,32 @@ class RecipeConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """One data set: a file of `conf/task/`, with what the command line changes."""
+    """A dataset: a file of `conf/task/`, with changes from the command line."""
 
-    name: str  # of the task
-    kind: str  # its shape, one of `SHAPES`
-    folders: tuple[str, ...]  # what the folder below `data_dir` may be called
-    files: FilesConfig  # of each split
-    format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]  # of the files
-    header: bool | None  # whether tables begin with a line of column names; null: if they hold those asked for
+    name: str
+    kind: str  # the shape, one of `SHAPES`
+    folders: tuple[str, ...]  # possible names of the folder below `data_dir`
+    files: FilesConfig
+    format: Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "label_text", "conll", "conllu"]
+    header: bool | None  # whether tables begin with a line of column names; null: detected
     column_names: tuple[str, ...] | None  # of tables without such a line
-    columns: ColumnsConfig  # which column holds what
-    needs_pair: bool  # a file without the column of the second segment is refused; else a text may stand alone
-    # names in the order of their numbers; auto: those of the training file; regression: numbers
+    columns: ColumnsConfig
+    needs_pair: bool  # the column of the second segment must exist
+    # names in the order of their numbers; auto: from the training file; regression: numbers
     labels: Literal["auto", "regression"] | tuple[str, ...] | tuple[int, ...] | None
-    labels_in_files: tuple[str, ...] | None  # what the files hold for each name; null: the names. Either is read
-    multi_label: bool  # several labels of an example may hold at once, or none of them
-    label_separator: str  # what parts them in a text, such as a table's cell; JSON and parquet may have a list
+    labels_in_files: tuple[str, ...] | None  # other names in the files, in the order of the labels
+    multi_label: bool  # an example has any number of labels
+    label_separator: str  # between several labels in a text, such as a table's cell; JSON and parquet may have a list
     label_range: tuple[float, ...] | None  # smallest and largest label of a regression
     skip_labels: tuple[str, ...]  # rows with such a label are left out and counted
     skip_short_rows: bool  # rows with too few cells are left out and counted, not refused
-    # how tags mark chunks; auto: detected. Whatever it is, the examples have IOB2. none: tags are labels
+    # how tags in the files mark chunks; they are converted to IOB2. auto: detected; none: tags are labels
     scheme: Literal["auto", "iob1", "iob2", "bioes", "none"]
     documents: bool  # examples are documents (`-DOCSTART-`, `# newdoc`) instead of sentences
-    comment: str | None  # lines of CoNLL files that begin so are no words; null: none, `#` where words are not column 0
-    hub: HubConfig  # the data set on the hub
-    metrics: tuple[str, ...]  # what is measured
-    best_metric: str  # what chooses the best checkpoint; the larger, the better
+    comment: str | None  # begins comments in CoNLL files; null: none, but `#` where words are not in column 0
+    hub: HubConfig
+    metrics: tuple[str, ...]
+    best_metric: str  # chooses the best checkpoint; the larger, the better
     max_seq_length: int  # tokens, with the special ones
     tagging: TaggingConfig | None  # windows of words; null for other shapes
     spans: SpansConfig | None  # windows and answers; null for other shapes
@@ -197,14 +176,14 @@ class TaskConfig:
             self.kind not in SHAPES and f"task.kind={self.kind!r}: expected {' or '.join(SHAPES)}",
             names is not None
             and len(set(names)) < len(names)
-            and f"task.labels={list(names)}: a label is there twice; leave one of them out",
+            and f"task.labels={list(names)}: duplicate label; leave one of them out",
             isinstance(self.labels, tuple)
             and len(self.labels) < 2
             and f"task.labels={list(self.labels)}: expected at least two, or auto, or regression",
             self.labels_in_files is not None
             and len(self.labels_in_files) != len(names or ())
             and f"task.labels_in_files={list(self.labels_in_files)}: expected one for each of task.labels={list(names or ())}, "
-            "or null if the files hold the names",
+            "or null if the files have the names",
             self.label_range is not None
             and (len(self.label_range) != 2 or self.label_range[0] >= self.label_range[1])
             and f"task.label_range={list(self.label_range)}: expected the smallest and the largest label",
@@ -217,7 +196,7 @@ class TaskConfig:
             self.multi_label
             and (self.kind != "sequence" or self.is_regression)
             and "task.multi_label=true: expected kind=sequence with labels by name; set it to false",
-            not self.label_separator and "task.label_separator='': expected a text that parts labels, such as ','",
+            not self.label_separator and "task.label_separator='': expected a separator, such as ','",
             self.needs_pair
             and columns.text_pair is None
             and "task.columns.text_pair=null with task.needs_pair=true; name the column, or set needs_pair to false",
@@ -237,11 +216,11 @@ class TaskConfig:
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
-        """The names of the labels in the order of their numbers; None where only the data knows them."""
+        """The names of the labels in the order of their numbers; None where they come from the data."""
         return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
 
 
-# settings that runs of earlier versions have, and the values at which they change nothing
+# settings in runs of earlier versions, and the values without effect
 RETIRED: dict[str, dict[str, Any]] = {
     "spans": {"window_overlap": None, "alignment": "offsets"},
     "tagging": {"label_all_pieces": False},
@@ -249,7 +228,7 @@ RETIRED: dict[str, dict[str, Any]] = {
 
 
 def without_retired(task: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a run's task what later versions do not have; what it changed stays, and is refused by name."""
+    """Remove retired settings without effect from a run's task; others stay, and are refused by name."""
     kept = dict(task)
     for group, retired in RETIRED.items():
         if isinstance(task.get(group), dict):

@@ -34,8 +34,8 @@ CASES = [
         files={"x.txt": TEXT}),
     Case("no epoch", [*TUNE, "num_epochs=1e-9"], "num_epochs=1e-09: less than one of 8 examples", files=rows("a", "b")),
     Case("one class", TUNE, "every label is 'a', and there is nothing to learn", files=rows("a", "a")),
-    Case("NaN as a class", TUNE, r"train\.jsonl:1: label: the label is nan", files=rows(float("nan"), 1.5)),
-    Case("infinity as a class", TUNE, "the label is -inf", files=rows(float("-inf"), 1.5)),
+    Case("NaN as a class", TUNE, r"train\.jsonl:1: label: label nan", files=rows(float("nan"), 1.5)),
+    Case("infinity as a class", TUNE, "label -inf", files=rows(float("-inf"), 1.5)),
     Case("a huge number to learn", [*TUNE, "task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
         "1e[+]?300; expected a number", files=rows(1e300, 1.5)),
     Case("text and no text in a column", TUNE, "field 'text' is int, expected text",
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(InputError, match=r"a/closed: Permission denied; let it be read"):
+    with pytest.raises(InputError, match=r"a/closed: Permission denied"):
         _below(tmp_path)
 
 

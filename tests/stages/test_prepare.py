@@ -56,7 +56,7 @@ def test_another_dataset_is_left_alone(
     before = snapshot(tmp_path)
     capsys.readouterr()
     assert prepare(corpus, tmp_path / "data", *change) == 2
-    line = f"output_dir={tmp_path / 'data'} holds another dataset ({named}); choose another one or remove it\n"
+    line = f"output_dir={tmp_path / 'data'} holds another dataset ({named}); choose another one\n"
     assert capsys.readouterr().err == f"error: {line}"
     assert snapshot(tmp_path) == before
 

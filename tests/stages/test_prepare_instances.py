@@ -45,7 +45,7 @@ def test_the_command_makes_the_originals_instances(tmp_path: Path, capsys: Capsy
         arguments = google_rows(real_data(*row["input"].split("/")), tmp_path, row, str(number))
         assert run(arguments) == 0
         said = capsys.readouterr().out
-        counted = f"{row['instances']:,} fixed instances of at most {row['max_seq_length']} tokens, of all documents"
+        counted = f"{row['instances']:,} fixed instances of at most {row['max_seq_length']} tokens, from all documents"
         assert counted in said
         dump = tmp_path / f"{number}.jsonl"
         assert hashlib.sha256(dump.read_bytes()).hexdigest() == row["sha256"]

@@ -10,7 +10,7 @@ from bertkit.tasks import shapes
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.sequence import SequenceExample
-from bertkit.tasks.spans.shape import SpanExample
+from bertkit.tasks.spans.examples import SpanExample
 from bertkit.tasks.tagging import TaggingExample
 
 TOKENIZER = Tokenizer({token: n for n, token in enumerate([*SPECIAL_TOKENS, *"abcde"])}, lowercase=True)
@@ -84,5 +84,5 @@ def test_nothing_to_warn_of() -> None:
 def test_another_number_of_endings_is_seen_in_any_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "EXAMPLES_AT_ONCE", 1)
     examples = [ChoiceExample("id0", "a", ("a", "b"), 0), ChoiceExample("id1", "a", ("a", "b", "c"), 0)]
-    with pytest.raises(InputError, match="example id1: 3 endings; expected as many as of the first example, 2"):
+    with pytest.raises(InputError, match="example id1: 3 endings"):
         list(shapes.make_features(task_config("choice"), examples, TOKENIZER, ()))

@@ -9,7 +9,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks import choice, sequence
 from bertkit.tasks.choice import ChoiceExample
-from bertkit.tasks.sequence import SequenceExample, kept_of_pair, make_features
+from bertkit.tasks.sequence import NUMBER, SEVERAL_LABELS, SequenceExample, kept_of_pair, make_features
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"]
 TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lowercase=True)
@@ -17,10 +17,10 @@ TOKENIZER = Tokenizer({token: number for number, token in enumerate(TOKENS)}, lo
 
 def test_several_labels_at_once() -> None:
     examples = [SequenceExample(str(n), "a", None, label) for n, label in enumerate([("z", "x"), (), ("y",)])]
-    features = make_features(examples, TOKENIZER, ("x", "y", "z"), 8)
+    features = make_features(examples, TOKENIZER, ("x", "y", "z"), 8, SEVERAL_LABELS)
     assert [feature.label for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     logits = [np.array(row) for row in ([0.1, -0.1, 40.0], [-1.0, 0.0, -800.0], [np.log(3), 0.0, 0.0])]
-    found = sequence.predictions(examples, features, logits, ("x", "y", "z"), multi_label=True)
+    found = sequence.predictions(examples, features, logits, ("x", "y", "z"), SEVERAL_LABELS)
     assert [each.label for each in found] == [("x", "z"), (), ("x",)]
     assert list(found[1].probabilities.values()) == pytest.approx([1 / (1 + np.e), 0.5, 0.0])
     assert found[2].probabilities["x"] == pytest.approx(0.75)
@@ -72,11 +72,11 @@ def test_singles_and_pairs_may_be_mixed() -> None:
 def test_labels_become_numbers_by_name() -> None:
     examples = [example("a", label="yes"), example("a", label="no"), example("a", label=None)]
     assert [f.label for f in make_features(examples, TOKENIZER, ("no", "yes"), 9)] == [1, 0, None]
-    assert [f.label for f in make_features([example("a", label=2.5)], TOKENIZER, (), 9)] == [2.5]
+    assert [f.label for f in make_features([example("a", label=2.5)], TOKENIZER, (), 9, NUMBER)] == [2.5]
     with pytest.raises(InputError, match="example 7: unknown label 'yess'; did you mean 'yes'"):
         make_features([example("a", label="yess")], TOKENIZER, ("no", "yes"), 9)
     with pytest.raises(InputError, match="example 7: label 'yes': expected a number"):
-        make_features([example("a", label="yes")], TOKENIZER, (), 9)
+        make_features([example("a", label="yes")], TOKENIZER, (), 9, NUMBER)
 
 
 def test_predictions() -> None:
@@ -87,7 +87,7 @@ def test_predictions() -> None:
     assert (first.id, first.label, second.label) == ("7", "yes", "no")
     assert first.probabilities == pytest.approx({"no": 0.25, "yes": 0.75})
     assert second.probabilities == {"no": 1.0, "yes": 0.0}
-    (score,) = sequence.predictions(examples[:1], features[:1], [np.array([2.5], np.float32)], ())
+    (score,) = sequence.predictions(examples[:1], features[:1], [np.array([2.5], np.float32)], (), NUMBER)
     assert (score.label, score.probabilities) == (2.5, {})
 
 
@@ -115,8 +115,7 @@ def test_predictions_of_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endings", "label", "line"),
-    [(("a",), 0, "1 endings; expected as many as of the first"), (("a", "b"), 2, "label 2: expected 0 to 1")],
+    ("endings", "label", "line"), [(("a",), 0, "1 endings"), (("a", "b"), 2, "label 2: expected 0 to 1")]
 )
 def test_choices_that_do_not_fit(endings: tuple[str, ...], label: int, line: str) -> None:
     with pytest.raises(InputError, match=line):

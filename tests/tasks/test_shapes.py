@@ -1,5 +1,6 @@
 """What holds for all shapes of tasks: which metrics fit, thresholds of answers, and runs that learnt nothing."""
 
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from bertkit.tasks.generation import GenerationExample, GenerationPrediction
 from bertkit.tasks.scoring.metrics import METRICS
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanCandidate, SpanPrediction
-from bertkit.tasks.spans.shape import Answer, SpanExample
+from bertkit.tasks.spans.examples import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 
 # task, its settings, labels -> what is predicted
@@ -54,17 +55,16 @@ def test_metrics_that_fit_are_taken_and_others_refused(
 
 
 REFUSED = [
-    ("sequence", ("labels=regression",), (), "task.metrics: accuracy cannot measure numbers; expected some of pearson, spearmanr: set task.metrics=[pearson] task.best_metric=pearson"),
-    ("tagging", (), ("DT", "NN"), "task.metrics: seqeval cannot measure tags that mark no chunks, such as 'DT'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"),
-    ("squad2", ("metrics=[squad]",), (), "task.metrics: squad cannot measure answers, or none; expected some of squad_v2: set task.metrics=[squad_v2]"),
-]  # fmt: skip
+    ("sequence", ("labels=regression",), (), ["accuracy", "task.metrics=[pearson]", "task.best_metric=pearson"]),
+    ("tagging", (), ("DT", "NN"), ["seqeval", "'DT'", "task.metrics=[accuracy]", "task.best_metric=accuracy"]),
+    ("squad2", ("metrics=[squad]",), (), ["squad", "task.metrics=[squad_v2]"]),
+]
 
 
-@pytest.mark.parametrize(("name", "given", "labels", "message"), REFUSED)
-def test_the_way_out(name: str, given: tuple[str, ...], labels: tuple[str, ...], message: str) -> None:
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize(("name", "given", "labels", "words"), REFUSED)
+def test_the_way_out(name: str, given: tuple[str, ...], labels: tuple[str, ...], words: list[str]) -> None:
+    with pytest.raises(InputError, match=f"^task.metrics: {'.*'.join(map(re.escape, words))}"):
         shapes.check_metrics(task_config(name, *(f"task.{setting}" for setting in given)), labels)
-    assert str(caught.value) == message
 
 
 def answered(name: str, best: str, odds: float, threshold: float = 0.0) -> SpanPrediction:

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
-from bertkit.tasks.scoring.metric_classes import normalize_answer
-from bertkit.tasks.spans import answers, shape
-from bertkit.tasks.spans.answers import HIGHEST_ODDS, SQUAD_FILES, SpanPrediction
-from bertkit.tasks.spans.shape import Answer, SpanExample
+from bertkit.tasks.scoring.squad import normalize_answer
+from bertkit.tasks.spans import answers
+from bertkit.tasks.spans import examples as span_examples
+from bertkit.tasks.spans.answers import HIGHEST_ODDS, SpanPrediction
+from bertkit.tasks.spans.examples import Answer, SpanExample
+from bertkit.tasks.spans.shape import SQUAD_FILES
 from bertkit.tasks.task import Feature
 from bertkit.tasks.task_config import SpansConfig
 
@@ -36,7 +38,7 @@ def make_features(
 ) -> list[Feature]:
     chosen = dataclasses.replace(SETTINGS, **changes)
     task: Any = SimpleNamespace(max_seq_length=max_seq_length, spans=chosen)  # shorter than any
-    return shape.make_features(task, examples, tokenizer)
+    return span_examples.make_features(task, examples, tokenizer)
 
 
 def answers_of(
@@ -100,7 +102,7 @@ def test_the_piece_with_most_context_by_hand() -> None:
     marks = [[place.is_max_context for place in feature.where if place] for feature in features]
     assert marks == [[True, True, True, True, False], [False, False, True, True, True]]
     # A piece with 75 and 76 around it: 0.01 * length prefers the longer window, 75 + 3.02 to 76 + 1.60.
-    longer, shorter = shape._max_contexts([(0, 302), (150, 310)], 310)
+    longer, shorter = span_examples._max_contexts([(0, 302), (150, 310)], 310)
     assert (longer[226], shorter[226 - 150]) == (True, False)
     assert (longer[227], shorter[227 - 150]) == (False, True)
 

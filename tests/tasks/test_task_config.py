@@ -107,7 +107,7 @@ def test_the_numbers_of_generation() -> None:
 
 REFUSED = [
     ("sequence", "labels=[a]", "task.labels=['a']: expected at least two"),
-    ("sequence", "labels=[a,a]", "task.labels=['a', 'a']: a label is there twice"),
+    ("sequence", "labels=[a,a]", "task.labels=['a', 'a']: duplicate label"),
     ("sequence", "labels=[a,1]", "labels[1]=1: expected text"),
     ("sequence", "labels=null", "task.labels=null: expected a list, or auto"),
     ("sst2", "labels=[a,b,c]", "task.labels_in_files=['0', '1']: expected one for each of task.labels=['a', 'b', 'c']"),
@@ -117,7 +117,7 @@ REFUSED = [
     ("squad1", "spans.n_best=0", "task.spans.n_best=0: expected at least 1"),
     ("tagging", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
     ("stsb", "multi_label=true", "task.multi_label=true: expected kind=sequence with labels by name"),
-    ("sequence", "label_separator=''", "task.label_separator='': expected a text that parts labels"),
+    ("sequence", "label_separator=''", "task.label_separator='': expected a separator"),
     ("mrpc", "columns.text_pair=null", "task.columns.text_pair=null with task.needs_pair=true"),
     ("tagging", "tagging=null", "task.tagging=null: expected its settings"),
     ("tagging", "tagging.window_overlap=126", "task.tagging.window_overlap=126: expected 0 to 125, less than the 126"),

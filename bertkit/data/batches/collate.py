@@ -1,4 +1,4 @@
-"""Examples become one packed batch: special tokens, segment ids, masks."""
+"""Examples -> one packed batch: special tokens, segment ids, masks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bertkit.data.data_config import MaskingConfig
 
 
 def assemble(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
-    """Lay out `[CLS] segment [SEP] segment [SEP] ...` of every example, one after another.
+    """Concatenate `[CLS] segment [SEP] segment [SEP] ...` of every example.
 
     Returns:
-        input_ids (S,), token_type_ids (S,): 1 for the second segment of a pair, and sequence_lengths (B,).
+        input_ids (S,), token_type_ids (S,), 1 for the second segment of a pair, and sequence_lengths (B,).
     """
     num_segments = np.diff(examples.first_segment)  # (B,)
     example = np.repeat(np.arange(len(examples)), num_segments)  # (segments,)

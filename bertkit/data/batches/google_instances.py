@@ -1,16 +1,15 @@
-"""Google's training instances, draw for draw: what `create_pretraining_data.py` makes of a text and a seed.
+"""Google's training instances, draw for draw: the output of `create_pretraining_data.py` for a text and a seed.
 
-Everything is drawn from one `random.Random(seed)` in the original's order, so one draw more or less anywhere changes all
-that follows. The order of the draws:
+All draws come from one `random.Random(seed)` in the original's order:
 
 1. shuffle the documents;
-2. `dupe_factor` times, for every document: is its target length short, and how short; then for every chunk of sentences
-   where A ends, whether B is random, which document and sentence B comes from, front or back for each token cut off,
-   the order of the candidates to mask, and for each masked piece what stands in its place;
+2. `dupe_factor` times, for every document: is its target length short, and how short; then for every chunk of sentences:
+   where A ends, whether B is random, the document and sentence of B, front or back for each token cut off, the order of
+   the candidates to mask, and the replacement of each masked piece;
 3. shuffle the instances.
 
-The streaming pairs of `segments.py` have the same statistics with draws that can be reached in any order; these here
-can be compared with the original, instance by instance.
+The pairs of `segments.py` have the same statistics, and can be drawn in any order; these can be compared with the original,
+instance by instance.
 
 Source: google-research/bert create_pretraining_data.py (commit eedf571); the functions below are its four jobs.
 """
@@ -37,14 +36,14 @@ class Instance:
     """One masked sequence `[CLS] A [SEP] B [SEP]`."""
 
     input_ids: list[int]  # the tokens after masking
-    b_start: int  # the position of B's first token; it and all after it are segment 1
-    is_random_next: bool  # whether B is from a random place instead of what follows A
+    b_start: int  # the position of B's first token, where segment 1 begins
+    is_random_next: bool  # whether B comes from a random place, instead of following A
     masked_positions: list[int]  # of the tokens to predict, ascending
     masked_labels: list[int]  # the original ids there
 
 
 class SplitDocuments(Sequence[Document]):
-    """The documents of a split as the algorithm reads them, one sentence at a time, from the disk."""
+    """The documents of a split, read from disk one sentence at a time."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -78,9 +77,9 @@ def training_instances(
     vocab: VocabFacts,
     rng: random.Random,
 ) -> Iterator[Instance]:
-    """Make all instances, before the last shuffle, which `shuffled_order` draws from the same `rng` afterwards.
+    """Draw all instances; the last shuffle follows, by `shuffled_order` with the same `rng`.
 
-    Neither a document nor a sentence is empty; `rng` is fresh, made from the seed.
+    No document and no sentence may be empty; `rng` is new, made from the seed.
     """
     order = shuffled_order(len(documents), rng)
     for _ in range(config.dupe_factor):
@@ -93,7 +92,7 @@ def training_instances(
 
 
 def shuffled_order(count: int, rng: random.Random) -> array[int]:
-    """Give the order into which `rng` shuffles a list of `count` items, in 8 bytes each."""
+    """Shuffle `count` items, 8 bytes each."""
     order = array("q", range(count))
     rng.shuffle(order)
     return order
@@ -104,9 +103,9 @@ def document_pairs(
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
     """Cut the document at a place of the order into pairs (A, B, is_random_next).
 
-    A chunk ends when it has the target length, or with the document. It is split at random into A and B; half of the
-    time, and whenever it is one sentence (without a draw), B is replaced by text from a random place and the unused
-    sentences are put back. With a single document B comes from that one and is still called random.
+    A chunk ends at the target length, or with the document. It is split at random into A and B. Half of the time, and always
+    for a single sentence (without a draw), B is text from a random place, and the unused sentences are read again. With a
+    single document B comes from it and still counts as random.
     """
     document = documents[order[place]]
     max_num_tokens = config.max_seq_length - 3  # [CLS] A [SEP] B [SEP]
@@ -137,7 +136,7 @@ def document_pairs(
 def _random_text(
     documents: Sequence[Document], order: Sequence[int], place: int, num_tokens: int, rng: random.Random
 ) -> Sentence:
-    """Read at least `num_tokens` tokens, where there are as many, from a random sentence of another document on."""
+    """Read at least `num_tokens` tokens, or to the end, from a random sentence of another document."""
     for _ in range(TRIES_FOR_ANOTHER_DOCUMENT):
         other = rng.randint(0, len(order) - 1)
         if other != place:
@@ -152,7 +151,7 @@ def _random_text(
 
 
 def truncate_pair(tokens_a: Sentence, tokens_b: Sentence, max_num_tokens: int, rng: random.Random) -> None:
-    """Cut a pair in place until it fits: one token of the longer (of B when equal), from its front or back at random."""
+    """Cut a pair in place until it fits: a token of the longer side (B when equal), from its front or back at random."""
     while len(tokens_a) + len(tokens_b) > max_num_tokens:
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
         if rng.random() < 0.5:
@@ -164,12 +163,11 @@ def truncate_pair(tokens_a: Sentence, tokens_b: Sentence, max_num_tokens: int, r
 def mask_instance(
     input_ids: Sentence, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, rng: random.Random
 ) -> tuple[Sentence, list[int]]:
-    """Choose and hide the tokens to predict: give the masked ids and the positions, ascending.
+    """Mask a sequence: return the masked ids and the positions to predict, ascending.
 
-    `[CLS]` and `[SEP]` count for the number of predictions, which is rounded half to even, but are never chosen. A
-    whole word that would exceed that number is skipped. What replaces a piece is drawn for each piece of a word.
-    With whole words a `##` piece joins the candidate before it, even across the `[SEP]` between A and B, which happens
-    where a cut leaves B beginning inside a word.
+    The number of predictions, rounded half to even, counts `[CLS]` and `[SEP]`, which are never chosen. A whole word that
+    exceeds it is skipped. Each piece of a word has its own replacement. With whole words a `##` piece belongs to the
+    candidate before it, even across the `[SEP]` where a cut made B begin inside of a word.
     """
     candidates: list[list[int]] = []
     for position, token in enumerate(input_ids):

@@ -1,11 +1,11 @@
-"""Fixed instances on disk, as `google_instances.py` makes them: masked once, memory-mapped, in the original's order.
+"""Fixed instances on disk, made by `google_instances.py`: masked once, memory-mapped, in the original's order.
 
-    instances/token_starts.bin       the token at which each instance starts, and the end; 8 bytes each
+    instances/token_starts.bin       the first token of each instance, and the end; 8 bytes each
     instances/tokens.bin             token ids after masking, 2 bytes each where the vocabulary allows, else 4
     instances/b_starts.bin           the position of B's first token within its instance; 2 bytes each
-    instances/is_random_next.bin     0 when B follows A, 1 when B is random; 1 byte each
-    instances/prediction_starts.bin  the prediction at which those of each instance start, and the end; 8 bytes each
-    instances/positions.bin          of the predictions, within their instance; 2 bytes each
+    instances/is_random_next.bin     0 where B follows A, 1 where B is random; 1 byte each
+    instances/prediction_starts.bin  the first prediction of each instance, and the end; 8 bytes each
+    instances/positions.bin          positions of the predictions within their instance; 2 bytes each
     instances/labels.bin             the original ids there; as tokens.bin
 
 Numbers are little-endian.
@@ -38,7 +38,7 @@ INSTANCES_AT_ONCE = 4096
 
 
 def _dtypes(vocab_size: int) -> dict[str, np.dtype[Any]]:
-    """The columns of the stored instances, each a file."""
+    """The columns of the stored instances; each is a file."""
     offset, position, token = np.dtype("<i8"), np.dtype("<u2"), token_dtype(vocab_size)
     return {
         "token_starts": offset,
@@ -71,11 +71,11 @@ class Instances:
         return len(self.b_starts)
 
     def lengths(self, chosen: Ids) -> Ids:
-        """The number of tokens of each chosen instance, (B,)."""
+        """The lengths of instances in tokens, (B,)."""
         return self.token_starts[chosen + 1] - self.token_starts[chosen]
 
     def batch(self, chosen: Ids) -> PretrainBatch:
-        """Lay the chosen instances out one after another."""
+        """Pack instances into a batch."""
         sequence_lengths = self.lengths(chosen)  # (B,)
         starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,) within the batch
         from_b = starts + self.b_starts[chosen]
@@ -101,27 +101,25 @@ def has_instances(dataset: PreparedDataset) -> bool:
 def open_instances(dataset: PreparedDataset) -> Instances:
     """Open the fixed instances of a dataset that has them."""
     directory = dataset.directory / "instances"
-    found = Instances(directory, dataset.tokenizer.vocab_size)
-    check_offsets(found.token_starts, len(found.tokens), directory / "token_starts.bin")
-    check_offsets(found.prediction_starts, len(found.labels), directory / "prediction_starts.bin", is_strict=False)
-    return found
+    stored = Instances(directory, dataset.tokenizer.vocab_size)
+    check_offsets(stored.token_starts, len(stored.tokens), directory / "token_starts.bin")
+    check_offsets(stored.prediction_starts, len(stored.labels), directory / "prediction_starts.bin", is_strict=False)
+    return stored
 
 
 def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingConfig]:
-    """Give the settings with which the stored instances were made."""
+    """Give the settings of the stored instances."""
     made_with = dataset.manifest["instances"]
     return InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
 
 
 def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
-    """Give what a manifest says of masking: nothing of n-grams, which stored instances have none of, as before there were any."""
-    facts = to_mapping(masking)
-    del facts["max_ngram"]
-    return facts
+    """Give the settings of masking in a manifest: without n-grams, which stored instances do not have."""
+    return {name: value for name, value in to_mapping(masking).items() if name != "max_ngram"}
 
 
 def _ranges(counts: Ids) -> tuple[Ids, Ids]:
-    """For `counts` things of each row, in a row: the row of each, and its number within the row."""
+    """For rows with these numbers of items: the row of each item, and its number within the row."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
 
@@ -129,10 +127,10 @@ def _ranges(counts: Ids) -> tuple[Ids, Ids]:
 def make_instances(
     directory: Path, split: Split, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, seed: int
 ) -> Iterator[int]:
-    """Draw the instances of a split and write them; stop at each, with the number of tokens so far."""
+    """Draw the instances of a split and write them; yields as `write_instances`."""
     rng = random.Random(seed)
     size = token_dtype(vocab.size).itemsize * split.num_tokens * config.dupe_factor
-    require_space(directory.parent, 2 * size)  # as they are drawn, and once more in order
+    require_space(directory.parent, 2 * size)  # as drawn, and once more in order
     drawn = training_instances(SplitDocuments(split), config, masking, vocab, rng)
     return write_instances(directory, drawn, rng, vocab.size)
 
@@ -140,15 +138,13 @@ def make_instances(
 def write_instances(
     directory: Path, instances: Iterable[Instance], rng: random.Random, vocab_size: int
 ) -> Iterator[int]:
-    """Write instances in the order into which `rng` shuffles them after the last one is drawn.
-
-    They are written as they come and then once more in order, so memory holds little more than their offsets.
+    """Write instances as they are drawn, and then once more in a shuffled order, so that memory holds only their offsets.
 
     Yields:
-        The number of tokens so far, for each instance that comes.
+        The number of tokens so far, after each instance.
 
     Raises:
-        InputError: no instance has anything to predict.
+        InputError: no instance has a token to predict.
     """
     unshuffled = directory / "unshuffled"
     unshuffled.mkdir(parents=True)
@@ -164,11 +160,11 @@ def write_instances(
                 labels=np.array(instance.masked_labels),
             )
             yield writer.total
-    if not any(writer.num_predictions):  # every word is skipped: pieces one by one always leave something to predict
+    if not any(writer.num_predictions):  # only whole words can all be too long
         raise InputError(
             f"masking.whole_word=true: none of the {len(writer.num_tokens)} instances has a token to predict, since every word "
-            "has more pieces than are predicted in one; raise segments.max_predictions_per_seq or masking.probability, or "
-            "set masking.whole_word=false"
+            "has more pieces than an instance has predictions; raise segments.max_predictions_per_seq or "
+            "masking.probability, or set masking.whole_word=false"
         )
     drawn = Instances(unshuffled, vocab_size)
     order = np.array(shuffled_order(len(drawn), rng), np.int64)
@@ -198,7 +194,7 @@ class _Writer:
         self.num_tokens, self.num_predictions, self.total = array("q"), array("q"), 0  # of each instance; tokens of all
 
     def write(self, num_tokens: Ids, num_predictions: Ids, **columns: NDArray[Any]) -> None:
-        """Append some instances; tokens, positions and labels of all of them stand one after another."""
+        """Append instances; their tokens, positions and labels are concatenated."""
         self.num_tokens.extend(num_tokens.tolist())
         self.num_predictions.extend(num_predictions.tolist())
         self.total += int(num_tokens.sum())
@@ -216,7 +212,7 @@ class _Writer:
 
 
 def json_rows(instances: Instances, vocab: list[str]) -> Iterator[str]:
-    """Give each instance as a line, its tokens in words."""
+    """Write each instance as a line, with its tokens as text."""
     for first in range(0, len(instances), INSTANCES_AT_ONCE):
         batch = instances.batch(np.arange(first, min(first + INSTANCES_AT_ONCE, len(instances))))
         assert batch.next_sentence_labels is not None

@@ -1,7 +1,7 @@
-"""Random numbers by key: every draw is a pure function of its key, never of a shared stream.
+"""Random numbers by key: every draw is a pure function of its key.
 
-`uniform(seed, stream, epoch, document)` is the same number whoever asks for it, in whatever order and process, so
-pairs, order and masks need no generator state. A key is a few integers or integer arrays; arrays broadcast.
+`uniform(seed, stream, epoch, document)` is the same number in any process and any order, so pairs, order and masks need no
+generator state. A key consists of integers or integer arrays; arrays broadcast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Key = int | NDArray[np.int64] | NDArray[np.uint64]
 
 
 class Stream(IntEnum):
-    """What a draw is for; the second number of every key, so that no two purposes share numbers."""
+    """The purpose of a draw, the second number of every key: no two purposes share random numbers."""
 
     ORDER = 1
     TARGET_IS_SHORT = 2
@@ -39,10 +39,9 @@ class Stream(IntEnum):
 
 
 def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-    """Give 64 random bits for each key.
+    """Draw 64 random bits for each key: the finaliser of SplitMix64, once per number (Steele, Lea and Flood 2014).
 
-    The finaliser of SplitMix64 is applied once per number of the key (Steele, Lea and Flood 2014). Where the bits of the
-    first numbers are known, only the others are given: bits(a, b) is bits(b, after=bits(a)).
+    bits(a, b) is bits(b, after=bits(a)).
     """
     state = np.zeros(1, np.uint64) if after is None else after
     for number in key:
@@ -55,17 +54,17 @@ def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint6
 
 
 def uniform(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.float64]:
-    """Give a uniform number in [0, 1) for each key, as `bits` takes it."""
+    """Draw a uniform number in [0, 1) for each key, as in `bits`."""
     return (bits(*key, after=after) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(limit: int | NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.int64]:
-    """Give a uniform integer in [0, limit) for each key, as `bits` takes it; limit is below 2**53."""
+    """Draw a uniform integer in [0, limit) for each key, as in `bits`; limit is below 2**53."""
     return (uniform(*key, after=after) * limit).astype(np.int64)
 
 
 def num_heads(tosses: NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.int64]:
-    """Count the heads of `tosses` fair coins for each key, as `bits` takes it (a binomial draw)."""
+    """Count the heads of `tosses` fair coins for each key, as in `bits` (a binomial draw)."""
     heads = np.zeros_like(tosses)
     keys = np.broadcast_to(bits(*key, after=after), tosses.shape)
     rows, word = np.flatnonzero(tosses > 0), 0
@@ -78,7 +77,7 @@ def num_heads(tosses: NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | 
 
 
 def permute(index: NDArray[np.int64], size: int, *key: Key) -> NDArray[np.int64]:
-    """Map indices through a keyed permutation of range(size), one by one, without storing it.
+    """Map indices through a keyed permutation of range(size), without storing it.
 
     Eight Feistel rounds over the next power of four, walking the cycle until back in range (Black and Rogaway 2002).
     """

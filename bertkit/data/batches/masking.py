@@ -1,7 +1,6 @@
-"""Choose the tokens to predict and hide them: 15 %, 80/10/10, single pieces, whole words or n-grams of words.
+"""Masking: 15 % of the tokens, 80/10/10, single pieces, whole words or n-grams of words.
 
-Which tokens, and what stands in their place, is a function of each sequence's own key, so a sequence is masked
-the same way in whatever batch it comes.
+The masks of a sequence are a function of its own key, so they do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ Ids = NDArray[np.int64]
 def mask_tokens(
     input_ids: Ids, sequence_lengths: Ids, keys: NDArray[np.uint64], policy: MaskingConfig, vocab: VocabFacts
 ) -> tuple[Ids, Ids, Ids]:
-    """Mask packed sequences: give the masked ids (S,), the masked positions (M,) and the original ids there (M,).
+    """Mask packed sequences: return the masked ids (S,), the masked positions (M,) and the original ids there (M,).
 
-    A sequence of n tokens, [CLS] and [SEP] counted, has max(1, round(n * probability)) predictions, halves rounded to
-    even. Of the chosen tokens, 80 % become [MASK], 10 % a token drawn from the whole vocabulary, 10 % stay.
-
-    The tokens of all sequences stand one after another, (S,); lengths and random keys are those of each sequence, (B,).
+    A sequence of n tokens, with [CLS] and [SEP], has max(1, round(n * probability)) predictions, halves rounded to even.
+    By default 80 % of them become [MASK], 10 % a random token of the vocabulary, 10 % stay. Lengths and random keys are
+    (B,).
 
     Source: google-research/bert create_pretraining_data.py, `create_masked_lm_predictions`.
     """
@@ -46,15 +44,12 @@ def mask_tokens(
         order = np.lexsort((priority, sequence))  # each sequence's tokens, lowest priority number first
         chosen = np.sort(order[(position < quota[sequence]) & (priority[order] < 2.0)])
 
-    labels = input_ids[chosen]
-    place, of = position[chosen], sequence[chosen]
-    kind = uniform(place, after=bits(keys, Stream.MASK_KIND)[of])
-    random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[of])
+    labels, place = input_ids[chosen], position[chosen]
+    kind = uniform(place, after=bits(keys, Stream.MASK_KIND)[sequence[chosen]])
+    random_ids = below(vocab.size, place, after=bits(keys, Stream.MASK_TOKEN)[sequence[chosen]])
     masked_ids = input_ids.copy()
     masked_ids[chosen] = np.where(
-        kind < policy.mask_prob,
-        vocab.mask,
-        np.where(kind < policy.mask_prob + policy.random_prob, random_ids, labels),
+        kind < policy.mask_prob, vocab.mask, np.where(kind < policy.mask_prob + policy.random_prob, random_ids, labels)
     )
     return masked_ids, chosen, labels
 
@@ -69,7 +64,7 @@ def _whole_words(
     max_ngram: int,
     vocab: VocabFacts,
 ) -> Ids:
-    """Choose words, or n-grams of them, up to the quota of each sequence; a word is a piece and the `##` pieces after it."""
+    """Choose words, or n-grams of words, up to the quota of each sequence; a word is a piece with its `##` pieces."""
     begins = maskable & ~vocab.is_continuation[input_ids]
     begins[1:] |= maskable[1:] & ~maskable[:-1]  # a continuation right after [CLS] or [SEP] starts a word
     chosen: list[Ids] = []
@@ -89,7 +84,7 @@ def _whole_words(
 
 
 def _words_that_fit(words: list[Ids], order: Ids, room: int) -> Iterator[Ids]:
-    """Take words in order while they fit the room; a word that would overflow it is skipped, not cut."""
+    """Take words in order while they fit; a word that does not fit is skipped, not cut."""
     for word in order:
         if len(words[word]) <= room:
             yield words[word]
@@ -101,15 +96,14 @@ def _words_that_fit(words: list[Ids], order: Ids, room: int) -> Iterator[Ids]:
 def _ngrams_that_fit(
     words: list[Ids], order: Ids, draws: NDArray[np.float64], room: int, max_ngram: int
 ) -> Iterator[Ids]:
-    """Take n-grams of words that begin at the words in order, while they fit the room; a word of none is skipped, not cut.
+    """Take n-grams that begin at the words in order, while they fit; a word that does not fit is skipped, not cut.
 
     An n-gram has n words with probability p(n) = (1/n) / (1/1 + ... + 1/N). N is max_ngram, or fewer words where the
-    segment ends or a word is taken before. One that overflows the room loses words at its end, so that the quota is
-    filled as well as by whole words alone.
+    segment ends or a taken word follows. An n-gram that does not fit loses words at its end.
 
     Source: Lan et al. 2020 (ALBERT), section 4.1; google-research/albert create_pretraining_data.py and NVIDIA/Megatron-LM
-    megatron/data/dataset_utils.py, `create_masked_lm_predictions`. Theirs may reach across a [SEP], and one that meets a
-    taken word is dropped.
+    megatron/data/dataset_utils.py, `create_masked_lm_predictions`. Their n-grams may reach across a [SEP], and are dropped
+    when they meet a taken word.
     """
     sums = list(itertools.accumulate(1 / n for n in range(1, max_ngram + 1)))
     starts, ends = [int(word[0]) for word in words], [int(word[-1]) + 1 for word in words]

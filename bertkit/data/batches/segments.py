@@ -1,10 +1,10 @@
-"""Documents of token ids become training examples: segment pairs, or blocks of full sentences.
+"""Documents of token ids -> training examples: segment pairs, or blocks of full sentences.
 
-An example is a few segments, each of them tokens of one document that follow one another; nothing is copied here. The
-pairs of a document are a function of (seed, epoch, document), computed for many documents at once.
+A segment is a range of tokens of one document; no tokens are copied here. The pairs of a document are a function of (seed,
+epoch, document), computed for many documents at once.
 
-A split's text is described by two arrays: `sentences`, the token at which each sentence starts, and `documents`, the
-sentence at which each document starts; both end with one entry past the last.
+Two arrays describe the text of a split: `sentences`, the first token of each sentence, and `documents`, the first sentence
+of each document; both end with one entry past the last.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ BLOCKS_AT_ONCE = 1 << 16
 class Examples:
     """Training examples as segments of the text."""
 
-    first_segment: Ids  # the index of each example's first segment, one more at the end, (examples + 1,)
+    first_segment: Ids  # the index of each example's first segment, and the end, (examples + 1,)
     segment_start: Ids  # the first token of each segment, (segments,)
     segment_length: Ids  # its number of tokens, (segments,)
-    # 0 when B follows A, 1 when it does not: it is random or, with sop, swapped with A, (examples,); None for blocks
+    # 0 where B follows A, 1 where it is random or, with sop, swapped with A, (examples,); None for blocks
     is_random_next: Ids | None = None
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class Examples:
 def examples_of_epoch(
     sentences: Offsets, documents: Offsets, config: SegmentsConfig, seed: int, epoch: int
 ) -> Iterator[Examples]:
-    """Cut a split into the examples of one epoch, some thousand documents at a time."""
+    """Cut a split into the examples of one epoch, thousands of documents at a time."""
     if config.kind == "full_sentences":
         yield from full_sentence_blocks(sentences, documents, config.max_seq_length, seed, epoch)
         return
@@ -57,16 +57,14 @@ def document_pairs(
 ) -> Examples:
     """Cut the chosen documents into segment pairs (A, B), in the order of the documents.
 
-    A document is read chunk by chunk. A chunk of whole sentences, just long enough for the target length, is split at
-    random into A and B. Where the chunk is one sentence, B is text from a random other document. Of the other chunks,
-    `next_sentence` nsp takes B from there half of the time, too, and puts the unused sentences back; sop swaps A and B
-    half of the time; none does neither. A pair too long is cut at the front or back of its longer side, token by token,
-    at random.
+    A document is read in chunks of whole sentences, just long enough for the target length. A chunk is split at random
+    into A and B. If it is a single sentence, B is text from another random document. For other chunks, nsp also takes such
+    a B half of the time, and reads the unused sentences again; sop swaps A and B half of the time. A pair that is too long
+    loses tokens at random from the front or back of its longer side.
 
     Source: google-research/bert and, for sop, google-research/albert create_pretraining_data.py,
-    `create_instances_from_document` (Lan et al. 2020, section 3.1). They draw a random document up to ten times to find
-    another one; here the draw is among the others only. With a single document, both take B from the same one and still
-    call it random.
+    `create_instances_from_document` (Lan et al. 2020, section 3.1). They draw up to ten times to get another document;
+    here only others are drawn. With a single document, B comes from the same one and still counts as random.
     """
     max_tokens = config.max_seq_length - 3  # [CLS] A [SEP] B [SEP]
     drawn = {stream: bits(seed, stream, epoch) for stream in Stream}
@@ -74,7 +72,7 @@ def document_pairs(
     short_target = 2 + below(max_tokens - 1, chosen, after=drawn[Stream.TARGET_LENGTH])
     target = np.where(is_short, short_target, max_tokens)
     document, position, end = chosen, documents[chosen], documents[chosen + 1]
-    found = []
+    chunks = []
     for turn in itertools.count():
         active = position < end
         document, position, end, target = document[active], position[active], end[active], target[active]
@@ -87,8 +85,8 @@ def document_pairs(
         a_start, a_length = sentences[position], sentences[a_end] - sentences[position]
 
         is_random, is_swapped = _random_and_swapped(num_sentences, document, turn, config, drawn)
-        wanted = np.maximum(target - a_length, 1)
-        random_first, random_end = _random_text(sentences, documents, document, turn, wanted, drawn)
+        num_tokens = np.maximum(target - a_length, 1)
+        random_first, random_end = _random_text(sentences, documents, document, turn, num_tokens, drawn)
         b_first = np.where(is_random, random_first, a_end)
         b_end = np.where(is_random, random_end, chunk_end)
         b_start, b_length = sentences[b_first], sentences[b_end] - sentences[b_first]
@@ -99,10 +97,10 @@ def document_pairs(
         cut_a, cut_b = _tokens_to_cut(a_length, b_length, max_tokens)
         a_start = a_start + num_heads(cut_a, document, turn, after=drawn[Stream.TRUNCATE_A])
         b_start = b_start + num_heads(cut_b, document, turn, after=drawn[Stream.TRUNCATE_B])
-        found.append((document, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random | is_swapped))
+        chunks.append((document, a_start, a_length - cut_a, b_start, b_length - cut_b, is_random | is_swapped))
         position = np.where(is_random, a_end, chunk_end)
 
-    columns = [np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True)]
+    columns = [np.concatenate(column).astype(np.int64) for column in zip(*chunks, strict=True)]
     order = np.argsort(columns[0], kind="stable")  # each document's pairs stay in their order
     a_start, a_length, b_start, b_length, is_random_next = (column[order] for column in columns[1:])
     return Examples(
@@ -116,7 +114,7 @@ def document_pairs(
 def _random_and_swapped(
     num_sentences: Ids, document: Ids, turn: int, config: SegmentsConfig, drawn: dict[Stream, Bits]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Say which chunks of these numbers of sentences get a random B, and which have A and B swapped."""
+    """Choose the chunks, with these numbers of sentences, that get a random B, and those whose A and B are swapped."""
     is_alone = num_sentences == 1
     if config.next_sentence == "nsp":
         return is_alone | (uniform(document, turn, after=drawn[Stream.IS_RANDOM_NEXT]) < 0.5), np.zeros_like(is_alone)
@@ -126,19 +124,19 @@ def _random_and_swapped(
 
 
 def _random_text(
-    sentences: Offsets, documents: Offsets, document: Ids, turn: int, wanted: Ids, drawn: dict[Stream, Bits]
+    sentences: Offsets, documents: Offsets, document: Ids, turn: int, num_tokens: Ids, drawn: dict[Stream, Bits]
 ) -> tuple[Ids, Ids]:
-    """For each document, sentences with the wanted tokens from a random one of another document on: (first, end)."""
+    """For each document, sentences with this many tokens, from a random sentence of another document: (first, end)."""
     num_documents = len(documents) - 1
     other = below(max(num_documents - 1, 1), document, turn, after=drawn[Stream.RANDOM_DOCUMENT])
     other += (other >= document) & (num_documents > 1)
     num_sentences = documents[other + 1] - documents[other]
     first = documents[other] + below(num_sentences, document, turn, after=drawn[Stream.RANDOM_SENTENCE])
-    return first, np.minimum(np.searchsorted(sentences, sentences[first] + wanted), documents[other + 1])
+    return first, np.minimum(np.searchsorted(sentences, sentences[first] + num_tokens), documents[other + 1])
 
 
 def _tokens_to_cut(a_length: Ids, b_length: Ids, max_tokens: int) -> tuple[Ids, Ids]:
-    """How many tokens A and B lose: always one from the longer, from B when they are equal, until the pair fits."""
+    """The numbers of tokens that A and B lose: one at a time from the longer, from B when equal, until the pair fits."""
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     to_equal = np.minimum(excess, np.abs(a_length - b_length))
     rest = excess - to_equal
@@ -151,7 +149,7 @@ def full_sentence_blocks(
 ) -> Iterator[Examples]:
     """Fill blocks with whole sentences, across documents, with a separator between documents.
 
-    The documents come in a new order each epoch. Only a sentence longer than a whole block is cut.
+    Each epoch has a new order of documents. Only a sentence longer than a block is cut.
 
     Source: Liu et al. 2019 (RoBERTa), section 4.2, FULL-SENTENCES.
     """

@@ -1,7 +1,7 @@
-"""Files, or a `datasets` name, to documents. A document is a list of sentences.
+"""Files or a dataset of the hub -> documents, which are lists of sentences.
 
-Text files hold one sentence per line and a blank line between documents. JSON lines, JSON, parquet and hub datasets
-hold one document per record; WikiExtractor output, one per `<doc>` block; their text is split into sentences.
+Text files have a sentence per line and a blank line between documents. JSON lines, JSON, parquet and hub datasets have a
+document per record, WikiExtractor's output a document per `<doc>` block; their text is split into sentences.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Document = list[str]
 
 
 class PlacedDocument(list[str]):
-    """A document that says where it stands.
+    """A document with its place.
 
     Attributes:
-        title: its own, where the format has one.
-        number: the line of the file where it begins, or the record that it is, from 1.
+        title: its title, in formats that have one.
+        number: of its first line in the file, or of its record, from 1.
     """
 
     def __init__(self, lines: Iterable[str] = (), number: int = 0, title: str = "") -> None:
@@ -38,20 +38,20 @@ class PlacedDocument(list[str]):
 
 
 class Corpus:
-    """A source of documents that can be read again and again, with its progress in bytes.
+    """A source of documents that can be read repeatedly, with its progress in bytes.
 
     Attributes:
-        total_bytes: the size of all files; None where it is not known.
-        bytes_read: how far the current pass has come.
-        ignored: files of a given folder that are not text.
-        num_again: names of files that are there by another name already.
+        total_bytes: the size of all files; None where unknown.
+        bytes_read: the progress of the current pass.
+        ignored: files in the folders that are not text.
+        num_again: the number of further names of the same files.
     """
 
     def __init__(self, config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> None:
-        """Find the files; those at or below `leave_out`, where results go, are not among them.
+        """Find the files, except at or below `leave_out`, the output of the command.
 
-        With `join_files` only a blank line ends a document of a text file, and the end of the file does not, as in
-        google-research/bert create_pretraining_data.py.
+        With `join_files` a document may continue in the next text file, until a blank line, as in google-research/bert
+        create_pretraining_data.py.
 
         Raises:
             InputError: a path or pattern matches nothing, or nothing of a known format.
@@ -65,11 +65,11 @@ class Corpus:
 
     @property
     def has_document_breaks(self) -> bool:
-        """Whether blank lines are what separates documents."""
+        """Whether blank lines separate documents."""
         return any(kind == "text" for _, kind in self.files)
 
     def describe(self) -> str:
-        """Say where the text comes from."""
+        """Describe the source in a line."""
         if self.config.source == "python_docs":
             return "the documentation that ships with Python (PSF licence)"
         if self.config.source == "hub":
@@ -80,44 +80,33 @@ class Corpus:
         if self.num_again:
             text += f"; {self.num_again:,} more names of the same files, each read once"
         if self.ignored:
-            names = ", ".join(path.name for path in self.ignored[:3])
-            text += f"; ignored {len(self.ignored)} other ({names}{', ...' if len(self.ignored) > 3 else ''})"
+            names = [path.name for path in self.ignored[:3]] + ["..."] * (len(self.ignored) > 3)
+            text += f"; ignored {len(self.ignored)} other ({', '.join(names)})"
         return text
 
     def states_of_files(self) -> list[list[Any]]:
-        """Give the place, the size and the time of every file, by which a change is noticed."""
+        """Give the path, size and time of every file, to detect changes."""
         states = ((path.resolve(), path.stat()) for path, _ in self.files)
         return [[str(path), state.st_size, state.st_mtime_ns] for path, state in states]
 
     def __iter__(self) -> Iterator[Document]:
-        """Read every document, in the order of the sorted file names.
-
-        Raises:
-            InputError: a file is not what its format says, with the file and the line.
-        """
+        """Read every document, in the order of the sorted file names; raises InputError as `documents` does."""
         self.bytes_read = 0
-        num_documents = 0
+        is_empty = True
         for portion in self.portions(self.total_bytes or 1):
             for document in self.documents(portion):
-                num_documents += 1
+                is_empty = False
                 yield document
-        if num_documents == 0:
+        if is_empty:
             self.refuse_empty()
 
     def refuse_empty(self) -> None:
-        """Name the file that the corpus consists of, when nothing was found in it.
-
-        Raises:
-            InputError: there is only one file.
-        """
+        """Raise InputError with the name of the file, if an empty corpus consists of one."""
         if len(self.files) == 1:
             raise InputError(f"{self.files[0][0]}: no text in this file; expected sentences, one per line")
 
     def portions(self, num_bytes: int) -> list[Portion]:
-        """Cut the corpus between documents into portions of about `num_bytes` that can be read on their own.
-
-        A longer document, or a file that cannot be cut, makes a longer portion.
-        """
+        """Cut the corpus between documents into independent portions of about `num_bytes`, or longer for a long document."""
         if self.config.source != "files":
             return [()]
         portions: list[Portion] = []
@@ -130,7 +119,7 @@ class Corpus:
         return [*portions, tuple(waiting)]
 
     def _uncut(self, num_bytes: int) -> Iterator[list[Span]]:
-        """Spans that stay together: each for itself, but neighbouring text files that are read as one file."""
+        """Groups of spans that stay together: single spans, or text files that are read as one."""
         for kind, group in itertools.groupby(self.files, key=lambda file: file[1]):
             paths = [path for path, _ in group]
             if self.join_files and kind == "text":
@@ -139,11 +128,7 @@ class Corpus:
                 yield from ([span] for path in paths for span in cut_file(path, kind, num_bytes))
 
     def documents(self, portion: Portion) -> Iterator[Document]:
-        """Read the documents of a portion.
-
-        Raises:
-            InputError: a file is not what its format says, with the file and the line.
-        """
+        """Read the documents of a portion; raises InputError if a file does not fit its format."""
         if self.config.source == "python_docs":
             yield from python_documents()
         elif self.config.source == "hub":
@@ -170,7 +155,7 @@ class Corpus:
         self.bytes_read = before + sum(span.num_bytes for span in spans)
 
     def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
-        """Decode the lines of a span, many at once; with the number, in the span, of the first of them."""
+        """Decode blocks of lines of a span, with the number of the first line in the span."""
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
@@ -188,7 +173,7 @@ class Corpus:
                 number += len(lines)
 
     def _where(self, span: Span, number: int) -> str:
-        """Name a line of a span by its file and its number there, counted only now that it is asked for."""
+        """Name a line of a span by its file and number, which is counted here."""
         with span.path.open("rb") as file:
             blocks = iter(lambda: file.read(min(BLOCK_BYTES, span.start - file.tell())), b"")
             return f"{span.path}:{number + sum(block.count(10) for block in blocks)}"
@@ -204,9 +189,9 @@ class Corpus:
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
 
     def _json_records(self, span: Span) -> Iterator[Any]:
-        """The elements of an array, one object, or an object a line: a file's ending need not say which."""
-        lines = (each for number, block in self._line_blocks(span) for each in enumerate(block, number))
-        first = next((each for each in lines if not is_blank(each[1])), (1, "[]"))
+        """The elements of an array, one object, or an object per line; the ending of a file need not tell which."""
+        lines = (numbered for number, block in self._line_blocks(span) for numbered in enumerate(block, number))
+        first = next((numbered for numbered in lines if not is_blank(numbered[1])), (1, "[]"))
         try:
             try:
                 record = parse_json(first[1])
@@ -215,12 +200,10 @@ class Corpus:
             yield from record if isinstance(record, list) else [record]
             yield from (parse_json(line) for _, line in lines if not is_blank(line))
         except ValueError as error:
-            raise InputError(
-                f"{span.path}: not JSON ({error}); expected an array of objects, or one object per line"
-            ) from None
+            raise InputError(f"{span.path}: not JSON ({error}); expected an array, or one object per line") from None
 
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
-        """The paragraphs of each `<doc>` block, without the title that its first line repeats."""
+        """The paragraphs of each `<doc>` block, without its title."""
         document: PlacedDocument | None = None
         for first, lines in self._line_blocks(span):
             for number, line in enumerate(lines, first):
@@ -234,7 +217,7 @@ class Corpus:
                 elif document is None:
                     if not is_blank(line):
                         where = self._where(span, number)
-                        raise InputError(f"{where}: text outside of <doc> ... </doc>; set corpus.format=text")
+                        raise InputError(f"{where}: text outside <doc> ... </doc>; set corpus.format=text")
                 elif document or line.strip() != heading:
                     document.append(line)
         if document:

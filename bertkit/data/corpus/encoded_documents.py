@@ -1,10 +1,10 @@
-"""Encoded documents on the disk: what the workers make of the corpus, before it becomes a dataset.
+"""Encoded documents on disk, written by worker processes before the corpus becomes a dataset.
 
-    00003-000.npz    the first documents of portion 3 of the corpus: ids, lengths, and what the statistics need
-    00003.done       portion 3 is whole: 1 file
+    00003-000.npz    the first documents of portion 3 of the corpus: ids, lengths, and counts for the statistics
+    00003.done       portion 3 is complete: 1 file
 
-A file depends on its documents and the vocabulary alone, so any number of processes and machines can make them, and
-they survive the process that made them. In the order of their names they are the corpus.
+A file depends only on its documents and the vocabulary, so any number of processes and machines can write them, and an
+interrupted command continues with them. In the order of their names they are the corpus.
 """
 
 from __future__ import annotations
@@ -35,25 +35,23 @@ from bertkit.data.corpus.sources import Portion
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
 
-FOLDER = "pieces"  # where the files lie: as a shard has always called it
+FOLDER = "pieces"  # of the files; part of the format of a shard
 CHARACTERS_AT_ONCE = 1 << 18  # tokenized together
-NUM_CACHED_WORDS = 1 << 18  # whose tokens a process remembers, about 60 MB
-MAX_FILE_CHARACTERS = 1 << 24  # of a portion that cannot be cut, such as a compressed file
-
-Encode = Callable[[list[str]], FlatIds]
+NUM_CACHED_WORDS = 1 << 18  # of each process, about 60 MB
+MAX_FILE_CHARACTERS = 1 << 24  # a portion that cannot be cut, such as a compressed file, has several files
 
 
 @dataclass(frozen=True)
 class EncodedDocuments:
     """Some documents of the corpus."""
 
-    tokens: NDArray[np.int32]  # ids of all sentences in a row
-    sentence_lengths: NDArray[np.int64]  # tokens of each sentence that has any, (sentences,)
+    tokens: NDArray[np.int32]  # ids of all sentences
+    sentence_lengths: NDArray[np.int64]  # tokens of each sentence with tokens, (sentences,)
     document_sentences: NDArray[np.int64]  # such sentences of each document, 0 for an empty one, (documents,)
     digests: NDArray[np.uint8]  # the SHA-256 of each document's text, (documents, 32)
-    num_words: NDArray[np.int64]  # words between spaces, of the documents that are not empty, (1,)
-    sentence_hashes: NDArray[np.uint64]  # the different hashes of their sentences
-    hash_counts: NDArray[np.int64]  # how often each occurs
+    num_words: NDArray[np.int64]  # words between spaces in documents that are not empty, (1,)
+    sentence_hashes: NDArray[np.uint64]  # the distinct hashes of their sentences
+    hash_counts: NDArray[np.int64]  # of each hash
 
 
 def text_sha256(documents: Iterable[Document]) -> str:
@@ -62,28 +60,28 @@ def text_sha256(documents: Iterable[Document]) -> str:
 
 
 def text_sha256_of_files(paths: Iterable[Path]) -> str:
-    """Hash the text of encoded documents; the same as `text_sha256`."""
+    """Hash the text of encoded documents; equal to `text_sha256`."""
     return _sha256(_load_digests(path).tobytes() for path in paths)
 
 
 def hash_sentence(sentence: bytes) -> bytes:
-    """Give 8 bytes that tell a sentence from others, to count repeats by."""
+    """Hash a sentence to 8 bytes, to count repeats."""
     return hashlib.blake2b(sentence, digest_size=8).digest()
 
 
 def _sha256(digests: Iterable[bytes]) -> str:
-    found = hashlib.sha256()
-    for some in digests:
-        found.update(some)
-    return found.hexdigest()
+    whole = hashlib.sha256()
+    for digest in digests:
+        whole.update(digest)
+    return whole.hexdigest()
 
 
 def _text(document: Document) -> bytes:
     return "\n".join(document).encode("utf-8", "surrogatepass")
 
 
-def encode_documents(documents: list[Document], encode: Encode) -> EncodedDocuments:
-    """Encode documents, of which none is without sentences."""
+def encode_documents(documents: list[Document], encode: Callable[[list[str]], FlatIds]) -> EncodedDocuments:
+    """Encode documents; each must have a sentence."""
     tokens, lengths = encode(list(chain.from_iterable(documents)))
     has_tokens = lengths > 0
     first = np.cumsum([0, *map(len, documents[:-1])])
@@ -103,42 +101,6 @@ def encode_documents(documents: list[Document], encode: Encode) -> EncodedDocume
     )
 
 
-def write_portion(
-    documents: Iterator[Document], encode: Encode, directory: Path, number: int, dtype: np.dtype[np.unsignedinteger]
-) -> Iterator[None]:
-    """Encode the documents of a portion, and write a file whenever there is enough for one; stop after each batch.
-
-    Files that an interrupted run has written are kept.
-    """
-
-    def path(file: int) -> Path:
-        return directory / f"{number:05d}-{file:03d}.npz"
-
-    num_files = 0
-    while path(num_files).exists():
-        skipped = len(_load_digests(path(num_files)))
-        next(islice(documents, skipped, skipped), None)
-        num_files += 1
-    waiting: list[EncodedDocuments] = []
-    characters = 0
-    for batch in _batches(documents):
-        waiting.append(encode_documents(batch, encode))
-        characters += sum(map(len, chain.from_iterable(batch)))
-        if characters >= MAX_FILE_CHARACTERS:
-            _save(waiting, path(num_files), dtype)
-            waiting, characters, num_files = [], 0, num_files + 1
-        yield
-    if waiting:
-        _save(waiting, path(num_files), dtype)
-        num_files += 1
-    write_durably(directory / f"{number:05d}.done", f"{num_files}\n")
-
-
-def is_done(directory: Path, number: int) -> bool:
-    """Whether all files of a portion are there."""
-    return (directory / f"{number:05d}.done").exists()
-
-
 def encoded_files(directory: Path) -> list[Path]:
     """The files in the order of the corpus."""
     return sorted(directory.glob("*.npz"), key=lambda path: [int(number) for number in path.stem.split("-")])
@@ -156,7 +118,7 @@ def _load_digests(path: Path) -> NDArray[np.uint8]:
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents in groups large enough for numpy, small enough for flat memory."""
+    """Group documents for numpy, in constant memory."""
     batch: list[Document] = []
     characters = 0
     for document in documents:
@@ -185,32 +147,32 @@ def _save(batches: list[EncodedDocuments], path: Path, dtype: np.dtype[np.unsign
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """What every worker needs to know: which portions to encode, by their numbers."""
+    """The settings of all workers."""
 
     corpus: Corpus
-    portions: dict[int, Portion]
+    portions: dict[int, Portion]  # to encode, by number
     tokenizer_dir: Path
     output_dir: Path
 
     @property
     def num_bytes(self) -> int:
-        """The size of the text; 0 where it is not known."""
+        """The size of the text; 0 where unknown."""
         return sum(map(_num_bytes, self.portions.values()))
 
 
 def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
-    """Encode the portions that are not done yet; the result does not depend on the number of workers.
+    """Encode the remaining portions; the result does not depend on the number of workers.
 
-    Without a number there is one for each core, where each gets two portions or more.
+    By default there is a worker for each core, if each gets at least two portions.
 
     Yields:
-        How many bytes of the text are done: first those that an interrupted command has left.
+        The number of bytes done, first those of an interrupted command.
 
     Raises:
-        InputError: a file is not what its format says; of several, the first in the order of the corpus.
+        InputError: a file does not fit its format: the first one in the order of the corpus.
         PeerError: a worker was killed.
     """
-    todo = [number for number in job.portions if not is_done(job.output_dir, number)]
+    todo = [number for number in job.portions if not _done(job.output_dir, number).exists()]
     done = job.num_bytes - sum(_num_bytes(job.portions[number]) for number in todo)
     yield done
     if num_workers is None:
@@ -220,10 +182,10 @@ def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
         for number in _encode_in_processes(job, todo, min(num_workers, len(todo))):
             yield (done := done + _num_bytes(job.portions[number]))
         return
-    encode = _encoder_of(job)
+    encoder = _Encoder(job)
     job.corpus.bytes_read = done
     for number in todo:
-        for _ in encode(number):
+        for _ in encoder.encode(number):
             yield job.corpus.bytes_read
 
 
@@ -231,21 +193,48 @@ def _num_bytes(portion: Portion) -> int:
     return sum(span.num_bytes for span in portion)
 
 
-def _encoder_of(job: EncodingJob) -> Callable[[int], Iterator[None]]:
-    """Give what encodes a portion, and stops now and then; one for each process, to keep its word cache."""
-    tokenizer = load_tokenizer(job.tokenizer_dir)
-    dtype, cache = token_dtype(tokenizer.vocab_size), WordCache(tokenizer, NUM_CACHED_WORDS)
+class _Encoder:
+    """Encodes the portions of a job in one process, with a cache of words."""
 
-    def encode(number: int) -> Iterator[None]:
-        documents = job.corpus.documents(job.portions[number])
-        return write_portion(documents, cache.encode_flat, job.output_dir, number, dtype)
+    def __init__(self, job: EncodingJob) -> None:
+        tokenizer = load_tokenizer(job.tokenizer_dir)
+        self.job, self.dtype, self.cache = (
+            job,
+            token_dtype(tokenizer.vocab_size),
+            WordCache(tokenizer, NUM_CACHED_WORDS),
+        )
 
-    return encode
+    def encode(self, number: int) -> Iterator[None]:
+        """Write the files of a portion, after those of an interrupted run; yield after each batch."""
+        directory, documents = self.job.output_dir, self.job.corpus.documents(self.job.portions[number])
+        num_files = 0
+        while (path := directory / f"{number:05d}-{num_files:03d}.npz").exists():
+            num_skipped = len(_load_digests(path))
+            next(islice(documents, num_skipped, num_skipped), None)
+            num_files += 1
+        waiting: list[EncodedDocuments] = []
+        characters = 0
+        for batch in _batches(documents):
+            waiting.append(encode_documents(batch, self.cache.encode_flat))
+            characters += sum(map(len, chain.from_iterable(batch)))
+            if characters >= MAX_FILE_CHARACTERS:
+                _save(waiting, directory / f"{number:05d}-{num_files:03d}.npz", self.dtype)
+                waiting, characters, num_files = [], 0, num_files + 1
+            yield
+        if waiting:
+            _save(waiting, directory / f"{number:05d}-{num_files:03d}.npz", self.dtype)
+            num_files += 1
+        write_durably(_done(directory, number), f"{num_files}\n")
+
+
+def _done(directory: Path, number: int) -> Path:
+    """The file that marks a portion as complete."""
+    return directory / f"{number:05d}.done"
 
 
 def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int) -> Iterator[int]:
-    """Give the number of each portion, in their order, as soon as it is done."""
-    spawn = multiprocessing.get_context("spawn")  # the tokenizers library has threads, which a fork would lose
+    """Yield the number of each portion, in order, when it is done."""
+    spawn = multiprocessing.get_context("spawn")  # a fork would lose the threads of the tokenizers library
     pool = ProcessPoolExecutor(num_workers, spawn, _start_worker, (job,))
     try:
         futures = {number: pool.submit(_encode_portion, number) for number in numbers}
@@ -254,32 +243,32 @@ def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int)
             yield number
     except BrokenProcessPool:
         raise PeerError(
-            "a worker process was killed, perhaps for want of memory; run the same command again to go on, "
-            f"with fewer than num_workers={num_workers}"
+            "a worker process was killed, perhaps for lack of memory; to continue, repeat the command with fewer than "
+            f"num_workers={num_workers}"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-_encode: Callable[[int], Iterator[None]]  # of a worker process
+_encoder: _Encoder  # of a worker process
 
 
 def _start_worker(job: EncodingJob) -> None:
-    """Set up a worker process, which ends with its parent, however that ends."""
-    global _encode
+    """Set up a worker process, which ends with its parent."""
+    global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _encode = _encoder_of(job)
-
-
-def _end_with_parent() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each core has a process
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+
+    def end_with_parent(sentinel: int = parent.sentinel) -> None:
+        wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    _encoder = _Encoder(job)
 
 
 def _encode_portion(number: int) -> None:
-    for _ in _encode(number):
+    for _ in _encoder.encode(number):
         pass

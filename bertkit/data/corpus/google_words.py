@@ -1,7 +1,8 @@
 """Text to words by Google's rules: the `BasicTokenizer` of google-research/bert, exactly, in three passes over a line.
 
-The `tokenizers` library, and with it everyone who runs an exported model, follows Hugging Face's rules. Measured over all code points, alone and inside words, with tokenizers 0.23
-and Python 3.11 (whose Unicode 14 is Google's side here; the library's tables are older), they differ in this:
+The `tokenizers` library, and so every program with an exported model, follows Hugging Face's rules. The differences, measured
+over all code points, alone and inside of words, with tokenizers 0.23 and Python 3.11 (Unicode 14; the library's tables are
+older):
 
 | input | by Google's rules | by Hugging Face's | example |
 |---|---|---|---|
@@ -23,6 +24,7 @@ Source: google-research/bert tokenization.py (commit eedf571).
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 
 # CJK ideographs, each a word of its own
 _CJK = (
@@ -32,55 +34,46 @@ _CJK = (
 MAX_INPUT_CHARS_PER_WORD = 200  # a longer word is [UNK]; Hugging Face's limit is 100
 
 
-class _Cleaned(dict[int, str]):
-    """What stands for each character before lower-casing: nothing, a space, a character between spaces, or itself."""
+class _Replacements(dict[int, str]):
+    """Replacements of characters for `str.translate`, computed when a character first occurs."""
+
+    def __init__(self, of_character: Callable[[str], str]) -> None:
+        self.of_character = of_character
 
     def __missing__(self, code: int) -> str:
-        character = chr(code)
-        if character in "\t\n\r" or unicodedata.category(character) == "Zs":
-            text = " "
-        elif code in (0, 0xFFFD) or unicodedata.category(character) in ("Cc", "Cf"):
-            text = ""
-        elif any(first <= code <= last for first, last in _CJK):
-            text = f" {character} "
-        else:
-            text = character
-        self[code] = text
+        self[code] = text = self.of_character(chr(code))
         return text
 
 
-class _Split(dict[int, str]):
-    """What stands for each character at the end: punctuation between spaces; of lower-cased text no accents."""
-
-    def __init__(self, strip_accents: bool) -> None:
-        self.strip_accents = strip_accents
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        category = unicodedata.category(character)
-        if self.strip_accents and category == "Mn":
-            text = ""
-        elif category.startswith("P") or (
-            code < 128 and not character.isalnum() and character.isprintable() and code != 32
-        ):
-            text = f" {character} "
-        else:
-            text = character
-        self[code] = text
-        return text
+def _cleaned(character: str) -> str:
+    """Before lower-casing: white space becomes a space, control characters vanish, CJK ideographs stand between spaces."""
+    code, category = ord(character), unicodedata.category(character)
+    if character in "\t\n\r" or category == "Zs":
+        return " "
+    if code in (0, 0xFFFD) or category in ("Cc", "Cf"):
+        return ""
+    return f" {character} " if any(first <= code <= last for first, last in _CJK) else character
 
 
-_CLEANED = _Cleaned()
-_SPLIT = {True: _Split(True), False: _Split(False)}
+def _split(character: str) -> str:
+    """At the end: punctuation stands between spaces."""
+    is_symbol = character.isascii() and not character.isalnum() and character.isprintable() and character != " "
+    return f" {character} " if is_symbol or unicodedata.category(character).startswith("P") else character
+
+
+_CLEANED = _Replacements(_cleaned)
+_SPLIT = {
+    False: _Replacements(_split),
+    True: _Replacements(lambda character: "" if unicodedata.category(character) == "Mn" else _split(character)),
+}
 
 
 def split_words(text: str, lowercase: bool) -> str:
-    """Give the text's words with white space between them.
+    """Put white space between the words of a text.
 
-    The original lower-cases and splits each word for itself; white space separates words for `str.lower` (whose final
-    sigma depends on the neighbours) and for the decomposition of accents too, so the whole line gives the same.
-
-    With `lowercase` text is lower-cased, decomposed (NFD), and accents (category Mn) are dropped.
+    With `lowercase` the text is lower-cased, decomposed (NFD), and accents (category Mn) are removed. The original does this
+    word by word, which is equal: white space also separates words for `str.lower` (the final sigma depends on the
+    neighbours) and for the decomposition.
     """
     text = text.translate(_CLEANED)
     if lowercase:

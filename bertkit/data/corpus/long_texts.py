@@ -1,8 +1,8 @@
-"""Texts of megabytes, cut where a word ends by every rule: of one in a piece the library takes memory many times its size.
+"""Long texts, tokenized in parts: for megabytes at once, the library takes many times their size in memory.
 
-Words know no context, but for the combining marks after a letter and, by Google's rules, the form of a sigma, which
-depends on the letters beyond a mark. So a part begins with a blank, a Chinese character or, by Hugging Face's rules, a
-mark; where there is none, a part is as long as it is.
+The tokens of a word do not depend on its context, except for the combining marks after a letter and, by Google's rules, the
+form of a sigma, which depends on the letters beyond a mark. So a part begins with a blank, a Chinese character or, by
+Hugging Face's rules, a mark.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 
-FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # the ids of all texts in a row, and how many belong to each
-PART_CHARACTERS = 1 << 15  # at the least; a text of no more is left whole
-PARTS_AT_ONCE = 32  # which the library shares among the cores
+FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # the ids of all texts, concatenated, and the length of each
+PART_CHARACTERS = 1 << 15  # at least
+PARTS_AT_ONCE = 32  # shared among the cores by the library
 _BEGINS = {"hugging_face": re.compile("[ -/:-@[-`{-~\u4e00-\u9fff]"), "google": re.compile("[ \u4e00-\u9fff]")}
 _ACCENTS = "".join(map(chr, range(0x300, 0x370)))
 _LETTER = f"(?:[0-9A-Za-z][{_ACCENTS}]*+)"
@@ -30,51 +30,50 @@ _ENDLESS = re.compile(f"({_LETTER}{{{MAX_INPUT_CHARS_PER_WORD}}})({_LETTER}{{2,}
 
 
 def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str]], FlatIds]) -> FlatIds:
-    """Encode sentences as `encode` would, but the long ones part by part."""
+    """Encode sentences with `encode`, long ones in parts."""
     if len(max(sentences, key=len, default="")) <= PART_CHARACTERS:
         return encode(sentences)
     parts = [list(parts_of(without_endless_runs(sentence)[0], rules)) for sentence in sentences]
-    every = list(chain.from_iterable(parts))
-    found = [encode(every[first : first + PARTS_AT_ONCE]) for first in range(0, len(every), PARTS_AT_ONCE)]
-    lengths = np.concatenate([each for _, each in found])
-    firsts = np.cumsum([0, *map(len, parts[:-1])])
-    return np.concatenate([ids for ids, _ in found]), np.add.reduceat(lengths, firsts)
+    flat = list(chain.from_iterable(parts))
+    batches = [encode(flat[first : first + PARTS_AT_ONCE]) for first in range(0, len(flat), PARTS_AT_ONCE)]
+    ids, lengths = map(np.concatenate, zip(*batches, strict=True))
+    return ids, np.add.reduceat(lengths, np.cumsum([0, *map(len, parts[:-1])]))
 
 
 def joined(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
-    """Encode a long text by Hugging Face's rules part by part; give what its encoding would, and the characters of its pieces."""
+    """Encode a long text in parts by Hugging Face's rules; return ids and word numbers, and the characters of the pieces."""
     shorter, place_in_text = without_endless_runs(text)
-    found, offsets, begins = SimpleNamespace(ids=[], word_ids=[]), [], 0
+    whole, offsets, begins = SimpleNamespace(ids=[], word_ids=[]), [], 0
     for part in parts_of(shorter, "hugging_face"):
         encoding: Any = backend.encode(part, add_special_tokens=False)
-        num_words = found.word_ids[-1] + 1 if found.word_ids else 0
-        found.ids.extend(encoding.ids)
-        found.word_ids.extend(num_words + number for number in encoding.word_ids)
+        num_words = whole.word_ids[-1] + 1 if whole.word_ids else 0
+        whole.ids.extend(encoding.ids)
+        whole.word_ids.extend(num_words + number for number in encoding.word_ids)
         offsets += [(place_in_text(begins + start), place_in_text(begins + end)) for start, end in encoding.offsets]
         begins += len(part)
-    return found, offsets
+    return whole, offsets
 
 
 def parts_of(text: str, rules: str) -> Iterator[str]:
-    """Cut a text into parts whose tokens, one after another, are its own."""
+    """Cut a text into parts with the same tokens."""
     start = 0
-    while found := _BEGINS[rules].search(text, start + PART_CHARACTERS):
-        yield text[start : found.start()]
-        start = found.start()
+    while match := _BEGINS[rules].search(text, start + PART_CHARACTERS):
+        yield text[start : match.start()]
+        start = match.start()
     yield text[start:]
 
 
 def without_endless_runs(text: str) -> tuple[str, Callable[[int], int]]:
-    """Shorten runs of letters and digits that are [UNK] however long they are, to the first ones and the last.
+    """Shorten runs of letters and digits that are too long and always [UNK]; keep their beginning and last letter.
 
     Returns:
-        The text, and what turns a place in it that begins or ends a word into one of the text given.
+        The text, and a function from the place where a word begins or ends in it to the place in the original.
     """
     kept, places, removed, start = [], [], [0], 0
-    for found in _ENDLESS.finditer(text):
-        last = found.start(2) + len(found[2].rstrip(_ACCENTS)) - 1
-        kept.append(text[start : found.start(2)])
-        removed.append(removed[-1] + last - found.start(2))
+    for match in _ENDLESS.finditer(text):
+        last = match.start(2) + len(match[2].rstrip(_ACCENTS)) - 1
+        kept.append(text[start : match.start(2)])
+        removed.append(removed[-1] + last - match.start(2))
         places.append(last - removed[-1])
         start = last
     return "".join([*kept, text[start:]]), lambda place: place + removed[bisect.bisect_right(places, place)]

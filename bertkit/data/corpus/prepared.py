@@ -3,9 +3,9 @@
     manifest.json            counts, hashes, and the fingerprint of every setting that matters
     tokenizer/               vocab.txt, tokenizer.json, ...
     train/tokens-00000.bin   token ids, 2 bytes each where the vocabulary allows, else 4
-    train/sentences.bin      the token at which each sentence starts, and the end; 8 bytes each
-    train/documents.bin      the sentence at which each document starts, and the end; 8 bytes each
-    held_out/...             the same for the documents that training never sees
+    train/sentences.bin      the first token of each sentence, and the end; 8 bytes each
+    train/documents.bin      the first sentence of each document, and the end; 8 bytes each
+    held_out/...             the same for the held-out documents
     instances/...            with segments=google: the fixed instances of all documents (see instances.py)
 
 Numbers are little-endian. A document never crosses two shards.
@@ -31,8 +31,8 @@ class Split:
     """The tokens of one split, memory-mapped.
 
     Attributes:
-        sentences: the token at which each sentence starts, one more at the end, (sentences + 1,).
-        documents: the sentence at which each document starts, one more at the end, (documents + 1,).
+        sentences: the first token of each sentence, and the end, (sentences + 1,).
+        documents: the first sentence of each document, and the end, (documents + 1,).
     """
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
@@ -52,7 +52,7 @@ class Split:
         return int(self._shard_starts[-1])
 
     def tokens(self, start: int, length: int) -> NDArray[Any]:
-        """Give a run of tokens of one document, (length,)."""
+        """Read tokens of one document, (length,)."""
         shard = bisect.bisect_right(self._shard_starts, start) - 1 if len(self._shards) > 1 else 0
         offset = start - self._shard_starts[shard]
         return self._shards[shard][offset : offset + length]
@@ -65,7 +65,7 @@ def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 class SplitWriter:
-    """Writes one split, document by document, in memory that does not grow with the corpus."""
+    """Writes a split in constant memory."""
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: int) -> None:
         directory.mkdir(parents=True)
@@ -75,19 +75,8 @@ class SplitWriter:
         self._sentences = (directory / "sentences.bin").open("wb")
         self._documents = (directory / "documents.bin").open("wb")
 
-    def write(self, document: list[list[int]]) -> None:
-        """Append a document, the ids of its sentences; none of them may be empty."""
-        lengths = np.array([len(sentence) for sentence in document])
-        tokens = np.fromiter((token for sentence in document for token in sentence), self.dtype, lengths.sum())
-        self.write_documents(tokens, lengths, np.array([len(document)]))
-
-    def write_documents(
-        self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]
-    ) -> None:
-        """Append documents, given by the ids of all of them, the tokens of each sentence and the sentences of each document.
-
-        No sentence and no document may be empty.
-        """
+    def write(self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]) -> None:
+        """Append documents, none of them empty: all ids, the lengths of the sentences, the sentences of each document."""
         sentence_starts = np.cumsum(sentence_lengths) - sentence_lengths
         document_starts = np.cumsum(document_sentences) - document_sentences
         first_tokens = sentence_starts[document_starts].tolist()
@@ -111,11 +100,10 @@ class SplitWriter:
                 file.write(tokens.astype(self.dtype, copy=False).tobytes())
 
     def close(self) -> dict[str, Any]:
-        """Write the last offsets; give the counts for the manifest."""
-        self._sentences.write(np.array([self.num_tokens], "<i8").tobytes())
-        self._documents.write(np.array([self.num_sentences], "<i8").tobytes())
-        self._sentences.close()
-        self._documents.close()
+        """Write the last offsets; return the counts for the manifest."""
+        for file, end in ((self._sentences, self.num_tokens), (self._documents, self.num_sentences)):
+            file.write(np.array([end], "<i8").tobytes())
+            file.close()
         return {
             "documents": self.num_documents,
             "sentences": self.num_sentences,
@@ -135,7 +123,7 @@ class PreparedDataset:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the settings and text that made it."""
+        """The hash of its settings and text."""
         return str(self.manifest["fingerprint"])
 
 
@@ -145,29 +133,29 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def open_prepared(directory: Path) -> PreparedDataset:
-    """Open a prepared dataset, checking that every file is there with its size.
+    """Open a prepared dataset; every file must exist with its size.
 
     Raises:
-        InputError: a file is missing or of another size than the manifest says.
+        InputError: a file is missing, or its size differs from the manifest's.
     """
     manifest = read_manifest(directory)
     check_files(directory, manifest)
     tokenizer = load_tokenizer(directory / "tokenizer")
-    dtype = token_dtype(tokenizer.vocab_size)
+    dtype, splits = token_dtype(tokenizer.vocab_size), {}
     for name in SPLITS:
         facts = manifest["splits"].get(name)
         if facts is None or min(facts["shard_tokens"], default=0) < 0 or sum(facts["shard_tokens"]) != facts["tokens"]:
             way_out = MADE_ANEW.format(directory)
             raise InputError(f"{directory / 'manifest.json'}: splits.{name}={facts}: no counts of a split; {way_out}")
-    splits = {name: Split(directory / name, dtype, manifest["splits"][name]["shard_tokens"]) for name in SPLITS}
+        splits[name] = Split(directory / name, dtype, facts["shard_tokens"])
     return PreparedDataset(directory, manifest, tokenizer, splits)
 
 
 def check_usable(dataset: PreparedDataset) -> None:
-    """Refuse a dataset that has nothing to train on, or is not as `prepare` left it.
+    """Check a dataset before training: hashes, offsets, ids, and that there is a document.
 
     Raises:
-        InputError: naming the damaged files, or the first id outside the vocabulary.
+        InputError: naming the damaged files, or the first id outside of the vocabulary.
     """
     check_unchanged(dataset)
     if not dataset.splits["train"].num_documents:
@@ -176,14 +164,9 @@ def check_usable(dataset: PreparedDataset) -> None:
 
 
 def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = None) -> None:
-    """Refuse a dataset, or some splits of it, that is not as `prepare` left it: by its hashes, and by what its offsets say.
-
-    Raises:
-        InputError: naming the damaged files.
-    """
+    """Check the hashes and offsets of a dataset, or of some splits; raises InputError if a file is damaged."""
     directory = dataset.directory
-    damaged = damaged_files(directory, dataset.manifest, None if splits is None else (*splits, "tokenizer"))
-    if damaged:
+    if damaged := damaged_files(directory, dataset.manifest, None if splits is None else (*splits, "tokenizer")):
         way_out = MADE_ANEW.format(directory)
         raise InputError(f"{directory}: {', '.join(damaged)} changed since prepare wrote them; {way_out}")
     for name in SPLITS if splits is None else splits:
@@ -193,9 +176,7 @@ def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = N
 
 
 def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22) -> None:
-    """Refuse starts that do not go from 0 up to the end: a loop over them might have none.
-
-    `is_strict` says that each is after the one before, so that nothing is empty.
+    """Check that offsets grow from 0 to the end, with `is_strict` without empty ranges; a loop over others might not end.
 
     Raises:
         InputError: naming their file.
@@ -204,23 +185,20 @@ def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool
     for first in range(0, len(starts) - 1, chunk):
         is_sound = is_sound and bool((np.diff(starts[first : first + chunk + 1]) >= is_strict).all())
     if not is_sound:
-        raise InputError(
-            f"{path}: damaged (its offsets do not grow from 0 to {end}); {MADE_ANEW.format(path.parents[1])}"
-        )
+        way_out = MADE_ANEW.format(path.parents[1])
+        raise InputError(f"{path}: damaged (its offsets do not grow from 0 to {end}); {way_out}")
 
 
 def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
-    """Refuse a split that holds ids outside the vocabulary.
+    """Check that the ids of a split are in the vocabulary.
 
     Raises:
-        InputError: naming the first such id.
+        InputError: naming the first other id.
     """
     for number, shard in enumerate(split._shards):
         for first in range(0, len(shard), chunk):
             ids = shard[first : first + chunk]
             if len(ids) and ids.max() >= vocab_size:
                 where = first + int(np.argmax(ids >= vocab_size))
-                raise InputError(
-                    f"tokens-{number:05d}.bin: id {shard[where]} at token {where} is outside the vocabulary of "
-                    f"{vocab_size}; remove the dataset and run bertkit prepare again"
-                )
+                wrong = f"id {shard[where]} at token {where} is outside the vocabulary of {vocab_size}"
+                raise InputError(f"tokens-{number:05d}.bin: {wrong}; {MADE_ANEW.format('the dataset')}")

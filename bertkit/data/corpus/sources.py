@@ -1,8 +1,8 @@
-"""Where text comes from: files, found by their format and cut between documents; or the documentation of Python.
+"""Sources of text: files, cut between documents; or the documentation bundled with Python.
 
-That text, which every machine has, is read from the user's own Python at run time: the language reference of `pydoc help`,
-one document per topic, and the docstrings of the standard library, one document per file, cleaned to prose. It changes a
-little with the Python version and is under the PSF licence.
+The latter is read from the user's own Python: the language reference of `pydoc help`, a document per topic, and the
+docstrings of the standard library, a document per file, reduced to prose. It differs a little between Python versions and is
+under the PSF licence.
 """
 
 from __future__ import annotations
@@ -32,71 +32,67 @@ MIN_WORDS = 8
 
 @dataclass(frozen=True)
 class Span:
-    """Whole documents of one file, one after another."""
+    """Consecutive whole documents of a file."""
 
-    path: Path  # of the file
-    kind: str  # its format
-    start: int  # its first byte
-    end: int | None  # the byte after its last one; None for a file that can only be read as a whole
-    num_bytes: int  # its share of the work, in bytes on disk
+    path: Path
+    kind: str  # the format
+    start: int  # the first byte
+    end: int | None  # the byte after the last one; None for a file that cannot be cut
+    num_bytes: int  # on disk
 
 
-Portion = tuple[Span, ...]  # of a corpus: what one worker reads; empty for the whole of a source that has no files
+Portion = tuple[Span, ...]  # the part of a corpus for a worker; empty for all of a source without files
 
 
 def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path], int]:
-    """Find the files of a corpus, each with its format, those of a given folder that are not text, and how many further names the files have.
+    """Find the files of a corpus.
+
+    Returns:
+        The files, each with its format; other files in the folders, which are not text; and the number of further names
+        of the same files.
 
     Raises:
         InputError: a path or pattern matches nothing, or nothing of a known format.
     """
     left_out = {path.resolve() for path in leave_out}
-    given = config.path
-    patterns = [given] if isinstance(given, str) else list(given or ())
-    found: dict[Path, str] = {}
+    kinds: dict[Path, str] = {}
     ignored: list[Path] = []
-    for pattern in patterns:
+    for pattern in (config.path,) if isinstance(config.path, str) else config.path or ():
         path = Path(pattern).expanduser()
         if path.is_dir():
             inside = [item for item in _below(path) if item.is_file() and not item.name.startswith(".")]
             inside = [item for item in inside if left_out.isdisjoint([item.resolve(), *item.resolve().parents])]
-            kinds = {item: _format(item, config) for item in inside}
-            ignored += [item for item, kind in kinds.items() if kind is None]
-            found |= (matches := {item: kind for item, kind in kinds.items() if kind is not None})
-            if not matches:
+            known = {item: kind for item in inside if (kind := _format(item, config)) is not None}
+            if not known:
                 raise InputError(
                     f"corpus.path={pattern}: no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet "
                     "or WikiExtractor files"
                 )
+            ignored += [item for item in inside if item not in known]
+            kinds |= known
             continue
         if path.exists() and not path.is_file():
             raise InputError(f"corpus.path={pattern}: neither a file nor a folder")
-        files = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        files = [item for item in files if item.is_file()]
+        matches = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        files = [item for item in matches if item.is_file()]
         if not files:
-            raise InputError(
-                f"corpus.path={pattern}: no such file, folder or match; for a dataset of the hub, add corpus=hub"
-            )
-        found |= {item: _format(item, config) or "text" for item in files}
-    once = {(state.st_dev, state.st_ino): item for item in reversed(found) if (state := item.stat())}
-    return [(item, found[item]) for item in reversed(once.values())], ignored, len(found) - len(once)
+            raise InputError(f"corpus.path={pattern}: no such file, folder or match; for a hub dataset, add corpus=hub")
+        kinds |= {item: _format(item, config) or "text" for item in files}
+    once = {(state.st_dev, state.st_ino): item for item in reversed(kinds) if (state := item.stat())}
+    return [(item, kinds[item]) for item in reversed(once.values())], ignored, len(kinds) - len(once)
 
 
 def _below(folder: Path) -> list[Path]:
-    """Give all names below a folder; links to folders are not followed.
-
-    Raises:
-        InputError: a folder cannot be read, and what is in it would be missing.
-    """
-    faults: list[OSError] = []
-    found = [Path(root, name) for root, _, names in os.walk(folder, onerror=faults.append) for name in names]
-    if faults:
-        raise InputError(f"{faults[0].filename}: {faults[0].strerror}; let it be read, or name the other folders alone")
-    return sorted(found)
+    """List all files below a folder, which must all be readable; links to folders are not followed."""
+    errors: list[OSError] = []
+    paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=errors.append) for name in names]
+    if errors:
+        raise InputError(f"{errors[0].filename}: {errors[0].strerror}; make it readable, or list the other folders")
+    return sorted(paths)
 
 
 def _format(path: Path, config: CorpusConfig) -> str | None:
-    """The format of a file, by its ending, or by its first bytes where it has none that is known."""
+    """Detect the format of a file from its ending, else from its first bytes."""
     if config.format != "auto":
         return config.format
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
@@ -112,7 +108,7 @@ def _format(path: Path, config: CorpusConfig) -> str | None:
     return "jsonl" if head.startswith(b"{") and b'"text"' in head else None
 
 
-# What the line before a new document is like, in bytes, for the formats that can be cut.
+# tells the last line of a document, for the formats that can be cut
 _DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
     "text": lambda line: not line.strip(),
     "jsonl": lambda line: True,
@@ -138,25 +134,23 @@ def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
 
 
 def _next_document(path: Path, kind: str, at: int) -> int:
-    """Find the first byte, from `at` on, after which a document begins; the end of the file where there is none."""
+    """Find the first byte from `at` on where a document begins, or the end of the file."""
     limit = LINE_MB * 1_000_000
     with path.open("rb") as file:
-        file.seek(at - 1)
         at -= 1
-        is_first = True  # which leads to the beginning of a line
-        for line in iter(lambda: file.readline(limit + 1), b""):
+        file.seek(at)
+        for number, line in enumerate(iter(lambda: file.readline(limit + 1), b"")):
             at += len(line)
             if len(line) > limit:
                 raise InputError(f"{path}: byte {at - len(line):,}: a line {TOO_LONG}")
-            if not is_first and _DOCUMENT_ENDS[kind](line):
+            if number and _DOCUMENT_ENDS[kind](line):  # the first one may be the end of a line
                 break
-            is_first = False
     return at
 
 
-# A sentence ends at . ! ? (with closing quotes or brackets) before white space and something that can start one.
+# a sentence ends at . ! ? (with closing quotes or brackets) before white space and a character that can begin one
 _END = re.compile(r"""(?<=[.!?])["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-ÞА-ЯΑ-Ω])|(?<=[。！？])""")
-LONGEST_ABBREVIATION = 10  # characters, with the stop and what is before it
+LONGEST_ABBREVIATION = 10  # characters, with the full stop and the character before it
 _ABBREVIATION = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|cf|al|approx|ca|no|No|Vol|vol|pp|p|Fig|fig|e\.g|i\.e"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Inc|Ltd|Co|Corp)|\b[A-Z])\.$"
@@ -164,15 +158,15 @@ _ABBREVIATION = re.compile(
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph at the ends of its sentences: punctuation before an upper-case letter, digit or quote.
+    """Split a paragraph into sentences: at punctuation before an upper-case letter, digit or quote.
 
-    Abbreviations and initials ("Mr. Smith", "J. Brown") do not end a sentence. A rule, not a model: fast, without
-    data of its own, and good enough to cut segments at.
+    Abbreviations and initials ("Mr. Smith", "J. Brown") do not end a sentence. The rule is fast and good enough to cut
+    segments.
     """
     sentences: list[str] = []
     start = 0
     for match in _END.finditer(paragraph):
-        # looked for in the last characters alone: what abbreviations end may be a whole book long
+        # search only the last characters: the paragraph may be a whole book
         before = paragraph[max(start, match.start() - LONGEST_ABBREVIATION) : match.start()]
         if match[0][:1].isspace() and _ABBREVIATION.search(before):
             continue
@@ -184,7 +178,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 @functools.cache
 def python_documents() -> tuple[list[str], ...]:
-    """Give the documents, each a list of sentences; about 1.5 MB, gathered once."""
+    """Give the documents of the source python_docs, about 1.5 MB, collected once."""
     seen: set[str] = set()
     documents = []
     for texts in _sources():
@@ -229,7 +223,7 @@ _MARKUP = [
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The sentences of the paragraphs that read as prose."""
+    """The sentences of paragraphs in prose."""
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.strip("\n").splitlines()
         if not lines or ">>>" in paragraph or "::=" in paragraph or "--" in paragraph:

@@ -1,6 +1,6 @@
-"""Encoded documents become the splits of a prepared dataset: each goes where the hash of its text sends it.
+"""Encoded documents -> the splits of a prepared dataset; the hash of a document's text chooses its split.
 
-They are this command's own, or those of shards that other commands have prepared (shard=i/n), if these belong together.
+The documents are encoded by this command, or come from the shards of other commands (shard=i/n).
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import read_json
-from bertkit.base.typed_settings import checked, differences
-from bertkit.data.corpus import manifest as manifests
+from bertkit.base.typed_settings import differences
 from bertkit.data.corpus.encoded_documents import FOLDER, encoded_files, load_documents
-from bertkit.data.corpus.manifest import SPLITS
+from bertkit.data.corpus.manifest import SPLITS, read_shard_manifest
 from bertkit.data.corpus.prepared import SplitWriter, token_dtype
 from bertkit.data.corpus.statistics import CorpusStatistics
 from bertkit.data.corpus.tokenizer import VocabFacts
@@ -27,57 +25,46 @@ ONLY_OF_A_SHARD = ("shard", "part_bytes")  # settings that a whole dataset does 
 
 @dataclass(frozen=True)
 class PreparedShard:
-    """What shard=i/n has made."""
+    """The output of `prepare shard=i/n`."""
 
     directory: Path
     manifest: dict[str, Any]
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which shard it is, from 1, and of how many."""
+        """The number of the shard, from 1, and the number of shards."""
         number, _, count = self.manifest["identity"]["shard"].partition("/")
         return int(number), int(count)
 
     def files(self) -> list[Path]:
-        """Its encoded documents."""
+        """The files of encoded documents."""
         return encoded_files(self.directory / FOLDER)
 
 
 def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
-    """Open all shards of a dataset; give them in the order of the text.
+    """Open all shards of a dataset, in the order of the text.
 
     Raises:
-        InputError: one is damaged, missing, given twice, or of another dataset.
+        InputError: a shard is damaged, missing, listed twice, or belongs to another dataset.
     """
-    shards = sorted((_open_shard(directory) for directory in directories), key=lambda shard: shard.place[0])
+    opened = (PreparedShard(directory, read_shard_manifest(directory)) for directory in directories)
+    shards = sorted(opened, key=lambda shard: shard.place[0])
     first = shards[0]
     for other in shards:
         changed = _differences(first, other)
         if changed:
             listed = "; ".join(f"{key}: {old!r} in {first.directory}, {new!r} here" for key, old, new in changed)
             raise InputError(f"merge: {other.directory} is a shard of another dataset ({listed}); prepare it again")
-    given = [shard.place[0] for shard in shards]
+    numbers = [shard.place[0] for shard in shards]
     count = first.place[1]
-    wrong = [f"{number}/{count}" for number in range(1, count + 1) if given.count(number) != 1]
+    wrong = [f"{number}/{count}" for number in range(1, count + 1) if numbers.count(number) != 1]
     if wrong:
         raise InputError(f"merge: shard {', '.join(wrong)} missing or given twice; expected each of {count} once")
     return shards
 
 
-def _open_shard(directory: Path) -> PreparedShard:
-    manifest = read_json(directory / "manifest.json")
-    if not isinstance(manifest, dict) or manifest.get("format") != manifests.SHARD_FORMAT:
-        raise InputError(f"merge: {directory} is not a shard; expected what bertkit prepare shard=i/n makes")
-    checked(manifests.ShardManifest, manifest, directory / "manifest.json", "prepare this shard again")
-    manifests.check_files(directory, manifest)
-    damaged = manifests.damaged_files(directory, manifest)
-    if damaged:
-        raise InputError(f"merge: {directory / damaged[0]} changed since it was made; prepare this shard again")
-    return PreparedShard(directory, manifest)
-
-
 def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, Any, Any]]:
-    """What is not alike, although both should be of one dataset."""
+    """List what differs although two shards of one dataset share it."""
     here, there = first.manifest["identity"], other.manifest["identity"]
     changed = list(differences(here, {**there, "shard": here["shard"]}))
     if first.place[1] != other.place[1]:
@@ -91,7 +78,7 @@ def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, 
 def write_splits(
     paths: Iterable[Path], vocab: VocabFacts, held_out_prob: float, shard_tokens: int, directory: Path
 ) -> tuple[CorpusStatistics, dict[str, Any]]:
-    """Write both splits from files of encoded documents; give the statistics of the text and the counts of each split."""
+    """Write both splits from files of encoded documents; return the statistics of the text and the counts of each split."""
     writers = {name: SplitWriter(directory / name, token_dtype(vocab.size), shard_tokens) for name in SPLITS}
     statistics = CorpusStatistics(np.zeros(vocab.size, np.int64), vocab.unk)
     threshold = int(held_out_prob * 2**32)
@@ -102,7 +89,7 @@ def write_splits(
         for name, is_chosen in (("train", ~is_held_out), ("held_out", is_held_out)):
             of_sentences = np.repeat(is_chosen, documents.document_sentences)
             of_tokens = np.repeat(of_sentences, documents.sentence_lengths)
-            writers[name].write_documents(
+            writers[name].write(
                 documents.tokens[of_tokens],
                 documents.sentence_lengths[of_sentences],
                 documents.document_sentences[is_chosen & (documents.document_sentences > 0)],

@@ -1,7 +1,7 @@
-"""WordPiece: text to ids and back, and the files that make the same tokenizer elsewhere.
+"""WordPiece: text to ids and back, and the tokenizer's files for other programs.
 
-The work is done by the `tokenizers` library; here are BERT's settings for it. A tokenizer follows Hugging Face's rules,
-as everyone does who runs an exported model, or Google's own; `google_words.py` lists where the two differ.
+The `tokenizers` library does the work, with BERT's settings. A tokenizer follows Hugging Face's rules, as other programs
+with an exported model do, or Google's own; `google_words.py` lists the differences.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, encode_in_p
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
 
 Rules = Literal["hugging_face", "google"]
-MAX_LENGTH = 512  # that the files of a prepared dataset name
-RULES_FILE = "rules.json"  # beside the files of a prepared dataset; without it the rules are Hugging Face's
+MAX_LENGTH = 512  # in the files of a prepared dataset
+RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hugging Face's
 
 
 @dataclass(frozen=True)
 class VocabFacts:
-    """What masking and batching need to know of a vocabulary: special ids, and which ids are `##` pieces."""
+    """Special ids, and which ids are `##` pieces, for masking and batching."""
 
     size: int
     pad: int
@@ -53,25 +53,20 @@ class VocabFacts:
 class TextPieces:
     """The pieces of a text."""
 
-    ids: list[int]  # of the pieces
-    offsets: list[tuple[int, int]]  # for each piece its characters in the text, (first, last), `last` excluded
+    ids: list[int]
+    offsets: list[tuple[int, int]]  # the characters of each piece in the text, (first, last), `last` excluded
 
 
 class Tokenizer:
-    """A WordPiece tokenizer: `tokenizer("a text", "its pair")` gives ids as Hugging Face's does."""
+    """A WordPiece tokenizer: `tokenizer("a text", "its pair")` returns ids like Hugging Face's."""
 
     def __init__(
-        self,
-        vocab: dict[str, int],
-        lowercase: bool,
-        strip_accents: bool | None = None,
-        rules: Rules = "hugging_face",
+        self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None = None, rules: Rules = "hugging_face"
     ) -> None:
         """Build from a vocabulary of token -> id.
 
         Raises:
-            InputError: a special token is missing, the ids are not 0 to size - 1, or the rules are unknown or have no
-                such setting.
+            InputError: a special token is missing, the ids are not 0 to size - 1, or the rules are unknown or do not fit.
         """
         if rules not in get_args(Rules):
             raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
@@ -80,12 +75,9 @@ class Tokenizer:
                 f"strip_accents={strip_accents}: by Google's rules accents are stripped exactly when text is lower-cased "
                 f"(here {lowercase}); set tokenizer.rules=hugging_face"
             )
-        missing = [token for token in SPECIAL_TOKENS if token not in vocab]
-        if missing:
-            raise InputError(
-                f"vocabulary of {len(vocab)} tokens has no {' '.join(missing)}; "
-                f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
-            )
+        if missing := " ".join(token for token in SPECIAL_TOKENS if token not in vocab):
+            expected = f"BERT needs {' '.join(SPECIAL_TOKENS)}: add them or choose another vocabulary"
+            raise InputError(f"vocabulary of {len(vocab)} tokens has no {missing}; {expected}")
         if sorted(vocab.values()) != list(range(len(vocab))):
             raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
         self.lowercase, self.strip_accents, self.rules = lowercase, strip_accents, rules
@@ -112,7 +104,7 @@ class Tokenizer:
         return VocabFacts(self.vocab_size, pad, unk, cls, sep, mask, is_continuation)
 
     def encode_document(self, document: list[str]) -> list[list[int]]:
-        """Turn a document's sentences into ids, without special tokens; a special token's name in the text is text."""
+        """Encode a document's sentences, without special tokens; the name of a special token is ordinary text."""
         return [encoding.ids for encoding in self.encode_sentences(document)]
 
     def encode_sentences(self, sentences: list[str]) -> Any:
@@ -123,7 +115,7 @@ class Tokenizer:
         return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
-        """Encode many sentences of a corpus; give their ids in a row, and how many belong to each sentence."""
+        """Encode many sentences of a corpus; return their ids, concatenated, and the number of ids of each sentence."""
         return encode_in_parts(sentences, self.rules, self._encode_flat)
 
     def _encode_flat(self, sentences: list[str]) -> FlatIds:
@@ -132,28 +124,28 @@ class Tokenizer:
         return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
-        """Encode texts, without special tokens, and say where in its text each piece stands."""
+        """Encode texts, without special tokens, with the place of each piece in its text."""
         return [TextPieces(encoding.ids, offsets) for encoding, offsets in self._with_offsets(texts)]
 
     def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
-        """Find the words of texts as the model's pre-tokenizer cuts them: at blanks, punctuation and Chinese characters.
+        """Cut texts into words as the model's pre-tokenizer does: at blanks, punctuation and Chinese characters.
 
         Returns:
-            For each word of each text its characters, (first, last), `last` excluded; a combining accent belongs to the
+            The characters of each word of each text, (first, last), `last` excluded; a combining accent belongs to the
             letter before it.
         """
-        found = []
+        of_texts = []
         for text, (encoding, offsets) in zip(texts, self._with_offsets(texts), strict=True):
             words: dict[int, tuple[int, int]] = {}
             for word, (start, end) in zip(encoding.word_ids, offsets, strict=True):
                 while end < len(text) and unicodedata.combining(text[end]):
                     end += 1
                 words[word] = (min(start, words.get(word, (start, end))[0]), end)
-            found.append(list(words.values()))
-        return found
+            of_texts.append(list(words.values()))
+        return of_texts
 
     def _with_offsets(self, texts: list[str]) -> list[tuple[Any, list[tuple[int, int]]]]:
-        """Encode texts; give each encoding with the characters of its pieces in the text itself."""
+        """Encode texts; return each encoding with the characters of its pieces in the original text."""
         if self.word_backend is None:
             short = [text for text in texts if len(text) <= PART_CHARACTERS]
             batch = self.corpus_backend.encode_batch(short, add_special_tokens=False)
@@ -163,17 +155,17 @@ class Tokenizer:
             ]
         words = [split_words(text, self.lowercase) for text in texts]
         encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
-        found = []
+        located = []
         for text, split, encoding in zip(texts, words, encodings, strict=True):
-            # Every rule gives the same number of characters for a character by itself as inside of a text.
-            lengths = {each: len(split_words(each, self.lowercase)) for each in set(text)}
-            origin = np.repeat(np.arange(len(text)), [lengths[each] for each in text]).tolist()
+            # by every rule, a character alone becomes as many characters as inside of a text
+            lengths = {character: len(split_words(character, self.lowercase)) for character in set(text)}
+            origin = np.repeat(np.arange(len(text)), [lengths[character] for character in text]).tolist()
             assert len(origin) == len(split), "a character and a text are split alike"
-            found.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
-        return found
+            located.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
+        return located
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Turn ids back into readable text."""
+        """Decode ids to readable text."""
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def __call__(
@@ -190,15 +182,14 @@ class Tokenizer:
 
         Args:
             text: one text, or a list.
-            text_pair: the second segment of each.
+            text_pair: the second segments.
             padding: pad a list to its longest sequence.
-            truncation: cut to `max_length`, the longer segment first.
-            max_length: tokens to keep when truncating.
-            return_tensors: "pt" for torch tensors of shape (B, T), "np" for numpy; lists otherwise.
+            truncation: cut to `max_length` tokens, the longer segment first.
+            max_length: needed with truncation.
+            return_tensors: "pt" for torch tensors (B, T), "np" for numpy; lists otherwise.
 
         Returns:
-            `input_ids`, `token_type_ids` (0 for the first segment, 1 for the second) and `attention_mask`
-            (1 for tokens, 0 for padding).
+            `input_ids`, `token_type_ids` (0 for the first segment, 1 for the second) and `attention_mask` (0 for padding).
         """
         if truncation and max_length is None:
             raise InputError("truncation=True needs max_length=")
@@ -230,8 +221,8 @@ class Tokenizer:
         backend = self.backend
         if self.word_backend is not None:
             backend = self.word_backend
-            texts = [split_words(each, self.lowercase) for each in texts]
-            pairs = None if pairs is None else [split_words(each, self.lowercase) for each in pairs]
+            texts = [split_words(text, self.lowercase) for text in texts]
+            pairs = None if pairs is None else [split_words(pair, self.lowercase) for pair in pairs]
         if max_length is not None:
             backend.enable_truncation(max_length)
         if padding:
@@ -243,9 +234,9 @@ class Tokenizer:
             backend.no_truncation()
 
     def files(self, max_length: int) -> dict[str, str]:
-        """Give the files that make the same tokenizer elsewhere, by name: for `transformers`, old and new, and others.
+        """Give the tokenizer's files for `transformers` and other programs, by name.
 
-        They follow Hugging Face's rules, whatever this tokenizer's own: there is no way to say Google's in them.
+        They follow Hugging Face's rules, even for a tokenizer with Google's, which cannot be expressed in them.
         """
         specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
         settings = {
@@ -264,7 +255,7 @@ class Tokenizer:
         }
 
     def save(self, directory: Path) -> None:
-        """Write the files of a prepared dataset, which name the rules too, in one rename."""
+        """Write the files of a prepared dataset, with the rules, in one rename."""
         with building_dir(directory) as partial:
             for name, content in self.files(MAX_LENGTH).items():
                 (partial / name).write_text(content, encoding="utf-8")
@@ -285,7 +276,7 @@ def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None)
 
 
 def _word_backend(vocab: dict[str, int]) -> Backend:
-    """Encode what `split_words` gives; special tokens in it are text."""
+    """Encodes the output of `split_words`; special tokens in it are text."""
     backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=MAX_INPUT_CHARS_PER_WORD))
     backend.pre_tokenizer = WhitespaceSplit()
     backend.post_processor = _cls_and_sep(vocab)
@@ -307,7 +298,7 @@ def train_wordpiece(
     min_frequency: int,
     rules: Rules = "hugging_face",
 ) -> Tokenizer:
-    """Learn a vocabulary (see `learn_vocabulary`); its words are split by Hugging Face's rules, whatever `rules` says."""
+    """Learn a vocabulary, as in `learn_vocabulary`; its words are split by Hugging Face's rules, whatever `rules` is."""
     return Tokenizer(learn_vocabulary(sentences, vocab_size, lowercase, min_frequency), lowercase, rules=rules)
 
 
@@ -316,9 +307,9 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
 
     Args:
         path: the file or directory.
-        lowercase: None to take what the files say of themselves (`do_lower_case`, the normalizer); a bare `vocab.txt`
-            that holds an upper-case letter is taken to be cased, and so is the published Chinese one.
-        rules: None for those of the prepared dataset that the directory belongs to, and Hugging Face's elsewhere.
+        lowercase: None for the setting in the files (`do_lower_case`, the normalizer); a `vocab.txt` alone is cased if it
+            has an upper-case letter, or is the published Chinese one.
+        rules: None for the rules of the prepared dataset, elsewhere Hugging Face's.
 
     Raises:
         InputError: no such file, or not a WordPiece vocabulary that BERT can use.
@@ -327,9 +318,9 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
         rules = read_json(path / RULES_FILE)
         if rules not in get_args(Rules):
             raise InputError(f"{path / RULES_FILE}: {rules!r}: expected {' or '.join(get_args(Rules))}; restore it")
-    found = read_vocabulary(path)
+    vocabulary = read_vocabulary(path)
     try:
-        is_lowercase = found.lowercase if lowercase is None else lowercase
-        return Tokenizer(found.ids, is_lowercase, found.strip_accents, rules or "hugging_face")
+        is_lowercase = vocabulary.lowercase if lowercase is None else lowercase
+        return Tokenizer(vocabulary.ids, is_lowercase, vocabulary.strip_accents, rules or "hugging_face")
     except InputError as error:
-        raise InputError(f"{found.path}: {error}") from None
+        raise InputError(f"{vocabulary.path}: {error}") from None

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -18,7 +17,7 @@ from tokenizers.trainers import WordPieceTrainer
 from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
 from bertkit.base.text_files import read_json, read_whole
-from bertkit.base.typed_settings import checked
+from bertkit.base.typed_settings import at, checked
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -36,17 +35,17 @@ def learn_vocabulary(
 ) -> dict[str, int]:
     """Learn a WordPiece vocabulary; the same text gives the same vocabulary.
 
-    `sentences` is called twice, for the characters and for the words. `vocab_size` counts special tokens and characters
-    too; `min_frequency` is how often a pair of pieces must occur to become one piece.
+    `sentences` is called twice, for the characters and for the words. `vocab_size` includes special tokens and
+    characters; a pair of pieces that occurs `min_frequency` times can become one piece.
 
     Raises:
-        InputError: the text has no words to learn from, or more characters than `vocab_size` has room for.
+        InputError: the text has no words, or more characters than `vocab_size` has room for.
     """
     learner = Tokenizer(WordPiece(unk_token=UNK))
     normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
     learner.normalizer, learner.pre_tokenizer = normalizer, BertPreTokenizer()
-    # The library numbers characters in the order of a hash map, which breaks ties between merges differently in every
-    # run. Characters that it is given as special tokens are numbered in their order.
+    # The library numbers characters in the order of a hash map, so ties between merges differ from run to run. It
+    # numbers special tokens in their order; so the characters are passed as special tokens.
     counts: Counter[str] = Counter()
     for sentence in sentences():
         counts.update(sentence)
@@ -59,12 +58,10 @@ def learn_vocabulary(
         raise InputError("no words in the corpus to learn a vocabulary from; check corpus.path")
     first_tokens = [*SPECIAL_TOKENS, *alphabet, *(f"##{character}" for character in alphabet)]
     if len(first_tokens) > vocab_size:
-        raise InputError(
-            f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus; "
-            f"set it to {2 * len(first_tokens)} or more"
-        )
+        wrong = f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus"
+        raise InputError(f"{wrong}; set it to {2 * len(first_tokens)} or more")
     trainer = WordPieceTrainer(
-        # the library makes room for as many at once; each piece takes the place of two, so the text cannot have more
+        # the library allocates this many entries; a merge replaces two pieces by one, so the text has no more
         vocab_size=min(vocab_size, len(first_tokens) + normal.total()),
         min_frequency=min_frequency,
         special_tokens=first_tokens,
@@ -77,7 +74,7 @@ def learn_vocabulary(
 
 
 def _without_endless_words(sentence: str, normalizer: BertNormalizer) -> str:
-    """Leave out words that are [UNK] by every rule, whatever the vocabulary; the library's time grows with their square."""
+    """Leave out words that are too long and always [UNK]; the library's time grows with the square of their length."""
     if len(sentence) <= MAX_INPUT_CHARS_PER_WORD:
         return sentence
     runs = sentence.split()
@@ -90,25 +87,20 @@ def _without_endless_words(sentence: str, normalizer: BertNormalizer) -> str:
 
 @dataclass(frozen=True)
 class _Settings:
-    """Of `tokenizer_config.json`, all that is read."""
+    """The settings that are read, of `tokenizer_config.json` or of the normalizer in `tokenizer.json`."""
 
     do_lower_case: bool | None = None
+    lowercase: bool | None = None
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
+    handle_chinese_chars: bool | None = None
+    clean_text: bool | None = None
 
 
 @dataclass(frozen=True)
 class _Model:
     vocab: dict[str, int]
     continuing_subword_prefix: str = "##"
-
-
-@dataclass(frozen=True)
-class _Normalizer:
-    lowercase: bool | None = None
-    strip_accents: bool | None = None
-    clean_text: bool | None = None
-    handle_chinese_chars: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -119,21 +111,21 @@ class _Added:
 
 @dataclass(frozen=True)
 class _TokenizerJson:
-    """Of `tokenizer.json`, all that is read."""
+    """The fields of `tokenizer.json` that are read."""
 
     model: _Model
-    normalizer: _Normalizer | None = None
+    normalizer: _Settings | None = None
     added_tokens: tuple[_Added, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary that was read, its file, and how its words are normalized (accents: None for what `lowercase` says)."""
+    """A vocabulary read from a file."""
 
     path: Path
     ids: dict[str, int]
     lowercase: bool
-    strip_accents: bool | None
+    strip_accents: bool | None  # None: as `lowercase`
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -142,71 +134,56 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises:
         InputError: no such file, or not a WordPiece vocabulary that BERT can use.
     """
-    settings: Any = {}
+    settings = normalizer = _Settings()
     if path.is_dir():
         settings_path = path / "tokenizer_config.json"
-        settings = read_json(settings_path) if settings_path.is_file() else {}
-        checked(_Settings, settings, settings_path)
-        if settings.get("tokenize_chinese_chars") is False:
+        if settings_path.is_file():
+            settings = checked(_Settings, read_json(settings_path), settings_path)
+        if settings.tokenize_chinese_chars is False:
             raise InputError(f"{settings_path}: tokenize_chinese_chars=false is not supported; BERT splits them")
-        _check_same_vocabulary(path)
         files = [path / name for name in ("vocab.txt", "tokenizer.json") if (path / name).is_file()]
         if not files:
             raise InputError(f"{path}: no vocab.txt or tokenizer.json in this directory")
+        if len(files) == 2:
+            _check_same_ids(*files)
         path = files[0]
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected vocab.txt, tokenizer.json or a directory with one")
-    ids, normalizer = _read_tokenizer_json(path) if path.suffix == ".json" else (_read_vocab_txt(path), {})
-    lowercase = settings.get("do_lower_case")
-    lowercase = normalizer.get("lowercase") if lowercase is None else lowercase
-    if lowercase is None and path.suffix != ".json":
-        lowercase = LOWERCASE_OF_PUBLISHED.get(sha256_file(path))
-    strip_accents = settings.get("strip_accents")
-    return Vocabulary(
-        path,
-        ids,
-        not _is_cased(ids) if lowercase is None else lowercase,
-        normalizer.get("strip_accents") if strip_accents is None else strip_accents,
-    )
+    if path.suffix == ".json":
+        ids, normalizer = _read_tokenizer_json(path)
+    else:
+        ids = _read_vocab_txt(path)
+    published = LOWERCASE_OF_PUBLISHED.get(sha256_file(path))
+    choices = (settings.do_lower_case, normalizer.lowercase, published, not _is_cased(ids))
+    lowercase = next(choice for choice in choices if choice is not None)
+    strip_accents = normalizer.strip_accents if settings.strip_accents is None else settings.strip_accents
+    return Vocabulary(path, ids, lowercase, strip_accents)
 
 
-def _check_same_vocabulary(directory: Path) -> None:
-    """Refuse a directory whose two files number the tokens differently: each program would read its own."""
-    if not all((directory / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
-        return
-    listed = _read_vocab_txt(directory / "vocab.txt")
-    content = read_json(directory / "tokenizer.json")
-    model = content.get("model") if isinstance(content, dict) else None
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocab, dict):
-        differing = [token for token, number in vocab.items() if listed.get(token) != number]
-        if differing:
-            raise InputError(
-                f"{directory}: vocab.txt and tokenizer.json number {json.dumps(differing[0])} differently; restore both from "
-                "the same source"
-            )
+def _check_same_ids(vocab_txt: Path, tokenizer_json: Path) -> None:
+    """Refuse two files that number a token differently: each program would read its own."""
+    ids, others = _read_vocab_txt(vocab_txt), at(read_json(tokenizer_json), "model.vocab")
+    for token, number in others.items() if isinstance(others, dict) else ():
+        if ids.get(token) != number:
+            wrong = f"vocab.txt and tokenizer.json number {json.dumps(token)} differently"
+            raise InputError(f"{vocab_txt.parent}: {wrong}; restore both from the same source")
 
 
-def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], dict[str, Any]]:
-    """The ids of the tokens, and the settings of the normalizer."""
+def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], _Settings]:
     content = read_json(path)
-    try:
-        vocab = dict(content["model"]["vocab"])
-        if content["model"]["type"] != "WordPiece":
-            raise InputError(f"{path}: a {content['model']['type']} tokenizer; BERT needs WordPiece")
-        checked(_TokenizerJson, content, path)
-        normalizer = content.get("normalizer") or {}
-        prefix = content["model"].get("continuing_subword_prefix", "##")
-        if prefix != "##":
-            raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
-        for setting in ("clean_text", "handle_chinese_chars"):
-            if normalizer.get(setting) is False:
-                raise InputError(f"{path}: normalizer.{setting}=false is not supported; BERT does it")
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path}: not a WordPiece tokenizer.json (no model.vocab)") from None
-    for token in content.get("added_tokens") or []:
-        vocab.setdefault(token["content"], token["id"])
-    return vocab, normalizer
+    if (kind := at(content, "model.type")) != "WordPiece":
+        raise InputError(f"{path}: model.type={kind}; BERT needs a WordPiece tokenizer")
+    file = checked(_TokenizerJson, content, path)
+    normalizer = file.normalizer or _Settings()
+    if (prefix := file.model.continuing_subword_prefix) != "##":
+        raise InputError(f"{path}: continuing_subword_prefix={prefix!r} is not supported; BERT's is '##'")
+    for setting in ("clean_text", "handle_chinese_chars"):
+        if getattr(normalizer, setting) is False:
+            raise InputError(f"{path}: normalizer.{setting}=false is not supported; BERT does it")
+    ids = dict(file.model.vocab)
+    for token in file.added_tokens or ():
+        ids.setdefault(token.content, token.id)
+    return ids, normalizer
 
 
 def _read_vocab_txt(path: Path) -> dict[str, int]:
@@ -220,9 +197,7 @@ def _read_vocab_txt(path: Path) -> dict[str, int]:
     vocab: dict[str, int] = {}
     for number, token in enumerate(tokens):
         if token in vocab:
-            raise InputError(
-                f"{path}:{number + 1}: token {json.dumps(token)} stands on line {vocab[token] + 1} already"
-            )
+            raise InputError(f"{path}:{number + 1}: duplicate of token {json.dumps(token)} on line {vocab[token] + 1}")
         vocab[token] = number
     return vocab
 

@@ -1,15 +1,13 @@
-"""Sentences to ids, fast: what was tokenized once is remembered.
+"""Sentences to ids with a cache of tokenized words; the result equals `Tokenizer.encode_flat`.
 
-WordPiece knows no context: what stands between two spaces becomes the same tokens wherever it stands. Every step of
-the library works on single characters or inside of a run without spaces (cleaning, CJK, lower-casing), or on the
-combining marks after a character, which a space is not; so do Google's rules. Two caches use it, one behind the other:
+The tokens of a run between two spaces do not depend on its context: every step of the library works on single characters,
+inside of a run without spaces (cleaning, CJK, lower-casing), or on the combining marks after a character; so do Google's
+rules. There are two caches, one behind the other:
 
-1. A sentence is cut at its spaces, and at nothing else. A run with other white space, control characters or a
-   special token's name in it is a run like any other.
-2. A run that is new and plain (ASCII letters and digits, and marks of which each is a word) is cut into these; so
-   "Word", "word," and "word" are learned together. Other new runs go to the library one by one.
-
-What `Tokenizer.encode_flat` gives is the definition of the result.
+1. A sentence is cut into runs at its spaces only. A run may contain other white space, control characters or the name of a
+   special token.
+2. A new run is plain if it consists of ASCII letters, digits, and marks that are words of their own. It is cut into words
+   and marks, so "Word", "word," and "word" share an entry. Other new runs go to the library.
 """
 
 from __future__ import annotations
@@ -23,31 +21,28 @@ from numpy.typing import NDArray
 from bertkit.data.corpus.long_texts import FlatIds, encode_in_parts
 from bertkit.data.corpus.tokenizer import Tokenizer
 
-# Marks of which each is a word by both rules: ASCII's, and the quotes, dashes and ellipsis of printed English.
+# a mark is a word by both rules: ASCII's, and the quotes, dashes and ellipsis of printed English
 _is_plain = re.compile("[!-~‘’“”–—…]+").fullmatch
 _words_of_plain = re.compile("[0-9A-Za-z]+|.").findall
-CHARACTERS_PER_ENTRY = 16  # room for each; text without spaces, such as Chinese, has longer ones, and gets fewer
+CHARACTERS_PER_ENTRY = 16  # on average; longer runs, as in Chinese, get fewer entries
 
 
 class WordCache:
-    """Encodes sentences as its tokenizer does, in memory that does not grow with the text."""
+    """Encodes sentences as its tokenizer does, in constant memory."""
 
     def __init__(self, tokenizer: Tokenizer, num_entries: int) -> None:
-        """Begin without an entry.
-
-        It remembers `num_entries` runs, and as many words, besides those of the sentences at hand.
-        """
+        """Begin empty; the cache holds `num_entries` runs and words, besides those of the current sentences."""
         self.tokenizer = tokenizer
         self._runs = _Cache("\n", num_entries)
         self._words = _Cache(" ", num_entries)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
-        """Give the ids of all sentences in a row, and how many belong to each; as `Tokenizer.encode_flat`."""
+        """Encode sentences as `Tokenizer.encode_flat`."""
         return encode_in_parts(sentences, self.tokenizer.rules, self._encode_flat)
 
     def _encode_flat(self, sentences: list[str]) -> FlatIds:
         joined = " \n ".join(sentences)
-        if not sentences or joined.count("\n") >= len(sentences):  # a sentence that holds the separator
+        if not sentences or joined.count("\n") >= len(sentences):  # a sentence contains the separator
             return self.tokenizer.encode_flat(sentences)
         return self._runs.encode_flat(joined.split(" "), self._learn_runs)
 
@@ -61,7 +56,7 @@ class WordCache:
         self._runs.add(others, *self.tokenizer.encode_flat(others))
 
     def _learn_words(self, new: set[str]) -> None:
-        """Encode them as one text, which is faster; a word ends where a token follows that is no `##` piece."""
+        """Encode them as one text, which is faster; a token that is no `##` piece begins a word."""
         words = list(new)
         tokens, _ = self.tokenizer.encode_flat([" ".join(words)])
         first = np.flatnonzero(~self.tokenizer.facts.is_continuation[tokens])
@@ -70,10 +65,10 @@ class WordCache:
 
 
 class _Cache:
-    """Remembers the ids of entries, and puts together those of texts that consist of them.
+    """The ids of entries, from which texts are assembled.
 
-    Entry n has the ids `tokens[starts[n] : starts[n] + lengths[n]]`; entry 0 separates texts and has none. A full cache
-    is emptied: frequent entries are back at once.
+    Entry n has the ids `tokens[starts[n] : starts[n] + lengths[n]]`; entry 0 separates texts and has none. A full cache is
+    emptied; frequent entries return at once.
     """
 
     def __init__(self, separator: str, num_entries: int) -> None:
@@ -86,7 +81,7 @@ class _Cache:
         self._forget()
 
     def encode_flat(self, entries: list[str], learn: Callable[[set[str]], None]) -> FlatIds:
-        """Give the ids of texts, cut into entries; `learn` is to add those that are new."""
+        """Encode texts, cut into entries; `learn` adds new entries."""
         if len(self._numbers) > self.num_entries or self._num_characters > CHARACTERS_PER_ENTRY * self.num_entries:
             self._forget()
         new = set(entries).difference(self._numbers)
@@ -95,14 +90,14 @@ class _Cache:
         numbers = np.fromiter(map(self._numbers.__getitem__, entries), np.int64, len(entries))
         lengths = self._lengths[numbers]
         ends = np.cumsum(lengths)
-        # Token n of the result is token n + shift of those that are known, with one shift for each entry.
+        # token n of the result is token n + shift of the cache, with a shift for each entry
         source = np.repeat(self._starts[numbers] - ends + lengths, lengths)
         source += np.arange(len(source))
         text_ends = ends[np.append(np.flatnonzero(numbers == 0), -1)]
         return self._tokens[source], np.diff(text_ends, prepend=0)
 
     def add(self, new: list[str], tokens: NDArray[np.int32], lengths: NDArray[np.int64]) -> None:
-        """Remember new entries and their ids."""
+        """Add new entries and their ids."""
         self._numbers.update(zip(new, range(len(self._numbers), len(self._numbers) + len(new)), strict=True))
         self._starts = np.concatenate([self._starts, len(self._tokens) + np.cumsum(lengths) - lengths])
         self._lengths = np.concatenate([self._lengths, lengths])

@@ -1,21 +1,21 @@
-"""CoNLL column files and CoNLL-U to sentences or documents of words and tags.
+"""CoNLL column files and CoNLL-U -> sentences or documents of words and tags.
 
 Columns (CoNLL-2000, 2002, 2003, GermEval 2014): a word per line with its tags, a blank line after a sentence,
-`-DOCSTART-` before a document. Cells are apart by tabs if the first word's line has one, else by blanks. Where words are
-not in column 0, as in GermEval, a line that begins with `#` says where the sentence comes from.
+`-DOCSTART-` before a document. Tabs separate the cells if the first word's line has one, else blanks. Where words are not
+in column 0, as in GermEval, a line that begins with `#` names the source of the sentence.
 
-CoNLL-U (universaldependencies.org/format.html): ten columns apart by tabs; `#` begins a comment, `# newdoc` a document;
-multiword ranges such as 1-2 and empty nodes such as 1.1 are no words.
+CoNLL-U (universaldependencies.org/format.html): ten columns separated by tabs; `#` begins a comment, `# newdoc` a
+document; multiword ranges such as 1-2 and empty nodes such as 1.1 are not words.
 
-Tags may mark chunks, such as names, in IOB1, IOB2 or BIOES; they are read one way, and written three.
+Tags may mark chunks, such as names, in IOB1, IOB2 or BIOES:
 
     words   Sue   and  Bob   Bob   in   New   York   City
     iob1    I-PER O    I-PER B-PER O    I-LOC I-LOC  I-LOC     B- only after a chunk of the same type
     iob2    B-PER O    B-PER B-PER O    B-LOC I-LOC  I-LOC     B- begins every chunk
     bioes   S-PER O    S-PER S-PER O    B-LOC I-LOC  E-LOC     S- is a chunk of one word, E- ends one of several
 
-BILOU is BIOES with L- and U- for E- and S-. Reading never fails on the order of tags: an I-, E- or L- that continues
-nothing begins a chunk, as for the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
+BILOU is BIOES with L- and U- for E- and S-. An I-, E- or L- that continues no chunk begins one, as in the CoNLL
+evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank
-from bertkit.tasks.task_config import Column, TaskConfig
+from bertkit.tasks.task_config import TaskConfig
 
 Chunk = tuple[str, int, int]  # type, first word, one past the last
 _MARKED = re.compile("[BIESLU]-")
 FORM, UPOS = 1, 3  # columns of CoNLL-U
 _UNIT_ID = re.compile(r"#\s*(sent_id|newdoc id)\s*=\s*(.*\S)")
-MOST_WORDS = 1_000_000  # of a sentence, or of a document where they are asked for
-BLANKS = re.compile("[ \t]+")  # and nothing else: a no-break space belongs to its word
+MOST_WORDS = 1_000_000  # of a sentence or document
+BLANKS = re.compile("[ \t]+")  # a no-break space belongs to its word
 _NO_WORD = re.compile(r"\d+[-.]\d+$")
 
 
 def parts_of(tag: str) -> tuple[str, str] | None:
-    """Cut a tag into prefix and type: `B-PER` -> B, PER; `O` -> O and nothing. None if it does not parse."""
+    """Split a tag into prefix and type: `B-PER` -> B, PER; `O` -> O, "". None if it does not parse."""
     if tag == "O":
         return "O", ""
     prefix, dash, kind = tag.partition("-")
@@ -48,10 +48,10 @@ def parts_of(tag: str) -> tuple[str, str] | None:
 
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:
-    """Read the chunks of a sentence, whatever the scheme.
+    """Read the chunks of a sentence in any scheme.
 
     Raises:
-        ValueError: a tag does not parse; its message is the tag.
+        ValueError: a tag does not parse; the message is the tag.
     """
     chunks: list[Chunk] = []
     start, open_kind = 0, None
@@ -74,7 +74,7 @@ def chunks_of(tags: Sequence[str]) -> list[Chunk]:
 
 
 def tags_of_chunks(chunks: Iterable[Chunk], num_words: int, scheme: str) -> list[str]:
-    """Write chunks as one tag for each of `num_words` words, in "iob1", "iob2" or "bioes"."""
+    """Write chunks as a tag for each of `num_words` words, in "iob1", "iob2" or "bioes"."""
     tags = ["O"] * num_words
     before: Chunk | None = None
     for kind, start, end in chunks:
@@ -90,16 +90,12 @@ def tags_of_chunks(chunks: Iterable[Chunk], num_words: int, scheme: str) -> list
 
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """Write the tags of a sentence in another scheme.
-
-    Raises:
-        ValueError: a tag does not parse.
-    """
+    """Write the tags of a sentence in another scheme; raises ValueError if a tag does not parse."""
     return tags_of_chunks(chunks_of(tags), len(tags), scheme)
 
 
 def first_break(tags: Sequence[str], scheme: str) -> int | None:
-    """Find the first word whose tag is not what the scheme writes there; None if all are."""
+    """Find the first word whose tag differs from the scheme's; None where all agree."""
     spelling = str.maketrans("LU", "ES") if scheme == "bioes" else {}
     for place, (tag, expected) in enumerate(zip(tags, convert(tags, scheme), strict=True)):
         if tag[0].translate(spelling) + tag[1:] != expected:
@@ -108,10 +104,10 @@ def first_break(tags: Sequence[str], scheme: str) -> int | None:
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
-    """Say which scheme sentences are written in; where none fits all of them, the one that fits most.
+    """Detect the scheme that fits most sentences; where several fit, such as for single words, IOB2.
 
-    Tags that fit several, such as B- of single words, are IOB2. Where there is neither an O nor a prefix on every tag,
-    they mark no chunks: "none". Sentences with a tag that does not parse do not count.
+    Without an O and without a prefix on every tag, tags mark no chunks: "none". Sentences with a tag that does not parse
+    are ignored.
     """
     distinct = {tag for tags in sentences for tag in tags}
     marked = {tag for tag in distinct if _MARKED.match(tag)}
@@ -128,19 +124,19 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
 class Sentence:
     """The words of a sentence or document."""
 
-    id: str | None = None  # as the file has it
-    words: list[str] = field(default_factory=list)  # in their order
-    tags: list[str] = field(default_factory=list)  # one for each word; none where the file has none
-    lines: list[int] = field(default_factory=list)  # the places of the words in the file
-    breaks: list[int] = field(default_factory=list)  # the words of a document that begin a further sentence of it
+    id: str | None = None  # from the file
+    words: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)  # one for each word; empty where the file has none
+    lines: list[int] = field(default_factory=list)  # of the words in the file
+    breaks: list[int] = field(default_factory=list)  # the first words of a document's further sentences
 
     def sentences(self) -> list[slice]:
-        """Say which words make up each sentence."""
+        """Give the words of each sentence."""
         return [slice(*pair) for pair in itertools.pairwise([0, *self.breaks, len(self.words)])]
 
 
 def read_words(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sentence]]:
-    """Read a sentence from every line, a blank one too: of words between blanks, without tags."""
+    """Read a sentence without tags from every line, blank lines too; blanks separate the words."""
     for number, line in lines:
         words = [] if is_blank(line) else [word for word in BLANKS.split(line) if word]
         yield number, Sentence(words=words, lines=[number] * len(words))
@@ -149,20 +145,19 @@ def read_words(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sentence
 def read_conll(
     task: TaskConfig, name: Path, format: str, lines: Iterator[tuple[int, str]]
 ) -> Iterator[tuple[int, Sentence]]:
-    """Read sentences, or documents, with the lines where they begin; tags are empty where there are words alone.
+    """Read sentences, or documents, with the lines where they begin.
 
     Raises:
-        InputError: a line has too few or too many cells, or an empty word or tag, with its number; documents are asked
-            for and the file marks none.
+        InputError: a line has too few or too many cells, or an empty word or tag; or a file without marks of documents is
+            read with task.documents=true.
     """
-    is_conllu = format == "conllu"
-    words = _number(task.columns.words, FORM if is_conllu else 0)
-    tags = _number(task.columns.tags, UPOS if is_conllu else -1)
+    is_conllu, columns = format == "conllu", task.columns
+    words, tags = (FORM, UPOS) if is_conllu else (0, -1)
+    words = columns.words if isinstance(columns.words, int) else words  # names are for tables
+    tags = columns.tags if isinstance(columns.tags, int) else tags
     comment = task.comment or ("#" if is_conllu or words != 0 else None)
-    current = Sentence()
-    num_documents = 0
-    num_cells = 10 if is_conllu else 0
-    tabs = is_conllu
+    current, num_documents = Sentence(), 0
+    num_cells, tabs = 10 if is_conllu else 0, is_conllu
     for number, line in lines:
         is_document = line.startswith("# newdoc" if is_conllu else "-DOCSTART-")
         num_documents += is_document
@@ -201,11 +196,6 @@ def read_conll(
         raise InputError(f"{name}: no line '{mark}', so the file has no documents; set task.documents=false")
 
 
-def _number(column: Column, default: int) -> int:
-    """A column's number; names are for files that have some."""
-    return column if isinstance(column, int) else default
-
-
 def _append(sentence: Sentence, cells: list[str], words: int, tags: int, where: str) -> None:
     has_tags = len(cells) > 1
     for setting, column in (("words", words), ("tags", tags))[: 1 + has_tags]:
@@ -224,10 +214,10 @@ def _append(sentence: Sentence, cells: list[str], words: int, tags: int, where: 
 def to_iob2(
     task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]
 ) -> tuple[str, list[str]]:
-    """Turn the tags of all sentences into IOB2; give the scheme that they were in, and warnings.
+    """Convert the tags of all sentences to IOB2; return their former scheme, and warnings.
 
-    A scheme that is asked for is required of every tag. One that is detected is not: what breaks it is read as the
-    CoNLL evaluation does, and counted. A chunk ends where a sentence does, also inside of a document.
+    Every tag must fit the scheme of the settings. A detected scheme may be broken: the tag is read as in the CoNLL
+    evaluation, and counted. A chunk ends with its sentence, also inside of a document.
     """
     oddities: list[str] = []
     tagged = [sentence for sentence in sentences if sentence.tags]
@@ -242,7 +232,7 @@ def to_iob2(
             if parts_of(tag) is None:
                 raise InputError(
                     f"{place(line)}: tag '{tag}' does not parse; expected O, or B-, I- (E-, S-) and a type, as in B-PER; "
-                    "if tags mark no chunks, set task.scheme=none"
+                    "or set task.scheme=none if tags mark no chunks"
                 )
         for words in sentence.sentences():
             tags = sentence.tags[words]
@@ -253,9 +243,7 @@ def to_iob2(
     if breaks:
         tag, line = breaks[0]
         if task.scheme != "auto":
-            raise InputError(
-                f"{place(line)}: tag '{tag}' cannot stand here in {scheme.upper()}; correct it, or set task.scheme=auto"
-            )
+            raise InputError(f"{place(line)}: tag '{tag}' breaks {scheme.upper()}; correct it, or set task.scheme=auto")
         oddities.append(
             f"{name}: sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first '{tag}' at "
             f"{place(line)}); read as the CoNLL evaluation does"

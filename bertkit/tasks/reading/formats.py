@@ -1,4 +1,4 @@
-"""Which format a file or an input has: as its task says, by its ending, else by how it begins."""
+"""The format of a file or an input: from its task, from its ending, else from its beginning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import PEEKED_BYTES, parse_json
 from bertkit.tasks.reading.conll import BLANKS
-from bertkit.tasks.reading.tables import names_of
+from bertkit.tasks.reading.tables import all_names, names_of
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
 
@@ -32,29 +32,27 @@ _QUOTED_CELLS = re.compile(r'"[^"]*"(,"[^"]*")+')
 
 
 def suffix_of(path: Path) -> str:
-    """Give the ending that says how a file is written, in lower case: of `train.csv.gz`, `.csv`."""
+    """Give the ending that tells the format, in lower case: `.csv` for `train.csv.gz`."""
     return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
-    """Say how a file with labels is written.
+    """Choose the format of a file with labels.
 
     Raises:
-        InputError: the task does not say it and the ending says nothing, or the format is for another shape.
+        InputError: neither the task nor the ending tells the format, or it is for another shape.
     """
     suffix = suffix_of(path)
     format = ENDINGS.get(suffix)
     if task.format != "auto":
-        # what the official files are; a user's own copy may be another's, and says so by its ending
+        # the format of the official files; a user's own copy may have another one, and its ending
         is_other = shape.is_of_words and suffix in (".jsonl", ".json", ".parquet")
         format = ENDINGS[suffix] if is_other else task.format
     elif shape.is_of_words and format in (None, "tsv"):
         format = "conll"
     if format is None:
-        raise InputError(
-            f"{path}: unknown format (ending '{path.suffix}'); "
-            "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
-        )
+        way_out = "set task.format=tsv, csv, jsonl, json, parquet, label_text, conll or conllu"
+        raise InputError(f"{path}: unknown format (ending '{path.suffix}'); {way_out}")
     if format in OF_WORDS and not shape.is_of_words:
         raise InputError(f"{path}: format {format} is for tags, not for kind={shape.kind}; set task.format=")
     return format
@@ -63,7 +61,7 @@ def format_of_file(shape: Shape, task: TaskConfig, path: Path) -> str:
 def format_of_input(
     shape: Shape, task: TaskConfig, name: Path, beginning: str, labels: tuple[str, ...]
 ) -> tuple[str, bool]:
-    """Say how an input without labels is written; the second value says that this is a guess from its beginning."""
+    """Choose the format of an input without labels; the second value: whether it is a guess from its beginning."""
     suffix = suffix_of(name)
     ending = ENDINGS.get(suffix)
     if shape.is_of_words and (ending == "tsv" or (ending is None and suffix not in ("", ".txt"))):
@@ -81,16 +79,13 @@ def format_of_input(
 
 
 def check_input(shape: Shape, task: TaskConfig, format: str, name: Path) -> None:
-    """Refuse a format that a shape is not predicted from, and single texts where pairs are needed."""
+    """Refuse a format that a model of this shape cannot read, and single texts where pairs are needed."""
     if format == "text" and is_of_pairs(task):
-        raise InputError(
-            f"{name}: task={task.name} is of pairs, and a text a line has no second one; give a file of named columns, or set "
-            "format="
-        )
+        wrong = f"task={task.name} is of pairs, and a text per line has no second one"
+        raise InputError(f"{name}: {wrong}; use a file of named columns, or set format=")
     if format not in shape.formats:
-        raise InputError(
-            f"{name}: format {format} is not for a model of {shape.kind}; set format= to one of {', '.join(shape.formats)}"
-        )
+        expected = ", ".join(shape.formats)
+        raise InputError(f"{name}: format {format} does not fit a {shape.kind} model; set format= to one of {expected}")
 
 
 def is_of_pairs(task: TaskConfig) -> bool:
@@ -99,12 +94,12 @@ def is_of_pairs(task: TaskConfig) -> bool:
 
 
 def beginning(file: io.BufferedReader) -> str:
-    """Give the first characters of an input, and leave them in it."""
+    """Peek at the first characters of an input."""
     return file.peek(PEEKED_BYTES)[:PEEKED_BYTES].decode("utf-8", "replace").removeprefix("\ufeff")
 
 
 def json_format(beginning: str) -> str | None:
-    """Tell JSON lines and JSON, an object or an array of them, from a text with a bracket, such as that of [MASK]."""
+    """Detect JSON lines and JSON, an object or an array of objects; a text may also begin with a bracket, as in [MASK]."""
     text = beginning.lstrip()
     first, _, more = text.partition("\n")
     try:
@@ -119,7 +114,7 @@ def json_format(beginning: str) -> str | None:
 
 
 def _conll_format(shape: Shape, task: TaskConfig, lines: list[str], labels: tuple[str, ...]) -> str | None:
-    """Tell what surely is columns: as many in every line, tags in one, blank lines, and a sentence of several lines."""
+    """Detect columns of words: equally many in every line, tags in one, blank lines, and a sentence of several lines."""
     rows = [BLANKS.split(line.strip(" \t")) for line in lines if not line.startswith("#")]
     words = [row for row in rows if row != [""]]
     if lines[0].startswith("-DOCSTART-"):
@@ -137,13 +132,11 @@ def _conll_format(shape: Shape, task: TaskConfig, lines: list[str], labels: tupl
 
 
 def _table_format(task: TaskConfig, lines: list[str], labels: tuple[str, ...]) -> str | None:
-    """The format of a table with a text a row, where the first line has the columns, or all lines as many tabs."""
+    """Detect a table with a text per row: its first line names the columns, or all lines have the same number of tabs."""
     filled = [line for line in lines if line] or [""]
-    named = {name for column in vars(task.columns).values() for name in names_of(column)}
-    texts = set(names_of(task.columns.text))
     tabs, commas = filled[0].split("\t"), _csv_cells(filled[0])
     for format, cells in (("tsv", tabs), ("csv", commas), ("csv", filled[0].split(";"))):
-        if set(cells) & (named if len(cells) > 1 else texts):
+        if set(cells) & (all_names(task) if len(cells) > 1 else set(names_of(task.columns.text))):
             return format
     if task.format == "csv" and len(commas) == len(task.column_names or ()):
         return "csv"

@@ -1,4 +1,4 @@
-"""The files of a task, its dataset on the hub, or an input to predict from -> examples, as they come.
+"""The files of a task, its dataset on the hub, or an input to predict from -> examples, as they are read.
 
 | format | an example is |
 |---|---|
@@ -7,13 +7,12 @@
 | text | a line, for a sequence or masked LM |
 | words | a line of words between blanks, to be tagged |
 
-A tagger reads running text too: with format=text a text a line, and a table with a column of texts and none of words.
+A tagger also reads running text: with format=text, or from a table with a column of texts and none of words.
 
-What is wrong with a file is said in one line with the file, the line and the field. Labels are matched by name; rows
-whose label is not known have None, which is an error where labels are expected: in every split but test.
+Labels are matched by name. A row with an unknown label has None, which is an error in every split but test.
 
-An input to predict from has an example for every line or row: an empty one is of empty texts, or of no words, and the
-cells that a row of a table lacks are empty.
+An input to predict from has an example for every line or row: a blank line is an empty text or a sentence without words,
+and missing cells of a table are empty.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     """Read a split of a task.
 
     Args:
-        task: what and how.
+        task: the task.
         data_dir: the task's folder or the one above it; None for the hub.
-        split: "train", "dev", "test", "dev_mismatched" or "test_mismatched", or what others call them.
-        labels: those of the model or the training file, for a task whose labels are not listed; None takes this file's.
+        split: one of `SPLITS` or `OTHER_NAMES`.
+        labels: of the model or the training file, for a task whose labels are not listed; None takes this file's.
 
     Raises:
-        InputError: there are no such files, or something in them is wrong.
+        InputError: a file is missing or wrong.
     """
     split = OTHER_NAMES.get(split, split)
     if split not in SPLITS:
@@ -80,49 +79,43 @@ def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tu
     hub_split = getattr(task.hub, split)
     if hub_split is None:
         raise InputError(f"task={task.name}: no {split} split on the hub; set data_dir=, or task.hub.{split}=")
-    return take_all(shape_of(task), Reading(task, hub_table(task, hub_split), is_labelled, labels))
+    return take_all(shape_of(task), Reading(task, _hub_table(task, hub_split), is_labelled, labels))
 
 
 def read_file(
     task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] | None = None
 ) -> Source:
-    """Read one file.
-
-    With `is_labelled` every example must have its label; None takes those that are there, False none. `labels` are as
-    for `read_examples`.
+    """Read a file; `is_labelled` is as in `Reading`, `labels` as in `read_examples`.
 
     Raises:
-        InputError: something in it is wrong.
+        InputError: the file is wrong.
     """
     format = format_of_file(shape_of(task), task, path)
     if format == "parquet":
-        table = parquet_table(path)
+        table = _parquet_table(path)
     else:
         gaps = Gaps(are_left_out=bool(is_labelled) and task.skip_short_rows)
-        table = open_table(task, path, format, _not_empty(path, read_lines(path)), gaps)
+        lines = read_lines(path)
+        head = []
+        for numbered in lines:
+            head.append(numbered)
+            if not is_blank(numbered[1]):
+                break
+        else:
+            raise InputError(f"{path}:1: the file is empty; restore it")
+        table = open_table(task, path, format, itertools.chain(head, lines), gaps)
     return take_all(shape_of(task), Reading(task, table, is_labelled, labels))
-
-
-def _not_empty(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    head = []
-    for number, line in lines:
-        head.append((number, line))
-        if not is_blank(line):
-            return itertools.chain(head, lines)
-    raise InputError(f"{path}:1: the file is empty; restore it")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Examples to predict, on their way."""
+    """Examples to predict, as they are read."""
 
-    description: str  # what the input was taken for, in a line; empty where it is
-    chunks: Iterator[list[Any]]  # the examples in their order, up to EXAMPLES_AT_ONCE of them at a time
-    gaps: Gaps  # the rows that lacked cells, among those that have been read
-    shape: Shape  # of the examples: the one that was asked for, or what reads running text for it
-    rows: deque[dict[str, Any]] = field(
-        default_factory=deque
-    )  # the fields of the rows read so far, where they are kept
+    description: str  # how the input is read; empty for an empty input
+    chunks: Iterator[list[Any]]  # the examples in order, up to EXAMPLES_AT_ONCE at a time
+    gaps: Gaps  # rows with too few cells, so far
+    shape: Shape  # of the examples: the task's own, or its shape for running text
+    rows: deque[dict[str, Any]] = field(default_factory=deque)  # the fields of the rows so far, if they are kept
 
 
 def open_inputs(
@@ -134,19 +127,19 @@ def open_inputs(
     labels: tuple[str, ...],
     keep_rows: bool = False,
 ) -> Inputs:
-    """Tell how an input is written, find the columns that are needed, and read its examples in their order.
+    """Open an input: detect its format, find its columns, and read its examples in order.
 
     Args:
         shape: of the examples.
-        task: how they are written.
-        file: at its beginning.
+        task: the task of the model.
+        file: the input, at its beginning.
         name: of the file, for its ending and for messages; `-` for standard input.
-        given: the format; None to tell it by the ending, else by the beginning.
-        labels: of the model: columns of words whose last one holds them are CoNLL.
-        keep_rows: whether the fields of the rows are wanted beside the examples.
+        given: the format; None to detect it from the ending, else from the beginning.
+        labels: of the model: columns of words that end with them are CoNLL.
+        keep_rows: whether to keep the fields of the rows beside the examples.
 
     Raises:
-        InputError: something in it is wrong, with the line; of what comes later when it is read.
+        InputError: the input is wrong; later lines are checked when they are read.
     """
     gaps = Gaps(are_filled=True, keep_lengths=shape.has_choices)
     with unpacking(lambda: str(name)):
@@ -154,35 +147,34 @@ def open_inputs(
         head = beginning(file)
     if not head:
         return Inputs("", iter(()), gaps, shape)
-    format, is_guess = given, False
-    if format is None:
-        format, is_guess = format_of_input(shape, task, name, head, labels)
+    format, is_guess = (given, False) if given else format_of_input(shape, task, name, head, labels)
     format = "json" if format == "squad" else format
     if format in ("text", "csv", "tsv"):
         shape = of_running_text(shape)
     check_input(shape, task, format, name)
+    if format == "text":
+        columns = dataclasses.replace(task.columns, text="text", text_pair=None, id=None)
+        task = dataclasses.replace(task, columns=columns)
     try:
-        table = input_table(task, file, name, format, gaps)
-        return _inputs(shape, _of_texts(task) if format == "text" else task, table, keep_rows)
+        return _inputs(shape, task, input_table(task, file, name, format, gaps), keep_rows)
     except InputError as error:
-        is_plain = is_guess and shape.plain and not is_of_pairs(task)
-        raise InputError(f"{error}; for plain text set format={shape.plain}" if is_plain else str(error)) from None
+        if is_guess and shape.plain and not is_of_pairs(task):
+            raise InputError(f"{error}; for plain text set format={shape.plain}") from None
+        raise
 
 
 def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Inputs:
-    """Take texts, or pairs of them, in memory: what a sequence is, running text to be tagged, questions and their contexts.
+    """Take texts, or pairs of texts, in memory: sequences, running text to be tagged, or questions and contexts.
 
     Raises:
-        InputError: an example of the shape is more than that, or less.
+        InputError: an example of the shape needs more texts, or fewer.
     """
     if shape.has_choices:
-        raise InputError("text=: a choice has several endings; give them in a file, by input=")
+        raise InputError("text=: a choice has several endings; use a file, with input=")
     shape, is_of_spans = of_running_text(shape), shape.head == "span"
     names = ("question", "context") if is_of_spans else ("text", "text_pair")
     if pairs is None and (is_of_spans or is_of_pairs(task)):
-        raise InputError(
-            f"text_pair: task={task.name} needs {'a context' if is_of_spans else 'a second text'} too; set it"
-        )
+        raise InputError(f"text_pair: task={task.name} needs {'a context' if is_of_spans else 'a second text'}; set it")
     if pairs is not None and not is_of_spans and shape.head != "sequence":
         raise InputError("text_pair: has no effect on this model, which reads single texts; leave it out")
     own = (texts,) if pairs is None else (texts, pairs)
@@ -206,95 +198,72 @@ def _inputs(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool) -> In
 
     reading = Reading(task, dataclasses.replace(table, rows=noted()) if keep_rows else table, is_labelled=False)
     examples = shape.read(reading)
-    found = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
+    unit = table.unit or ", ".join(f"{setting} '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, EXAMPLES_AT_ONCE)), [])
-    return Inputs(f"{table.name} read as {table.format}: {found}", chunks, table.gaps, shape, rows)
-
-
-def _of_texts(task: TaskConfig) -> TaskConfig:
-    """The same task of single texts, in a column of this name."""
-    return dataclasses.replace(task, columns=dataclasses.replace(task.columns, text="text", text_pair=None, id=None))
+    return Inputs(f"{table.name} read as {table.format}: {unit}", chunks, table.gaps, shape, rows)
 
 
 def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None:
-    """Find the file of a split; None if it is the hub's.
+    """Find the file of a split; None where it is on the hub.
 
     Raises:
-        InputError: there is none, or several.
+        InputError: there is no file, or several match.
     """
-    given = getattr(task.files, split)
-    names = (given,) if isinstance(given, str) else given
+    names = names_of(getattr(task.files, split))
     for path in map(Path, names):
         if path.is_file() and (path.is_absolute() or (data_dir is None and task.hub.path is None)):
             return path
     if data_dir is None:
         if task.hub.path is not None:
             return None
-        raise InputError(
-            f"task={task.name}: missing value: set data_dir= to the folder of its files, or task.hub.path="
-        )
+        raise InputError(f"task={task.name}: missing value: set data_dir= to its folder, or task.hub.path=")
     if not names:
         raise InputError(f"task={task.name} has no {split} split; set task.files.{split}=")
     above = Path(data_dir).expanduser()
     if above.is_file():
-        raise InputError(
-            f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}, for its folder"
-        )
+        raise InputError(f"data_dir={data_dir} is a file; set data_dir={above.parent} task.files.{split}={above.name}")
     if not above.is_dir():
         raise InputError(f"data_dir={data_dir}: no such directory")
     folders = [*(above / folder for folder in task.folders if (above / folder).is_dir()), above]
-    for name in names:
-        for folder in folders:
-            found = [folder / name] if (folder / name).is_file() else _matches(folder, name)
-            if len(found) > 1:
-                raise InputError(
-                    f"{folder}: several files for {split} ({', '.join(path.name for path in found)}); "
-                    f"set task.files.{split}= to one of them"
-                )
-            if found:
-                return found[0]
-    places = " or ".join(map(str, folders))
+    for name, folder in itertools.product(names, folders):
+        matches = [folder / name] if (folder / name).is_file() else _matches(folder, name)
+        if len(matches) > 1:
+            listed = ", ".join(path.name for path in matches)
+            raise InputError(f"{folder}: several files for {split} ({listed}); set task.files.{split}= to one of them")
+        if matches:
+            return matches[0]
     raise InputError(
-        f"{places}: no {split} file for task={task.name}; expected {' or '.join(names)}; set task.files.{split}="
+        f"{' or '.join(map(str, folders))}: no {split} file for task={task.name}; expected {' or '.join(names)}; "
+        f"set task.files.{split}="
     )
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
     if "*" not in pattern or Path(pattern).is_absolute():
         return []
-    found = sorted(path for path in folder.glob(pattern) if path.is_file())
-    known = [path for path in found if suffix_of(path) in (*ENDINGS, ".txt")]
-    return known or found  # no train.csv.bak beside train.csv
+    paths = sorted(path for path in folder.glob(pattern) if path.is_file())
+    return [path for path in paths if suffix_of(path) in (*ENDINGS, ".txt")] or paths  # without train.csv.bak
 
 
-def parquet_table(path: Path, data: bytes | None = None) -> Table:
-    """Open a parquet file, or the bytes of one.
-
-    Raises:
-        InputError: it is missing or damaged.
-    """
-    names, found = parquet_records(path, data)
-    return records(path, "parquet", enumerate(with_label_names(found, names), 1), Gaps(), counts=" record ")
+def _parquet_table(path: Path, data: bytes | None = None) -> Table:
+    names, rows = parquet_records(path, data)
+    return records(str(path), "parquet", enumerate(with_label_names(rows, names), 1), Gaps(), counts=" record ")
 
 
 def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, gaps: Gaps) -> Table:
-    """Open an unpacked input, which may come through a pipe, as rows of a format.
+    """Open an unpacked input, which may be a pipe, as rows of a format.
 
     Raises:
-        InputError: it is not what the format says; some of it while the rows are read.
+        InputError: a line does not fit the format; later lines are checked when they are read.
     """
     if format != "parquet":
         return open_table(task, name, format, numbered_lines(file, name), gaps)
     with unpacking(lambda: str(name)):
-        return parquet_table(name, file.read())
+        return _parquet_table(name, file.read())
 
 
-def hub_table(task: TaskConfig, split: str) -> Table:
-    """Open a split of the task's dataset on the hub, or of its copy in the local cache.
-
-    Raises:
-        InputError: it cannot be had, with the ways out.
-    """
+def _hub_table(task: TaskConfig, split: str) -> Table:
+    """Open a split of the task's dataset on the hub, or of its copy in the local cache."""
     is_offline()
     import datasets
 

@@ -1,4 +1,4 @@
-"""The rows of a file as examples on their way, and the examples of a split with what looks wrong in them."""
+"""The rows of a file as examples, as they are read, and the examples of a split with warnings about them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.labels import Ids, Labels
-from bertkit.tasks.reading.tables import Table
+from bertkit.tasks.reading.tables import Table, names_of
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import Column, TaskConfig
 
-MAX_SHARES = 20  # labels that a description counts
-NONE_OF_THEM = "(none)"  # where several labels may hold at once
+MAX_SHARES = 20  # labels in a description
+NONE_OF_THEM = "(none)"  # an example without any of several labels
 
 
 @dataclass
 class Reading:
-    """A table's examples on their way; what is found out about them is complete when all have been taken."""
+    """A table that is read into examples; what is noted on the way is complete after the last one."""
 
-    task: TaskConfig  # how the table is written
-    table: Table  # that is read
-    # whether every example must have its label; None takes those that are there, False none: an input to predict from
+    task: TaskConfig
+    table: Table
+    # True: every example must have its label; None: labels are optional; False: an input to predict from
     is_labelled: bool | None = None
-    known_labels: tuple[str, ...] | None = None  # of the model or the training file, where none are listed
-    columns: list[tuple[str, str]] = field(default_factory=list)  # settings and names of those found, in their order
-    labels: Labels | None = None  # what is known of the labels; None where a shape has none by name
-    expected_labels: tuple[str, ...] = ()  # those that should come
-    notes: list[str] = field(default_factory=list)  # of the format, for the description
-    oddities: list[str] = field(default_factory=list)  # what looks wrong and is no error, a line each
+    known_labels: tuple[str, ...] | None = None  # of the model or the training file, if the task lists none
+    columns: list[tuple[str, str]] = field(default_factory=list)  # settings and names of the columns, in order
+    labels: Labels | None = None  # None where a shape has no labels by name
+    expected_labels: tuple[str, ...] = ()  # labels that should occur
+    notes: list[str] = field(default_factory=list)  # about the format, for the description
+    oddities: list[str] = field(default_factory=list)  # warnings
     empty: list[str] = field(default_factory=list)  # the places of examples with an empty text
-    num_skipped: int = 0  # rows that were left out for their label
+    num_skipped: int = 0  # rows left out because of their label
 
     @property
     def is_input(self) -> bool:
@@ -53,46 +53,43 @@ class Reading:
         return Ids(self.find(self.task.columns.id, "id", False), is_input=self.is_input, is_unique=is_unique)
 
     def label_field(self) -> str | None:
-        """Find the column of labels, if they are to be read."""
+        """Find the column of labels, unless they are to be predicted."""
         column = self.task.columns.label
         if self.is_input:
             return None
         if self.is_labelled is None:
-            return self.table.find((column,) if isinstance(column, str) else column, "label", False)
+            return self.table.find(names_of(column) or column, "label", False)
         try:
             return self.table.find(column, "label")
         except InputError as error:
-            raise InputError(f"{error} (labels are expected here; a test file has none)") from None
+            raise InputError(f"{error} (only a test file may lack labels)") from None
 
     def each(self, example: Callable[[Any, str, int], Any]) -> Iterator[Any]:
-        """Make an example of every row, its place and its line; a row of which None is made is left out."""
-        place = self.table.place
+        """Make an example from every row, its place and its line; None leaves the row out."""
         for number, row in self.table.rows:
-            if (one := example(row, place(number), number)) is not None:
-                yield one
+            if (made := example(row, self.table.place(number), number)) is not None:
+                yield made
 
     def note_empty(self, where: str, *texts: str | None) -> None:
-        """Note an example one of whose texts is empty."""
-        for text in texts:
-            if text is not None and not text.strip():
-                self.empty.append(where)
-                return
+        """Note the place of an example with an empty text."""
+        if any(text is not None and not text.strip() for text in texts):
+            self.empty.append(where)
 
 
 def value_of(row: Any, field: str, where: str) -> Any:
-    """Give the value of a field that has to be there."""
+    """Give the value of a required field."""
     if field not in row:
         raise InputError(f"{where}: no field '{field}' (it has: {', '.join(map(repr, row))}); add it")
     return row[field]
 
 
 def given(row: Any, field: str | None) -> Any:
-    """Give a value that need not be there."""
+    """Give the value of an optional field; None where the column or the field is missing."""
     return None if field is None else row.get(field)
 
 
 def text_of(row: Any, field: str | None, where: str) -> str:
-    """Give the text of a field."""
+    """Give the text of a required field."""
     value = value_of(row, field or "", where)
     if not isinstance(value, str):
         raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected text")
@@ -103,21 +100,20 @@ def text_of(row: Any, field: str | None, where: str) -> str:
 class Source:
     """The examples of a split."""
 
-    shape: Shape  # of the examples
+    shape: Shape
     description: str  # the file or dataset, and its format
     examples: list[Any]  # in the order of the file
     labels: tuple[str, ...] = ()  # names in the order of their numbers; none for a regression, spans and choices
     name: str = ""  # of the file or dataset
-    expected_labels: tuple[str, ...] = ()  # those that should come
-    oddities: tuple[str, ...] = ()  # what looks wrong in the file and is no error, a line each
+    expected_labels: tuple[str, ...] = ()  # labels that should occur
+    oddities: tuple[str, ...] = ()  # warnings about the file
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What looks wrong and is no error, a line each: in the file, and in the labels of these examples."""
+        """Warnings about the file and about the labels of these examples."""
         return (*self.oddities, *self._class_warnings())
 
     def _class_warnings(self) -> list[str]:
-        """Say that there is one class alone, or which labels never come; nothing of numbers and what has no labels."""
         if not self.shape.has_classes:
             return []
         seen: set[str] = set()
@@ -130,13 +126,13 @@ class Source:
             (only,) = classes
             return [f"{self.name}: every label is '{only}'; nothing can be learned or measured from one class"]
         missing = [label for label in self.expected_labels if label not in seen]
-        return [f"{self.name}: labels that never come: {', '.join(missing)}"] if missing and seen else []
+        return [f"{self.name}: labels without an example: {', '.join(missing)}"] if missing and seen else []
 
     def describe(self) -> str:
-        """Say in a line what was read: the source, the number of examples, and how often each label or kind is there."""
+        """Describe the examples in a line: the source, their number, and the frequency of each label."""
         text = f"{self.description}: {len(self.examples):,} {self.shape.unit}"
         counts = Counter(label for example in self.examples for label in self.shape.labels_of(example))
-        total = counts.total() if self.shape.is_of_words else len(self.examples)  # of which several labels may hold
+        total = counts.total() if self.shape.is_of_words else len(self.examples)  # an example may have several labels
         if self.shape.is_of_words:
             text += f" of {total:,} words"
         if numbers := [label for label in counts.elements() if isinstance(label, float)]:
@@ -151,9 +147,9 @@ class Source:
         return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
 
     def hold_out(self, share: float) -> tuple[Source, Source]:
-        """Divide a source into the rest and about a share of it, chosen by a hash of the texts.
+        """Split off about a share of the examples, chosen by a hash of their texts; return the rest and the share.
 
-        What one has is on one side: examples of the same text, pair or context stay together, wherever they stand.
+        Examples with the same text, pair or context stay together.
 
         Raises:
             InputError: no example is left on one of the sides.
@@ -164,33 +160,22 @@ class Source:
             number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) / 2**64
             (held if number < share else rest).append(example)
         if not held or not rest:
-            raise InputError(
-                f"dev_share={share:g}: holds out {len(held)} of the {len(self.examples)} examples of {self.name}; change it, "
-                "or give a dev file"
-            )
-        name = f"the share of {self.name} held out by dev_share={share:g}"
-        return (
-            dataclasses.replace(self, examples=rest, name=f"what dev_share={share:g} leaves of {self.name}"),
-            dataclasses.replace(
-                self, examples=held, name=name, description=f"held out of {self.description}", oddities=()
-            ),
-        )
+            wrong = f"holds out {len(held)} of the {len(self.examples)} examples of {self.name}"
+            raise InputError(f"dev_share={share:g}: {wrong}; change it, or add a dev file")
+        kept = dataclasses.replace(self, examples=rest, name=f"{self.name} without dev_share={share:g}")
+        name, description = f"dev_share={share:g} of {self.name}", f"held out of {self.description}"
+        return kept, dataclasses.replace(self, examples=held, name=name, description=description, oddities=())
 
     def first(self, num_examples: int) -> Source:
-        """Take the first examples alone."""
+        """Keep the first examples."""
         if num_examples >= len(self.examples):
             return self
-        return dataclasses.replace(
-            self, examples=self.examples[:num_examples], name=f"the first {num_examples:,} examples of {self.name}"
-        )
+        name = f"the first {num_examples:,} examples of {self.name}"
+        return dataclasses.replace(self, examples=self.examples[:num_examples], name=name)
 
 
 def take_all(shape: Shape, reading: Reading) -> Source:
-    """Take all examples of a table.
-
-    Raises:
-        InputError: there are none, or something is wrong with one.
-    """
+    """Read all examples of a table; raises InputError if there are none, or one is wrong."""
     task, table = reading.task, reading.table
     examples = list(shape.read(reading))
     labels = reading.labels.all() if reading.labels is not None else ()
@@ -214,10 +199,10 @@ def take_all(shape: Shape, reading: Reading) -> Source:
 
 
 def _header_as_row(table: Table, labels: list[Any]) -> list[str]:
-    """Columns are given by their numbers, and the first line has a label that no other has: perhaps a header's word."""
+    """Warn if no other line has the label of the first one, which may be a header; columns are given by number."""
     if len(labels) < 3 or labels[0] is None or labels.count(labels[0]) > 1 or isinstance(labels[0], float):
         return []
     return [
-        f"{table.place(1)}: the label {labels[0]!r} comes only in the first line, which is read as an example; if it is a "
-        "header, set task.header=true, else task.header=false"
+        f"{table.place(1)}: no other line has the label {labels[0]!r}; if this line is a header, set task.header=true, else "
+        "task.header=false"
     ]

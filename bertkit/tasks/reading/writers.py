@@ -1,11 +1,11 @@
-"""Rows of predictions -> a file, written as its ending says, bit by bit.
+"""Rows of predictions -> a file in the format of its ending, chunk by chunk.
 
 | ending | rows |
 |---|---|
-| .csv | as RFC 4180 has it; of a mapping a column for each key, such as `probabilities.good`; a list as JSON |
-| .tsv | the same with tabs and without quotes, as the readers take it: a tab or line break in a text becomes a blank |
+| .csv | as in RFC 4180; a column for each key of a mapping, such as `probabilities.good`; a list as JSON |
+| .tsv | the same with tabs and without quotes, as the readers expect; a tab or line break in a text becomes a blank |
 | .parquet | typed, nested as in JSON |
-| any other | JSON lines |
+| other | JSON lines |
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ _NO_CELL = re.compile(r"[\t\r\n]+")
 
 @contextlib.contextmanager
 def row_writer(file: Any, ending: str, separator: str) -> Iterator[Write]:
-    """Give what writes rows to an open file, chunk by chunk; to a binary one for parquet, else of text.
+    """Open a writer of rows to a file: a binary one for parquet, else a text file.
 
-    Args:
-        file: where to.
-        ending: of its name, which says how.
-        separator: what parts several labels in a cell.
+    `ending` chooses the format; `separator` stands between several labels in a cell.
     """
     match ending.lower():
         case ".csv" | ".tsv":
@@ -48,7 +45,7 @@ def row_writer(file: Any, ending: str, separator: str) -> Iterator[Write]:
 
 
 def write_lines(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON object a line, and let readers see them."""
+    """Write a JSON object per line, and flush."""
     file.writelines(in_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
     file.flush()
 
@@ -76,18 +73,15 @@ def _delimited(file: TextIO, is_tsv: bool, separator: str) -> Write:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a row without mappings inside of it."""
-    found: dict[str, Any] = {}
+    """Replace each mapping in a row by its items."""
+    flat: dict[str, Any] = {}
     for name, value in row.items():
-        if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": inside for key, inside in value.items()}
-        else:
-            found[name] = value
-    return found
+        flat |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
 def _cell(value: Any, separator: str) -> str:
-    """Write a value: texts as they are, several labels parted as the readers part them, other lists as JSON."""
+    """Format a value: a text as it is, several labels with separators, another list as JSON."""
     if value is None:
         return ""
     if isinstance(value, tuple) and all(isinstance(item, str) and separator not in item for item in value):
@@ -97,9 +91,9 @@ def _cell(value: Any, separator: str) -> str:
 
 @contextlib.contextmanager
 def _parquet(file: Any) -> Iterator[Write]:
-    """Write JSON lines first, since only the last row shows the types of all, and then the file from them.
+    """Write JSON lines to a temporary file, since the types are known after the last row, and then the parquet file.
 
-    After an error the file has those lines.
+    After an error the file has the JSON lines.
     """
     import pyarrow as pa
     from pyarrow import parquet

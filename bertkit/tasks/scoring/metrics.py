@@ -1,9 +1,9 @@
-"""Score predictions with the official metrics: the functions of scikit-learn, scipy, seqeval, sacrebleu and rouge-score.
+"""The official metrics: functions of scikit-learn, scipy, seqeval, sacrebleu and rouge-score.
 
 | metric | predictions and references | keys of the scores |
 |---|---|---|
 | accuracy, f1 (of label 1), f1_macro, f1_micro, matthews_correlation | label numbers; accuracy also rows of tags | the metric's name |
-| accuracy (of whole rows), f1_macro, f1_micro | several labels at once: an array of 0 and 1, a row each, a column a label | the metric's name |
+| accuracy (of whole rows), f1_macro, f1_micro | several labels at once: an array of 0 and 1, a column for each label | the metric's name |
 | pearson, spearmanr | numbers | the metric's name |
 | seqeval (as the CoNLL evaluation counts) | rows of tags, one for each word | overall_precision, overall_recall, overall_f1, overall_accuracy |
 | seqeval_strict (well-formed IOB2 only) | rows of tags | strict_precision, strict_recall, strict_f1 |
@@ -11,15 +11,15 @@
 | squad_v2 | id -> answer, id -> accepted answers, and id -> probability of no answer | exact, f1, total, HasAns_* and NoAns_* of the same, best_exact, best_exact_thresh, best_f1, best_f1_thresh |
 | bleu (sacrebleu's, tokenizer 13a, case kept), chrf (chrF2) | texts | the metric's name |
 | rouge (rouge-score's mean F, without a stemmer) | texts | rouge1, rouge2, rougeL |
-| exact_match_text (the same but for white space) | texts | exact |
+| exact_match_text (equal except for white space) | texts | exact |
 
-SQuAD's, bleu and chrf are in per cent, all others shares, as their official programs give them. Scores are of predictions,
-which are small; no metric needs logits. `module` gives a metric to those who work with `evaluate`.
+SQuAD's metrics, bleu and chrf are in per cent, all others shares, as in their official programs. `module` wraps a metric for
+`evaluate`.
 
-Texts have one reference each, as the file has it. WordPiece does not give back every text to the letter, neither case where
-it lower-cases nor each blank beside a mark, and this bounds a model's BLEU: 687 German messages that are encoded and decoded
-have 76.4 with a cased vocabulary and 19.0 with an uncased one, without accents (tests/tasks/test_generation.py). rouge-score
-knows the letters a to z and the digits alone, in lower case, and takes every other one for a blank.
+A text has one reference. WordPiece does not restore every text exactly, neither lower-cased letters nor all blanks beside
+punctuation, which bounds a model's BLEU: 687 German messages, encoded and decoded, have 76.4 with a cased vocabulary and
+19.0 with an uncased one, without accents (tests/tasks/test_generation.py). rouge-score lower-cases, keeps a to z and digits,
+and replaces other characters by blanks.
 
 Source: Papineni et al. 2002 and Post 2018 (BLEU); Popović 2015 (chrF); Lin 2004 (ROUGE).
 """
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.base.errors import InputError
-from bertkit.tasks.scoring import metric_classes
+from bertkit.tasks.scoring import squad
 
 _SQUAD_V2 = ("exact", "f1", "total")
 TEXT_METRICS: dict[str, tuple[str, ...]] = {
@@ -55,8 +55,8 @@ METRICS: dict[str, tuple[str, ...]] = {
     ),
     **TEXT_METRICS,
 }
-MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # that measure several labels at once
-PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  # of the extra `generation`
+MULTI_LABEL = ("accuracy", "f1_macro", "f1_micro")  # for several labels at once
+PACKAGES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge": "rouge_score"}  # in the extra `generation`
 
 
 def keys_of(names: Iterable[str]) -> list[str]:
@@ -65,11 +65,7 @@ def keys_of(names: Iterable[str]) -> list[str]:
 
 
 def require_packages(names: Iterable[str]) -> None:
-    """Refuse metrics whose program is not installed, before anything is trained.
-
-    Raises:
-        InputError: naming the metric and the package.
-    """
+    """Refuse metrics whose package is not installed, before training; raises InputError if a package is missing."""
     for name in names:
         if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
             package = PACKAGES[name].replace("_", "-")
@@ -77,14 +73,14 @@ def require_packages(names: Iterable[str]) -> None:
 
 
 def signatures(names: Iterable[str]) -> dict[str, str]:
-    """Give what sacrebleu's scores have to be reported with (Post 2018, section 4), by the metric."""
-    found = {}
+    """Give the signatures to report with sacrebleu's scores (Post 2018, section 4), by metric."""
+    by_name = {}
     for name in names:
-        if PACKAGES.get(name) == "sacrebleu":
+        if name in ("bleu", "chrf"):
             scorer = _sacrebleu(name)
-            scorer.corpus_score(["a"], [["a"]])  # it tells the number of references
-            found[name] = str(scorer.get_signature())
-    return found
+            scorer.corpus_score(["a"], [["a"]])  # sets the number of references
+            by_name[name] = str(scorer.get_signature())
+    return by_name
 
 
 def score(
@@ -94,16 +90,16 @@ def score(
 
     Args:
         names: some of `METRICS`.
-        predictions: as the table above says, in the order of the references (mappings: in any order).
+        predictions: as in the table above, in the order of the references (mappings: in any order).
         references: likewise.
-        no_answer_probs: squad_v2: question -> probability that it has no answer; None leaves the best_* out.
+        no_answer_probs: for squad_v2: question -> probability of no answer; None leaves out the best_* scores.
 
     Returns:
-        Plain Python numbers by the keys of `METRICS`, in the order of the names.
+        Python numbers by the keys of `METRICS`, in the order of the names.
 
     Raises:
-        InputError: an unknown metric, nothing to score, not as many predictions as references, labels that f1 is not
-            for, squad_v2 misses the prediction of a question, or the package of a metric is not installed.
+        InputError: a metric is unknown, does not fit the labels, or its package is not installed; there are no references,
+            or the numbers of predictions and references differ; a question of squad_v2 has no prediction.
     """
     names = list(names)
     for name in names:
@@ -114,9 +110,9 @@ def score(
     scores: dict[str, float] = {}
     for name in names:
         if name == "squad":
-            scores |= metric_classes.squad_v1({key: predictions.get(key) for key in references}, references)
+            scores |= squad.squad_v1({key: predictions.get(key) for key in references}, references)
         elif name == "squad_v2":
-            scores |= metric_classes.squad_v2(predictions, references, no_answer_probs)
+            scores |= squad.squad_v2(predictions, references, no_answer_probs)
         else:
             if len(predictions) != len(references):
                 raise InputError(f"metric {name}: {len(predictions)} predictions but {len(references)} references")
@@ -126,7 +122,7 @@ def score(
 
 
 def _measured(name: str, predictions: Any, references: Any) -> Iterable[float]:
-    """Compute a metric of predictions that have the order of the references: a number for each of its keys."""
+    """Compute a metric of predictions in the order of the references: a number for each key."""
     match name:
         case "pearson" | "spearmanr":
             return [_correlation(name, predictions, references)]
@@ -136,7 +132,7 @@ def _measured(name: str, predictions: Any, references: Any) -> Iterable[float]:
         case "rouge":
             return _rouge(predictions, references)
         case "exact_match_text":
-            return [np.mean([said.split() == true.split() for said, true in zip(predictions, references, strict=True)])]
+            return [np.mean([text.split() == true.split() for text, true in zip(predictions, references, strict=True)])]
         case "seqeval" | "seqeval_strict":
             _check_rows(name, predictions, references)
             return _seqeval(predictions, references, is_strict=name == "seqeval_strict")
@@ -162,7 +158,7 @@ def _of_labels(name: str, predictions: Any, references: Any) -> float:
 
 
 def _correlation(name: str, predictions: Sequence[float], references: Sequence[float]) -> float:
-    """Pearson's or Spearman's; 0 with a warning where it is not defined."""
+    """Pearson's or Spearman's correlation; 0 with a warning where it is not defined."""
     import scipy.stats
 
     for what, values in (("predictions", predictions), ("references", references)):
@@ -182,19 +178,19 @@ def _seqeval(predictions: Iterable[Iterable[str]], references: Iterable[Iterable
     import seqeval.metrics
     import seqeval.scheme
 
-    said, true = [list(row) for row in predictions], [list(row) for row in references]
+    predicted, true = [list(row) for row in predictions], [list(row) for row in references]
     counted = {"mode": "strict", "scheme": seqeval.scheme.IOB2} if is_strict else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing predicted, or tags without a prefix
-        report = seqeval.metrics.classification_report(true, said, output_dict=True, zero_division=0, **counted)
+        report = seqeval.metrics.classification_report(true, predicted, output_dict=True, zero_division=0, **counted)
         values = [report["micro avg"][key] for key in ("precision", "recall", "f1-score")]
-        return values if is_strict else [*values, seqeval.metrics.accuracy_score(true, said)]
+        return values if is_strict else [*values, seqeval.metrics.accuracy_score(true, predicted)]
 
 
 def _check_rows(name: str, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> None:
-    for number, (predicted, given) in enumerate(zip(predictions, references, strict=True)):
-        if len(predicted) != len(given):
-            raise InputError(f"metric {name}: row {number} has {len(predicted)} tags but {len(given)} references")
+    for number, (predicted, true) in enumerate(zip(predictions, references, strict=True)):
+        if len(predicted) != len(true):
+            raise InputError(f"metric {name}: row {number} has {len(predicted)} tags but {len(true)} references")
 
 
 def _sacrebleu(name: str) -> Any:
@@ -208,23 +204,23 @@ def _rouge(predictions: Sequence[str], references: Sequence[str]) -> list[float]
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer, totals = RougeScorer(list(METRICS["rouge"])), dict.fromkeys(METRICS["rouge"], 0.0)
-    for said, true in zip(predictions, references, strict=True):
-        for key, found in scorer.score(true, said).items():
-            totals[key] += float(found.fmeasure)
+    for predicted, true in zip(predictions, references, strict=True):
+        for key, values in scorer.score(true, predicted).items():
+            totals[key] += float(values.fmeasure)
     return [total / len(references) for total in totals.values()]
 
 
 def module(name: str) -> Any:
-    """Give a metric as a module of `evaluate`, such as for `evaluate.combine`; it scores at once, and stores nothing.
+    """Wrap a metric as a module of `evaluate`, such as for `evaluate.combine`; it stores no files.
 
     >>> module("accuracy").compute(predictions=[0, 1], references=[1, 1])
     {'accuracy': 0.5}
     """
-    import evaluate  # seconds, and more than scoring takes: `score` does without
+    import evaluate  # seconds, so `score` does not use it
     from datasets import Features, Value
 
     class Metric(evaluate.Metric):  # type: ignore[misc]
-        """Evaluate's interface before `score`, without the files and locks of its own way."""
+        """`score` behind evaluate's interface, without its files and locks."""
 
         def _info(self) -> Any:
             values = Features({"predictions": Value("string"), "references": Value("string")})
@@ -234,8 +230,8 @@ def module(name: str) -> Any:
             return ""
 
         def compute(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-            """Score predictions, as `bertkit.tasks.scoring.metrics` says."""
+            """Score predictions, as in `score`."""
             return score([name], predictions, references, **options)
 
-    Metric.__name__ = name  # which evaluate calls it by
+    Metric.__name__ = name  # shown by evaluate
     return Metric(keep_in_memory=True, seed=0)

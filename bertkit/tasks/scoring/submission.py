@@ -1,4 +1,4 @@
-"""The archive that the GLUE server takes: eleven tables of predictions in a zip; written, and checked, here.
+"""The archive for the GLUE server, written and checked: eleven tables of predictions in a zip.
 
     CoLA.tsv       index<TAB>prediction
                    0<TAB>1
@@ -20,12 +20,13 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_durably
+from bertkit.base.typed_settings import refuse
 from bertkit.tasks.sequence import SequencePrediction
 from bertkit.tasks.task_config import TaskConfig
 
 HEADER = "index\tprediction"
 SCORE_RANGE = (0.0, 5.0)
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: the same predictions give the same bytes
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every file in the zip: equal predictions give equal bytes
 _SCORE = re.compile(r"\d+(\.\d+)?")
 
 
@@ -34,9 +35,9 @@ class Sheet:
     """One table of the archive."""
 
     name: str  # of the file
-    task: str  # whose test examples it answers
-    split: str  # of them
-    labels: tuple[str, ...] | None  # what the server takes; None for a number in `SCORE_RANGE`
+    task: str
+    split: str
+    labels: tuple[str, ...] | None  # the server's labels; None for a number in `SCORE_RANGE`
 
 
 _NUMBERS = ("0", "1")
@@ -58,7 +59,7 @@ SHEETS = (
 
 
 def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
-    """Write predictions, in the order of the test file, with the server's labels; scores are clipped to the range."""
+    """Write predictions in the order of the test file, with the server's labels; scores are clipped to the range."""
     low, high = SCORE_RANGE
     served = dict(zip(task.label_names or (), task.labels_in_files or task.label_names or (), strict=True))
     rows = [HEADER]
@@ -70,12 +71,12 @@ def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
 
 
 def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, Sequence[str]]) -> None:
-    """Write the archive, after it has been checked; the same tables give the same bytes.
+    """Check the archive and write it; equal tables give equal bytes.
 
-    `tables` are the texts by the name of the sheet, `indices` as for `check_archive`.
+    `tables` are texts by the name of the sheet, `indices` as in `check_archive`.
 
     Raises:
-        InputError: a table is not as the server takes it.
+        InputError: the server would refuse a table.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -90,16 +91,13 @@ def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, S
 def check_archive(
     path: Path, indices: Mapping[str, Sequence[str]] | None = None, content: bytes | None = None
 ) -> dict[str, int]:
-    """Refuse an archive that the server would refuse, or take for something else.
+    """Refuse an archive that the server would refuse or misread; return the number of predictions of each sheet.
 
-    `indices` are those of the test file by the name of the sheet; a sheet without is expected to count from 0.
-    `content` are the bytes, where they are not written yet.
-
-    Returns:
-        The number of predictions of each sheet.
+    `indices` are the ids of the test file by the name of the sheet; by default they count from 0. `content` are the bytes
+    of an archive that is not written yet.
 
     Raises:
-        InputError: a line for each file in which something is wrong: the first fault that it has.
+        InputError: a line for each wrong file, with its first error.
     """
     if content is None:
         try:
@@ -113,31 +111,25 @@ def check_archive(
         raise InputError(f"{path}: not a zip that can be read ({error}); write it again with bertkit glue") from None
     names = [name for name, _ in entries]
     known = [sheet.name for sheet in SHEETS]
-    problems = [f"{path}: no {name}; the server takes all {len(known)} files" for name in known if name not in names]
+    problems = [f"{path}: no {name}; the server expects all {len(known)} files" for name in known if name not in names]
     for name in dict.fromkeys(names):
         if name not in known:
-            what = "a folder, or a file in one" if "/" in name else "no file of GLUE"
-            problems.append(
-                f"{path}: '{name}' is {what}; expected {', '.join(known)} at the top level and nothing else"
-            )
+            what = "a folder, or a file in one" if "/" in name else "not a file of GLUE"
+            problems.append(f"{path}: '{name}' is {what}; expected {', '.join(known)} at the top level and no other")
         elif names.count(name) > 1:
-            problems.append(f"{path}: {name} is there {names.count(name)} times; leave one of them")
-    if problems:
-        raise InputError(*problems)
-    tables = dict(entries)
-    counts = {}
-    for sheet in SHEETS:
+            problems.append(f"{path}: {names.count(name)} files {name}; keep one of them")
+    tables, counts = dict(entries), {}
+    for sheet in () if problems else SHEETS:
         try:
             counts[sheet.name] = _check_table(sheet, tables[sheet.name], (indices or {}).get(sheet.name))
         except InputError as error:
             problems.append(f"{path}: {error}")
-    if problems:
-        raise InputError(*problems)
+    refuse(*problems)
     return counts
 
 
 def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> int:
-    """Check a sheet; give the number of its predictions."""
+    """Check a sheet; return the number of its predictions."""
     try:
         header, *lines = data.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -146,16 +138,14 @@ def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> in
         raise InputError(f"{sheet.name}:1: header {header[:60]!r}; expected {HEADER!r}")
     expected = list(map(str, range(len(lines)))) if indices is None else indices
     for number, (line, index) in enumerate(zip(lines, expected, strict=False), 2):
-        found, _, label = line.partition("\t")
-        if found != index:
+        own_index, _, label = line.partition("\t")
+        if own_index != index:
             raise InputError(
-                f"{sheet.name}:{number}: index {found[:60]!r}, expected {index}; keep every example, in the file's order"
+                f"{sheet.name}:{number}: index {own_index[:60]!r}, expected {index}; keep every example, in the file's order"
             )
         _check_label(sheet, label, f"{sheet.name}:{number}")
     if not lines or len(lines) != len(expected):
-        raise InputError(
-            f"{sheet.name}: {len(lines)} predictions for {len(expected)} test examples; predict all of them"
-        )
+        raise InputError(f"{sheet.name}: {len(lines)} predictions for {len(expected)} test examples; predict all")
     return len(lines)
 
 

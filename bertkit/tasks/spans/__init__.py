@@ -1,1 +1,1 @@
-"""Spans: a question and a context -> windows -> an answer from the context, or none."""
+"""Spans: the answer to a question is a part of its context."""

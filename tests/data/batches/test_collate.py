@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+from preparing import write_split
 
 from bertkit.data.batches.collate import assemble, collate
 from bertkit.data.batches.segments import Examples
-from bertkit.data.corpus.prepared import Split, SplitWriter
+from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig
 
@@ -16,10 +17,7 @@ VOCAB = VocabFacts(97, 0, 1, C, S, M, np.zeros(97, bool))
 
 def make_split(folder: Path, shard_tokens: int) -> Split:
     """Tokens 10 11 12 | 13 14 and, in another document, 15 16 17 18."""
-    writer = SplitWriter(folder, np.dtype("<u2"), shard_tokens)
-    writer.write([[10, 11, 12], [13, 14]])
-    writer.write([[15, 16, 17, 18]])
-    return Split(folder, np.dtype("<u2"), writer.close()["shard_tokens"])
+    return write_split(folder, [[[10, 11, 12], [13, 14]], [[15, 16, 17, 18]]], shard_tokens)
 
 
 def make_examples(segments: list[list[tuple[int, int]]], labels: list[int] | None) -> Examples:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import real_data
+from preparing import write_split
 
 from bertkit.base.errors import InputError
 from bertkit.data.batches.google_instances import (
@@ -24,7 +25,7 @@ from bertkit.data.batches.google_instances import (
 )
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.documents import Corpus
-from bertkit.data.corpus.prepared import Split, SplitWriter, token_dtype
+from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import Tokenizer, VocabFacts, load_tokenizer
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig
 
@@ -173,15 +174,11 @@ def split_of(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Ca
 
     def split_of(name: str) -> Split:
         if name not in made:
-            folder, dtype = tmp_path_factory.mktemp("google") / "split", token_dtype(uncased.vocab_size)
-            writer = SplitWriter(folder, dtype, 1 << 27)
             path = str(real_data(*name.split("/")))
             text = CorpusConfig("files", path, "text", "text", "lines", "utf-8", None, "train")
-            for document in Corpus(text, join_files=True):
-                ids = [sentence for sentence in uncased.encode_document(document) if sentence]
-                if ids:
-                    writer.write(ids)
-            made[name] = Split(folder, dtype, writer.close()["shard_tokens"])
+            documents = ([*filter(None, uncased.encode_document(d))] for d in Corpus(text, join_files=True))
+            folder = tmp_path_factory.mktemp("google") / "split"
+            made[name] = write_split(folder, filter(None, documents), 1 << 27, uncased.vocab_size)
         return made[name]
 
     return split_of
@@ -259,13 +256,10 @@ def kinds(input_ids: np.ndarray, positions: np.ndarray, labels: np.ndarray, mask
 @pytest.fixture(scope="module")
 def short_documents(uncased: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Split:
     """A book cut into many documents: the target length is drawn once for each of them."""
-    folder, dtype = tmp_path_factory.mktemp("google") / "split", token_dtype(uncased.vocab_size)
     lines = real_data("text", "books_en", "part_03.txt").read_text(encoding="utf-8").splitlines()
     ids = [sentence for sentence in uncased.encode_document([line for line in lines if line]) if sentence]
-    writer = SplitWriter(folder, dtype, 1 << 27)
-    for first in range(0, len(ids), 17):
-        writer.write(ids[first : first + 17])
-    return Split(folder, dtype, writer.close()["shard_tokens"])
+    documents = (ids[first : first + 17] for first in range(0, len(ids), 17))
+    return write_split(tmp_path_factory.mktemp("google") / "split", documents, 1 << 27, uncased.vocab_size)
 
 
 TOLERANCE = 0.015  # of shares, and of numbers by ratio; the largest difference measured is 0.009

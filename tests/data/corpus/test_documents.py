@@ -155,10 +155,10 @@ ERRORS = {
     "missing field in JSON": ("a.json", lambda p: p.write_text('[{"body": "b"}]'), "a.json: record 1: no field 'text' (it has: body)"),
     "broken JSON": ("a.json", lambda p: p.write_text("[{"), "a.json: not JSON ("),
     "deep JSON in a file": ("a.json", lambda p: p.write_text("[" * 100_000), "a.json: not JSON ("),
-    "JSON and more": ("a.json", lambda p: p.write_text('{"text": "a"}\nx'), "; expected an array of objects"),
+    "JSON and more": ("a.json", lambda p: p.write_text('{"text": "a"}\nx'), "; expected an array"),
     "broken parquet": ("a.parquet", lambda p: p.write_text("PAR1"), "a.parquet: not readable as parquet ("),
-    "text outside of <doc>": ("wiki", lambda p: p.write_text(WIKI + "stray\n"), "wiki:19: text outside of <doc> ... </doc>"),
-    "empty file": ("a.txt", lambda p: p.write_text(""), "a.txt: no text in this file; expected sentences, one per line"),
+    "text outside of <doc>": ("wiki", lambda p: p.write_text(WIKI + "stray\n"), "wiki:19: text outside <doc> ... </doc>"),
+    "empty file": ("a.txt", lambda p: p.write_text(""), "a.txt: no text in this file"),
     "blank file": ("a.txt", lambda p: p.write_text(" \n\n\t\n"), "a.txt: no text in this file"),
 }  # fmt: skip
 
@@ -175,9 +175,9 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "message"), [
-    ("none.txt", "no such file, folder or match; for a dataset of the hub, add corpus=hub"),
+    ("none.txt", "no such file, folder or match"),
     ("*.none", "no such file, folder or match"),
-    ("folder", "no text in this folder; expected .txt, .txt.gz, .jsonl, .json, .parquet or WikiExtractor files"),
+    ("folder", "no text in this folder"),
 ])  # fmt: skip
 def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "folder").mkdir()
@@ -188,8 +188,8 @@ def test_paths_that_lead_nowhere(tmp_path: Path, path: str, message: str) -> Non
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"encoding": "utf-9"}, "corpus.encoding='utf-9': unknown encoding; try utf-8 or latin-1"),
-    ({"encoding": "utf-16"}, "corpus.encoding='utf-16': lines do not end in the byte 0x0a; convert the files to UTF-8"),
+    ({"encoding": "utf-9"}, "corpus.encoding='utf-9': unknown encoding"),
+    ({"encoding": "utf-16"}, "corpus.encoding='utf-16': lines do not end in 0x0a"),
     ({"encoding": "utf-32-be"}, "corpus.encoding='utf-32-be': lines do not end in"),
 ])  # fmt: skip
 def test_refused_settings(changes: dict[str, Any], message: str) -> None:

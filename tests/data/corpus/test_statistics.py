@@ -71,10 +71,11 @@ def test_counts_by_hand() -> None:
     statistics = gather([(["a b", "c", "a b"], [[7, 8], [9], [7, 8]]), (["", "d"], [[], [UNK]]), (["\u200b"], [[]])])
     assert (statistics.documents, statistics.empty_documents) == (3, 1)
     assert (statistics.sentences, statistics.tokens, statistics.longest_document) == (4, 6, 3)
-    assert statistics.unknown_rate == 1 / 6
-    assert statistics.most_frequent_share == 2 / 6
-    assert np.isclose(statistics.unigram_entropy, -(4 / 6 * np.log(2 / 6) + 2 / 6 * np.log(1 / 6)))
-    assert np.isclose(statistics.repeat_rate, 1 / 5)
+    facts = statistics.summary()
+    assert facts["unknown_rate"] == 1 / 6
+    assert facts["most_frequent_share"] == 2 / 6
+    assert np.isclose(facts["unigram_entropy"], -(4 / 6 * np.log(2 / 6) + 2 / 6 * np.log(1 / 6)))
+    assert np.isclose(facts["repeat_rate"], 1 / 5)
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
@@ -85,7 +86,7 @@ def test_the_estimate_of_repeats_holds_when_the_sample_overflows(copies: int, mo
         for document in range(50):
             add(statistics, [([f"sentence {document} {n}" for n in range(500)], [[7]] * 500)])
     assert 300 < len(statistics._seen) <= 1_000
-    assert abs(statistics.repeat_rate - (1 - 1 / copies)) < 0.01
+    assert abs(statistics.summary()["repeat_rate"] - (1 - 1 / copies)) < 0.01
 
 
 def test_the_order_of_the_runs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +97,8 @@ def test_the_order_of_the_runs_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         statistics = CorpusStatistics(np.zeros(SIZE, np.int64), UNK)
         for run in order:
             add(statistics, run)
-        found.append((statistics._threshold, statistics.repeat_rate, statistics.words, statistics.longest_document))
+        found.append(
+            (statistics._threshold, statistics.summary()["repeat_rate"], statistics.words, statistics.longest_document)
+        )
     assert found[0] == found[1] == found[2]
     assert found[0][0] < 1 << 64

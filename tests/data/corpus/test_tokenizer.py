@@ -76,7 +76,7 @@ def test_trained_case(lowercase: bool, ids_alike: bool) -> None:
 
 
 @pytest.mark.parametrize(("sentences", "vocab_size", "message"), [
-    ([], 101, "no words in the corpus to learn a vocabulary from; check corpus.path"),
+    ([], 101, "no words in the corpus to learn a vocabulary from"),
     ([" \t"], 101, "no words in the corpus"),
     (["".join(map(chr, range(0x4E00, 0x4E80)))], 200, "vocab_size=200 has no room for the 128 characters of the corpus"),
 ])  # fmt: skip
@@ -105,10 +105,10 @@ def write_vocab(path: Path, tokens: list[str], end: str = "\n") -> Path:
 
 
 @pytest.mark.parametrize(("tokens", "message"), [
-    (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], r"vocab.txt: vocabulary of 5 tokens has no \[MASK\]; BERT needs \[PAD\]"),
+    (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], r"vocab.txt: vocabulary of 5 tokens has no \[MASK\]"),
     (["a", "b"], r"has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
-    ([*SPECIAL_TOKENS, "a", "b", "a"], r'vocab.txt:8: token "a" stands on line 6 already'),
-    ([*SPECIAL_TOKENS, "a", "[CLS]"], r'vocab.txt:7: token "\[CLS\]" stands on line 3 already'),
+    ([*SPECIAL_TOKENS, "a", "b", "a"], r'vocab.txt:8: duplicate of token "a" on line 6'),
+    ([*SPECIAL_TOKENS, "a", "[CLS]"], r'vocab.txt:7: duplicate of token "\[CLS\]" on line 3'),
     ([], "has no"),
 ])  # fmt: skip
 def test_vocabularies_that_bert_cannot_use(tmp_path: Path, tokens: list[str], message: str) -> None:
@@ -117,7 +117,7 @@ def test_vocabularies_that_bert_cannot_use(tmp_path: Path, tokens: list[str], me
 
 
 def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none: no such file; expected vocab.txt, tokenizer.json or a directory"):
+    with pytest.raises(InputError, match=r"none: no such file"):
         load_tokenizer(tmp_path / "none")
     with pytest.raises(InputError, match=r"no vocab.txt or tokenizer.json in this directory"):
         load_tokenizer(tmp_path)
@@ -125,10 +125,10 @@ def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"vocab.txt: not UTF-8 \(byte 6\)"):
         load_tokenizer(tmp_path / "vocab.txt")
     for content, message in [
-        ("{}", "not a WordPiece tokenizer.json"),
-        ("[1]", "not a WordPiece tokenizer.json"),
+        ("{}", "model.type=None"),
+        ("[1]", "model.type=None"),
         ("{", "not JSON"),
-        ('{"model": {"type": "BPE", "vocab": {"a": 0}}, "normalizer": null}', "a BPE tokenizer; BERT needs WordPiece"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}}, "normalizer": null}', "model.type=BPE"),
     ]:
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(InputError, match=message):
@@ -201,9 +201,9 @@ def test_call_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "options", "message"), [
-    ((["a", "b"], ["c"]), {}, "2 texts but 1 pairs; expected as many of each"),
+    ((["a", "b"], ["c"]), {}, "2 texts but 1 pairs"),
     (("a",), {"truncation": True}, "truncation=True needs max_length="),
-    ((["a", "a b"],), {"return_tensors": "pt"}, "different lengths do not make a tensor; set padding=True"),
+    ((["a", "a b"],), {"return_tensors": "pt"}, "different lengths do not make a tensor"),
     (("a",), {"return_tensors": "tf"}, "return_tensors='tf': expected 'pt' or 'np'"),
 ])  # fmt: skip
 def test_calls_that_cannot_work(tokenizer: Tokenizer, arguments: tuple, options: dict, message: str) -> None:

@@ -63,12 +63,12 @@ def test_words_and_columns(content: str, expected: list[list[str]], kind: str) -
 LABELS = ("NUM:dist", "LOC:city")
 TREC = {"format": "label_text"}
 SEQUENCES = [
-    ("sequence", {}, TREC, "How far is Denver ?\n", "text: a text a line", [("How far is Denver ?", None)]),
+    ("sequence", {}, TREC, "How far is Denver ?\n", "text: a text per line", [("How far is Denver ?", None)]),
     ("sequence", {}, TREC, "NUM:dist How far ?\nENTY:x What ?\n", "label_text: text 'text'", [("How far ?", None), ("What ?", None)]),
-    ("sequence", {}, TREC, "NUM:dist How far ?\nWhat ?\n", "text: a text a line", [("NUM:dist How far ?", None), ("What ?", None)]),
-    ("sequence", {}, {"format": "tsv"}, "kan\n", "text: a text a line", [("kan", None)]),
-    ("sequence", {}, {}, "[MASK] is\n[kan]\n", "text: a text a line", [("[MASK] is", None), ("[kan]", None)]),
-    ("sequence", {}, {}, "{kan}\n", "text: a text a line", [("{kan}", None)]),
+    ("sequence", {}, TREC, "NUM:dist How far ?\nWhat ?\n", "text: a text per line", [("NUM:dist How far ?", None), ("What ?", None)]),
+    ("sequence", {}, {"format": "tsv"}, "kan\n", "text: a text per line", [("kan", None)]),
+    ("sequence", {}, {}, "[MASK] is\n[kan]\n", "text: a text per line", [("[MASK] is", None), ("[kan]", None)]),
+    ("sequence", {}, {}, "{kan}\n", "text: a text per line", [("{kan}", None)]),
     ("sequence", {}, {}, '\n{"text": "kan"}\n', "jsonl: text 'text'", [("", None), ("kan", None)]),
     ("sequence", {}, {}, '[\n {"text": "kan"}]', "json: text 'text'", [("kan", None)]),
     ("sequence", {}, {}, '{"text": "kan",\n "id": 1}', "json: text 'text', id 'id'", [("kan", None)]),
@@ -76,8 +76,8 @@ SEQUENCES = [
     ("mrpc", {}, {}, "index\t#1 String\t#2 String\n7\tkan\tlon\n", "tsv: text '#1 String', text_pair '#2 String', id 'index'",
      [("kan", "lon")]),
     ("cola", {}, {}, "x\t1\t\tkan\n", "tsv: text 'sentence'", [("kan", None)]),
-    ("cola", {}, {}, "kan\n", "text: a text a line", [("kan", None)]),
-    ("sequence", {}, {}, "type O\nlon O\n\n", "text: a text a line", [("type O", None), ("lon O", None), ("", None)]),
+    ("cola", {}, {}, "kan\n", "text: a text per line", [("kan", None)]),
+    ("sequence", {}, {}, "type O\nlon O\n\n", "text: a text per line", [("type O", None), ("lon O", None), ("", None)]),
 ]  # fmt: skip
 
 
@@ -149,17 +149,17 @@ REFUSALS = [
     ("sequence", "-", "s1\ts2\nkan\tlon\n", "-:1: no column 'text' or 'sentence' or 'sentence1' (it has: 's1', 's2'); set "
      "task.columns.text=; for plain text set format=text"),
     ("sequence", "-", '"nr","question"\n"1","kan"\n', "-:1: no column 'text'"),
-    ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "-: format conll is not for a model of sequence; set format="),
-    ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll is not for"),
+    ("sequence", "-", "EU B-ORG\nrejects O\n\nkan O\n", "format conll"),
+    ("sequence", "eng.testb", "-DOCSTART- O\n\nkan O\n", "eng.testb: format conll"),
     ("sequence", "-", '{"text": "kan"} lon\n', "one object per line; for plain text set format=text"),
-    ("sequence", "in.csv", "id;text\n1;kan, lon\n", "its cells look parted by ';': write the file with commas; set task.columns.text="),
+    ("sequence", "in.csv", "id;text\n1;kan, lon\n", "separated by ';'"),
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", "in.tsv:2: too many cells (3, expected 2"),
-    ("mrpc", "-", "kan\n", "-: task=mrpc is of pairs, and a text a line has no second one"),
+    ("mrpc", "-", "kan\n", "-: task=mrpc is of pairs, and a text per line has no second one"),
     ("mrpc", "in.jsonl", '{"sentence1": "kan"}\n', "in.jsonl:1: no column '#2 String' or 'sentence2'"),
-    ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?'); set task.columns.question="),
+    ("spans", "-", "What is it?\n", "-:1: no column 'question' (it has: 'What is it?')"),
     ("spans", "in.csv", "question,text\n", "in.csv:1: no column 'context'"),
     ("swag", "in.csv", "sent1,sent2,ending0\n", "in.csv:1: no column 'ending1'"),
-    ("tagging", "-", '{"texts": "kan"}\n', "no column 'tokens' or 'words' (it has: 'texts'); set task.columns.words="),
+    ("tagging", "-", '{"texts": "kan"}\n', "no column 'tokens' or 'words' (it has: 'texts')"),
 ]  # fmt: skip
 
 

@@ -27,8 +27,8 @@ def test_labels_of_another_file_hold(tmp_path: Path) -> None:
     write(tmp_path, "dev.tsv", "text\tlabel\nx\tb\ny\tc\n")
     source = read(tmp_path, "sequence", "dev", labels=("c", "b", "a"))
     assert source.labels == ("c", "b", "a")
-    assert source.warnings == (f"{tmp_path}/dev.tsv: labels that never come: a",)
-    with pytest.raises(InputError, match=r"dev\.tsv:3: label: unknown label 'c'; expected 'b' or 'a'"):
+    assert source.warnings == (f"{tmp_path}/dev.tsv: labels without an example: a",)
+    with pytest.raises(InputError, match=r"dev\.tsv:3: label: unknown label 'c'"):
         read(tmp_path, "sequence", "dev", labels=("b", "a"))
 
 
@@ -43,7 +43,7 @@ def test_a_regression_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ["inf", "many", "nan"])
 def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
     write(tmp_path, "train.csv", f"text,label\na,1\nb,{label}\n")
-    with pytest.raises(InputError, match=rf"train\.csv:3: label: label '{label}'; expected a number$"):
+    with pytest.raises(InputError, match=rf"train\.csv:3: label: label '{label}'"):
         read(tmp_path, "sequence", "train", "labels=regression")
 
 
@@ -83,7 +83,7 @@ def test_several_labels_at_once_as_files_have_them(tmp_path: Path) -> None:
     )
     write(tmp_path, "test.tsv", "text\tlabel\na\t1\nb\t\n")
     assert [row[3] for row in rows(read(tmp_path, "sequence", "test", *given))] == [("fear",), None]
-    for value, message in (("1|2", "unknown label '2'; expected 'joy' or"), ("1||0", "empty label; expected 'joy'")):
+    for value, message in (("1|2", "unknown label '2'"), ("1||0", "empty label")):
         write(tmp_path, "dev.tsv", f"text\tlabel\na\t1\nb\t{value}\n")
         with pytest.raises(InputError) as caught:
             read(tmp_path, "sequence", "dev", *given)

@@ -34,14 +34,14 @@ def test_a_share_is_held_out_by_a_hash_of_the_texts(tmp_path: Path) -> None:
     assert held.description == f"held out of {source.description}"
     write(tmp_path, "train.csv", "text,label\n" + "".join(reversed(lines)))
     assert {row[1] for row in rows(read(tmp_path, "sequence", "train").hold_out(0.2)[1])} == texts[1]
-    with pytest.raises(InputError, match=r"dev_share=1e-09: holds out 0 of the 998 examples of .*; change it, or give"):
+    with pytest.raises(InputError, match=r"dev_share=1e-09: holds out 0 of the 998 examples"):
         source.hold_out(1e-9)
 
 
 WARNED = [
-    ("sst2", "SST-2/dev.tsv", "sentence\tlabel\na\t1\nb\t1\n", "every label is 'positive'; nothing can be learned"),
+    ("sst2", "SST-2/dev.tsv", "sentence\tlabel\na\t1\nb\t1\n", "every label is 'positive'"),
     ("qnli", "QNLI/dev.tsv", "index\tquestion\tsentence\tlabel\n0\t \tb\tentailment\n", "1 examples have an empty text, the first at"),
-    ("mnli", "MNLI/dev.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\na\tb\tentailment\n", "dev.tsv: labels that never come: contradiction"),
+    ("mnli", "MNLI/dev.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\na\tb\tentailment\n", "dev.tsv: labels without an example: contradiction"),
     ("swag", "swag/val.csv", SWAG_HEADER + "0,a,1,x,s,S,gold,a,b,c,d,2\n", "every label is '2'"),
     ("conll2003", "eng.testa", "a O\n", "every label is 'O'"),
 ]  # fmt: skip

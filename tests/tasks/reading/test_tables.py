@@ -1,4 +1,4 @@
-"""Tables and JSON to examples: each layout by hand, each fault in one line with its place."""
+"""Tables, JSON and SQuAD to examples: each layout by hand, each fault in one line with its place."""
 
 import gzip
 import json
@@ -12,6 +12,7 @@ from task_files import EXPECTED, OWN, RECORDS, SWAG_HEADER, read, rows, tagged, 
 from bertkit.base.errors import InputError
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.reading.readers import read_file
+from bertkit.tasks.spans.examples import Answer, SpanExample
 
 # task, file, split, its bytes, the rows
 GLUE = [
@@ -96,7 +97,7 @@ def test_a_header_that_is_read_as_a_row(tmp_path: Path, first: str, given: tuple
     write(tmp_path, "train.csv", f"{first}a,high\nb,low\nc,low\n")
     source = read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1", *given)
     label = first.strip().split(",")[1]
-    expected = f"{tmp_path}/train.csv:1: the label {label!r} comes only in the first line, which is"
+    expected = f"{tmp_path}/train.csv:1: no other line has the label {label!r}"
     assert [line.startswith(expected) for line in source.warnings] == [True] * is_odd
 
 
@@ -106,7 +107,7 @@ def test_packed_tables(tmp_path: Path) -> None:
         path.write_bytes(gzip.compress(OWN[name].encode()))
         assert rows(read(tmp_path, "sequence", "train")) == EXPECTED
         path.write_bytes(path.read_bytes()[:-9])
-        with pytest.raises(InputError, match=rf"{name}\.gz: damaged gzip file \(.*\); restore it"):
+        with pytest.raises(InputError, match=rf"{name}\.gz: damaged gzip file \(.*\)"):
             read(tmp_path, "sequence", "train")
         path.unlink()
     (tmp_path / "train.conll.gz").write_bytes(gzip.compress(b"Bob B-PER\nx O\n"))
@@ -152,3 +153,51 @@ def test_every_row_of_a_test_file_counts(tmp_path: Path) -> None:
     write(tmp_path, "MNLI/test.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\nc\td\t\ne\tf\tneutral\n")
     found = [row[1:] for row in rows(read(tmp_path, "mnli", "test"))]
     assert found == [("a", "b", None), ("c", "d", None), ("e", "f", "neutral")]
+
+
+# ---- SQuAD's files
+
+
+CONTEXT = "Normandy is in France. 😀 é France"
+QUESTIONS = [
+    SpanExample("q1", "Where?", CONTEXT, (Answer("France", 15), Answer("France", 27))),
+    SpanExample("q2", "Why?", CONTEXT, ()),
+]
+ANSWERS = [{"text": "France", "answer_start": 15}, {"text": "France", "answer_start": 27}]
+QAS = [
+    {"id": "q1", "question": "Where?", "answers": ANSWERS, "is_impossible": False},
+    {"id": "q2", "question": "Why?", "answers": [], "is_impossible": True, "plausible_answers": ANSWERS},
+]
+NESTED = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": QAS}]}]}
+LISTS = {"text": ["France", "France"], "answer_start": [15, 27]}
+FLAT = [{**QAS[0], "context": CONTEXT, "answers": LISTS}, {**QAS[1], "context": CONTEXT}]
+SQUAD = {
+    "train-v2.0.json": json.dumps(NESTED),
+    "train-v2.0.flat.json": json.dumps({"data": FLAT}),
+    "train-v2.0.array.json": json.dumps(FLAT, indent=2),
+    "train-v2.0.lines.json": "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in FLAT),
+}
+
+
+@pytest.mark.parametrize("name", SQUAD)
+def test_squad(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name, SQUAD[name])
+    source = read(tmp_path, "squad2", "train")
+    assert source.examples == QUESTIONS
+    assert source.labels == source.warnings == ()
+    assert source.describe().endswith("2 questions; answered 1 (50.0%), unanswerable 1 (50.0%)")
+
+
+def test_answers_that_are_texts_alone(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", f"id,question,context,answer\nq1,Where?,{CONTEXT},France\nq2,Why?,{CONTEXT},\n")
+    source = read(tmp_path, "spans", "train")
+    assert [example.answers for example in source.examples] == [(Answer("France", 15),), ()]  # type: ignore[union-attr]
+
+
+def test_questions_without_answers(tmp_path: Path) -> None:
+    write(tmp_path, "test-v1.1.json", json.dumps([{"id": 5, "question": "Where?", "context": ""}]))
+    source = read(tmp_path, "squad1", "test")
+    assert source.examples == [SpanExample("5", "Where?", "", None)]
+    assert source.warnings == (
+        f"1 examples have an empty text, the first at {tmp_path}/test-v1.1.json:1: question '5'",
+    )

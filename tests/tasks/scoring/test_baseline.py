@@ -10,7 +10,7 @@ from task_configs import task_config
 from bertkit.tasks.choice import ChoiceExample
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
-from bertkit.tasks.spans.shape import Answer, SpanExample
+from bertkit.tasks.spans.examples import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 
 

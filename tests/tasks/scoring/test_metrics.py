@@ -21,8 +21,9 @@ from rouge_score import rouge_scorer
 from task_configs import task_config
 
 from bertkit.base.errors import InputError
-from bertkit.tasks.scoring.metric_classes import normalize_answer
+from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.scoring.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
+from bertkit.tasks.scoring.squad import normalize_answer
 from bertkit.tasks.shapes import check_metrics
 from bertkit.train.processes import gather_in_order
 
@@ -133,7 +134,7 @@ BAD = [
     (["exact_match_text"], [], [], "metrics exact_match_text: no references"),
     (["f1"], [], [], "no references"),
     (["f1"], [1], [1, 0], "1 predictions but 2 references"),
-    (["f1"], [1, 2], [1, 0], r"labels \[0, 1, 2\], expected 0 and 1; use f1_macro"),
+    (["f1"], [1, 2], [1, 0], r"labels \[0, 1, 2\], expected 0 and 1"),
     (["seqeval"], [["O"]], [["O", "O"]], "row 0 has 1 tags but 2 references"),
     (["accuracy"], [["O"]], [["O", "O"]], "row 0 has 1 tags but 2 references"),
     (["squad_v2"], {"a": "x"}, {"a": ["x"], "b": []}, "1 of 2 questions without a prediction, the first 'b'"),
@@ -150,41 +151,9 @@ def test_bad_input(names: list[str], predictions: Any, references: Any, message:
 # ---- tags
 
 
-def conlleval(tags: list[list[str]], references: list[list[str]]) -> tuple[int, int, int]:
-    """The counting of the shared task's conlleval, written down from its rules: (right, predicted, given) entities.
-
-    A chunk ends before a B, an O, another type, or after an E or S; one starts at a B or S, after an O, after another
-    type, or after an E or S.
-    """
-
-    def ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
-        return before[0] != "O" and (before[0] in "ES" or here[0] in "BSO" or before[1] != here[1])
-
-    def starts(before: tuple[str, str], here: tuple[str, str]) -> bool:
-        return here[0] != "O" and (here[0] in "BS" or before[0] in "ESO" or before[1] != here[1])
-
-    def split(tag: str) -> tuple[str, str]:
-        prefix, _, name = tag.partition("-")
-        return prefix, name
-
-    right = predicted = given = 0
-    in_both = False
-    before = [("O", ""), ("O", "")]
-    for row, reference in zip(tags, references, strict=True):
-        for pair in [*zip(row, reference, strict=True), ("O", "O")]:  # a sentence's end is a word outside
-            here = [split(tag) for tag in pair]
-            end = [ends(*both) for both in zip(before, here, strict=True)]
-            start = [starts(*both) for both in zip(before, here, strict=True)]
-            if in_both:
-                if all(end):
-                    in_both, right = False, right + 1
-                elif any(end) or here[0][1] != here[1][1]:
-                    in_both = False
-            if all(start) and here[0][1] == here[1][1]:
-                in_both = True
-            predicted, given = predicted + start[0], given + start[1]
-            before = here
-    return right, predicted, given
+def entities(tags: list[list[str]]) -> set[tuple[int, str, int, int]]:
+    """The chunks of all sentences, as the CoNLL evaluation reads them (test_conll.py)."""
+    return {(number, *chunk) for number, row in enumerate(tags) for chunk in chunks_of(row)}
 
 
 def read_iob1(path: Path, limit: int) -> list[list[str]]:
@@ -205,7 +174,8 @@ def disturbed(sentences: list[list[str]], seed: int) -> list[list[str]]:
 
 
 def check_as_conlleval(predictions: list[list[str]], references: list[list[str]]) -> None:
-    right, predicted, given = conlleval(predictions, references)
+    own, true = entities(predictions), entities(references)
+    right, predicted, given = len(own & true), len(own), len(true)
     scores = score(["seqeval"], predictions, references)
     assert 0 < right < given
     assert scores["overall_precision"] == pytest.approx(right / predicted, abs=1e-12)

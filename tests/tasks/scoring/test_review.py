@@ -12,7 +12,7 @@ from bertkit.tasks.scoring.review import Case, calibration, confusion, scores_by
 from bertkit.tasks.sequence import SequenceExample, SequencePrediction
 from bertkit.tasks.shapes import shape_of
 from bertkit.tasks.spans.answers import SpanCandidate, SpanPrediction
-from bertkit.tasks.spans.shape import Answer, SpanExample
+from bertkit.tasks.spans.examples import Answer, SpanExample
 from bertkit.tasks.tagging import TaggingExample, TaggingPrediction
 
 

@@ -58,10 +58,10 @@ def without(name: str) -> dict[str, str]:
 
 # what is wrong, the files, what is said of it
 DAMAGED = {
-    "a file missing": (without("AX.tsv"), "no AX.tsv; the server takes all 11 files"),
-    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is no file of GLUE"),
+    "a file missing": (without("AX.tsv"), "no AX.tsv"),
+    "a file too many": ({**tables(), "notes.txt": "x"}, "'notes.txt' is not a file of GLUE"),
     "a folder": ({**without("RTE.tsv"), "glue/RTE.tsv": "x", "RTE.tsv": "x"}, "'glue/RTE.tsv' is a folder, or a file in one"),
-    "another header": (replaced("RTE.tsv", "index\tprediction", "id\tlabel"), r"RTE.tsv:1: header 'id\tlabel'; expected"),
+    "another header": (replaced("RTE.tsv", "index\tprediction", "id\tlabel"), r"RTE.tsv:1: header 'id\tlabel'"),
     "no header": (replaced("RTE.tsv", "index\tprediction\n", ""), "RTE.tsv:1: header '0\\tentailment'"),
     "an index missing": (replaced("QQP.tsv", "1\t1\n", ""), "QQP.tsv:3: index '2', expected 1"),
     "an index twice": (replaced("QQP.tsv", "2\t0", "1\t0"), "QQP.tsv:4: index '1', expected 2"),
@@ -69,10 +69,10 @@ DAMAGED = {
     "a row too few": (replaced("WNLI.tsv", "2\t0\n", ""), "WNLI.tsv: 2 predictions for 3 test examples"),
     "a row too many": (replaced("WNLI.tsv", "2\t0\n", "2\t0\n3\t0\n"), "WNLI.tsv: 4 predictions for 3 test examples"),
     "no rows": ({**tables(), "WNLI.tsv": "index\tprediction\n"}, "WNLI.tsv: 0 predictions for 3"),
-    "another label": (replaced("MNLI-m.tsv", "neutral", "maybe"), "MNLI-m.tsv:3: unknown label 'maybe'; expected entailment or"),
+    "another label": (replaced("MNLI-m.tsv", "neutral", "maybe"), "MNLI-m.tsv:3: unknown label 'maybe'"),
     "a number for a name": (replaced("QNLI.tsv", "entailment", "1"), "QNLI.tsv:2: unknown label '1'"),
     "a name for a number": (replaced("CoLA.tsv", "0\t0", "0\tacceptable"), "CoLA.tsv:2: unknown label 'acceptable'"),
-    "a score out of range": (replaced("STS-B.tsv", "5.000", "5.001"), "STS-B.tsv:3: score '5.001'; expected a number from 0 to 5"),
+    "a score out of range": (replaced("STS-B.tsv", "5.000", "5.001"), "STS-B.tsv:3: score '5.001'"),
     "a score that is none": (replaced("STS-B.tsv", "5.000", "nan"), "STS-B.tsv:3: score 'nan'"),
     "carriage returns": (replaced("SST-2.tsv", "0\t0\n", "0\t0\r\n"), "SST-2.tsv:2: unknown label '0\\r'"),
     "a column too many": (replaced("SST-2.tsv", "0\t0\n", "0\t0\t0.9\n"), "SST-2.tsv:2: unknown label '0\\t0.9'"),
@@ -118,7 +118,7 @@ def test_a_name_that_is_there_twice(tmp_path: Path) -> None:
     write_zip(tmp_path / "x.zip", tables())
     with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive, pytest.warns(UserWarning, match=r"Duplicate"):
         archive.writestr("RTE.tsv", "x")
-    with pytest.raises(InputError, match=r"RTE.tsv is there 2 times"):
+    with pytest.raises(InputError, match=r"2 files RTE.tsv"):
         check_archive(tmp_path / "x.zip")
 
 

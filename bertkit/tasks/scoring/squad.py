@@ -1,6 +1,4 @@
-"""SQuAD's scores, as its two official scripts give them, to the last digit.
-
-Sums run over the questions in their order, because floating-point sums depend on it.
+"""SQuAD's scores, equal to the official scripts' to the last digit; sums follow the order of the questions.
 
 Source: the official evaluation scripts, evaluate-v1.1.py and evaluate-v2.0.py (rajpurkar.github.io/SQuAD-explorer).
 """
@@ -17,8 +15,8 @@ from bertkit.base.errors import InputError
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-Texts = Mapping[str, str | None]  # question -> answer; None for a question that was not answered
-Golds = Mapping[str, Sequence[str]]  # question -> accepted answers; none where there is no answer
+Texts = Mapping[str, str | None]  # question -> answer; None for a question without a prediction
+Golds = Mapping[str, Sequence[str]]  # question -> accepted answers; empty where there is no answer
 
 
 def normalize_answer(text: str) -> str:
@@ -27,12 +25,12 @@ def normalize_answer(text: str) -> str:
 
 
 def exact(gold: str, prediction: str) -> float:
-    """1 where both are the same after `normalize_answer`, else 0."""
+    """Compare after `normalize_answer`: 1 or 0."""
     return float(normalize_answer(gold) == normalize_answer(prediction))
 
 
 def f1(gold: str, prediction: str) -> float:
-    """F1 of the words that both have; where either has none, whether both have none."""
+    """Compute F1 of the common words; where one text has no words, 1 if both have none, else 0."""
     gold_words, words = normalize_answer(gold).split(), normalize_answer(prediction).split()
     if not gold_words or not words:
         return float(gold_words == words)
@@ -49,15 +47,10 @@ def _f1_of_version_1(gold: str, prediction: str) -> float:
 
 
 def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
-    """Score SQuAD 1.1: `exact_match` and `f1` in per cent, and `total` questions; a question not answered scores 0.
-
-    Args:
-        predictions: an answer for each question of `golds`.
-        golds: one accepted answer or more for each question.
-    """
+    """Score SQuAD 1.1: `exact_match` and `f1` in per cent, and `total` questions; a question without a prediction scores 0."""
     scores: dict[str, float] = {}
     for name, measure in (("exact_match", exact), ("f1", _f1_of_version_1)):
-        best = (_best(measure, golds[key], predictions[key]) for key in golds)
+        best = (best_of(measure, golds[key], predictions[key]) for key in golds)
         scores[name] = 100.0 * _sum(best) / len(golds)
     return {**scores, "total": len(golds)}
 
@@ -65,18 +58,17 @@ def squad_v1(predictions: Texts, golds: Golds) -> dict[str, float]:
 def squad_v2(
     predictions: Mapping[str, str], golds: Golds, no_answer_probs: Mapping[str, float] | None
 ) -> dict[str, float]:
-    """Score SQuAD 2.0: `exact`, `f1` and `total`, the same of the questions with and without an answer, best thresholds.
+    """Score SQuAD 2.0: `exact`, `f1` and `total`, the same for questions with and without an answer, and best thresholds.
 
     Args:
-        predictions: an answer for each question of `golds`; "" for no answer. The thresholds are of use where each is the
-            best answer that there is, and not "" already where no answer is likely.
-        golds: the accepted answers of each question; none where there is no answer.
-        no_answer_probs: how likely each question has no answer. None leaves out `best_exact`, `best_exact_thresh`,
-            `best_f1` and `best_f1_thresh`: what the scores would be with "" for every probability above the threshold.
-            Where questions have the same probability, the threshold may lie among them, as in the official script.
+        predictions: question -> answer, "" for none. For useful thresholds, the best answer even where none is likely.
+        golds: question -> accepted answers.
+        no_answer_probs: question -> probability of no answer. None leaves out `best_exact`, `best_exact_thresh`, `best_f1`
+            and `best_f1_thresh`: the scores with "" for every probability above the threshold. The threshold may lie
+            among questions with equal probabilities, as in the official script.
 
     Raises:
-        InputError: a question without a prediction.
+        InputError: a question has no prediction.
     """
     if missing := [key for key in golds if key not in predictions]:
         raise InputError(
@@ -87,7 +79,7 @@ def squad_v2(
     measured: dict[str, dict[str, float]] = {}
     for name, measure in (("exact", exact), ("f1", f1)):
         measured[name] = {
-            key: _best(measure, [gold for gold in texts if normalize_answer(gold)] or [""], predictions[key])
+            key: best_of(measure, [gold for gold in texts if normalize_answer(gold)] or [""], predictions[key])
             for key, texts in golds.items()
         }
     scores: dict[str, float] = {}
@@ -107,12 +99,13 @@ def squad_v2(
     return scores
 
 
-def _best(measure: Callable[[str, str], float], golds: Sequence[str], prediction: str | None) -> float:
+def best_of(measure: Callable[[str, str], float], golds: Sequence[str], prediction: str | None) -> float:
+    """Give the best measure of a prediction over the accepted answers; 0 without a prediction."""
     return 0.0 if prediction is None else max(measure(gold, prediction) for gold in golds)
 
 
 def _sum(values: Iterable[float]) -> float:
-    """Add one after another; `sum` compensates for rounding since Python 3.12, which the official numbers do not."""
+    """Add one after another; since Python 3.12 `sum` compensates for rounding, unlike the official numbers."""
     total = 0.0
     for value in values:
         total += value
@@ -125,7 +118,7 @@ def _best_threshold(
     no_answer_probs: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """Begin with "" for every question and take the given answers in, the surest first."""
+    """Begin with "" for every question and accept the answers one by one, the surest first."""
     current = best = float(sum(not answered for answered in has_answer.values()))
     threshold = 0.0
     for key in sorted(values, key=lambda key: no_answer_probs[key]):

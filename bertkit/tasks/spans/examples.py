@@ -1,0 +1,193 @@
+"""Examples of spans, and their features: a question and a context -> windows of the context.
+
+    [CLS] who lives there ? [SEP] some pieces of the context [SEP]
+
+Axes: T tokens of a window.
+Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert run_squad.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import TextPieces, Tokenizer
+from bertkit.tasks.reading.source import Reading, given, text_of
+from bertkit.tasks.task import Feature
+from bertkit.tasks.task_config import SpansConfig, TaskConfig
+
+NO_ANSWER = (0, 0)  # start and end of a window without the answer: its [CLS]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer in a context: `context[start : start + len(text)] == text`."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class SpanExample:
+    """A question about a context."""
+
+    id: str  # of the question
+    question: str
+    context: str  # may be empty
+    answers: tuple[Answer, ...] | None  # accepted answers; empty where the context has none; None where unknown
+
+
+def read(reading: Reading) -> Iterator[SpanExample]:
+    """Read an example from each row, such as a question of SQuAD.
+
+    Raises:
+        InputError: a column is missing, or, while they are read, a row is wrong.
+    """
+    task, is_input = reading.task, reading.is_input
+    question = reading.find(task.columns.question, "question")
+    context = reading.find(task.columns.context, "context")
+    field = None if is_input else reading.table.find(task.columns.answers, "answers", False)
+    ids = reading.ids(is_unique=True)  # keys of the answers
+
+    def example(row: Any, where: str, line: int) -> SpanExample:
+        example_id = ids.take(given(row, ids.field), where, line)
+        where = f"{where}: question '{example_id}'"
+        question_text, text = text_of(row, question, where), text_of(row, context, where)
+        answers: tuple[Answer, ...] | None = None
+        if not is_input and row.get("is_impossible") is True:
+            answers = ()
+        elif field is not None and row.get(field) is not None:
+            pairs = _texts_and_starts(row[field], where, field)
+            answers = tuple(_answer(*pair, text, where) for pair in pairs)
+        if reading.is_labelled and answers is None:
+            raise InputError(f"{where}: no answers; only a test file may lack them; set task.columns.answers=")
+        if answers == () and settings_of(task).is_always_answered:
+            raise InputError(f"{where}: empty answers; task={task.name} expects one for each question; try task=squad2")
+        reading.note_empty(where, question_text, text)
+        return SpanExample(example_id, question_text, text, answers)
+
+    return reading.each(example)
+
+
+def _texts_and_starts(value: Any, where: str, field: str) -> list[tuple[Any, Any]]:
+    """Read answers as SQuAD's list, as the hub's two lists, or as a text alone, whose start is unknown."""
+    if isinstance(value, str):
+        return [(value, None)] if value else []
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+            return list(zip(texts, starts, strict=True))
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return [(item.get("text"), item.get("answer_start")) for item in value]
+    raise InputError(f"{where}: field '{field}' holds no answers; expected [{{text, answer_start}}, ...]")
+
+
+def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"{where}: empty answer ({text!r}); correct it, or remove it if there is none")
+    if start is None:
+        start = context.find(text)
+        if start < 0:
+            raise InputError(f"{where}: answer {text!r} is not in its context; correct it")
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise InputError(f"{where}: answer_start {start!r} of answer {text!r}; expected a whole number of characters")
+    if start < 0 or context[start : start + len(text)] != text:
+        there = context[start : start + len(text)] if start >= 0 else ""
+        raise InputError(f"{where}: answer {text!r} is not in its context at answer_start={start}, but {there!r}")
+    return Answer(text, start)
+
+
+class Place(NamedTuple):
+    """A token of the context: its characters, `context[start:end]`, and whether this window has most context around it."""
+
+    start: int
+    end: int
+    is_max_context: bool
+
+
+def make_features(
+    task: TaskConfig, examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Sequence[str] = ()
+) -> list[Feature]:
+    """Put a question, cut to its first `max_query_length` pieces, before every window of its context.
+
+    An empty context gives one window. The features of an example are neighbours; `where` has the `Place` of each of the T
+    tokens, None for special tokens and the question.
+
+    Raises:
+        InputError: no room for the context.
+    """
+    settings, max_seq_length = settings_of(task), task.max_seq_length
+    if max_seq_length - settings.max_query_length - 3 < 1:
+        raise InputError(
+            f"max_query_length={settings.max_query_length}: leaves no room for the context in "
+            f"max_seq_length={max_seq_length}; set 0 to {max_seq_length - 4}"
+        )
+    facts = tokenizer.facts
+    questions = tokenizer.encode_document([example.question for example in examples])
+    contexts = list(dict.fromkeys(example.context for example in examples))
+    pieces_of = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
+    features = []
+    for place, (example, question) in enumerate(zip(examples, questions, strict=True)):
+        head = [facts.cls, *question[: settings.max_query_length], facts.sep]
+        pieces = pieces_of[example.context]
+        room = max_seq_length - len(head) - 1
+        windows = _windows(len(pieces.ids), room, min(settings.window_step, room))
+        gold = None if not example.answers else _gold_pieces(pieces, example.answers[0])
+        num_cut = max(0, len(question) - settings.max_query_length)
+        for (first, last), is_max_context in zip(windows, _max_contexts(windows, len(pieces.ids)), strict=True):
+            label = None if example.answers is None else NO_ANSWER
+            if gold is not None and first <= gold[0] and gold[1] < last:
+                label = (gold[0] - first + len(head), gold[1] - first + len(head))
+            places = [
+                Place(*offsets, bool(is_max))
+                for offsets, is_max in zip(pieces.offsets[first:last], is_max_context, strict=True)
+            ]
+            where = [*[None] * len(head), *places, None]
+            ids = [*head, *pieces.ids[first:last], facts.sep]
+            types = [0] * len(head) + [1] * (last - first + 1)
+            features.append(Feature(place, ids, types, label, where, num_cut))
+    return features
+
+
+def _windows(num_pieces: int, room: int, step: int) -> list[tuple[int, int]]:
+    """Cut pieces into windows (first, last), `last` excluded; the last window ends with the last piece."""
+    count = 1 + max(0, math.ceil((num_pieces - room) / step))
+    return [(number * step, min(number * step + room, num_pieces)) for number in range(count)]
+
+
+def _max_contexts(windows: Sequence[tuple[int, int]], num_pieces: int) -> list[NDArray[np.bool_]]:
+    """Mark the pieces of each window that have most context in it; of equal windows the first counts.
+
+    Source: run_squad.py `_check_is_max_context`: the smaller of the pieces on the two sides + 0.01 * the window's length.
+    """
+    best = np.full(num_pieces, -1.0)
+    owner = np.zeros(num_pieces, dtype=np.int64)
+    for number, (first, last) in enumerate(windows):
+        positions = np.arange(first, last)
+        score = np.minimum(positions - first, last - 1 - positions) + 0.01 * (last - first)
+        better = positions[score > best[first:last]]
+        best[better], owner[better] = score[better - first], number
+    return [owner[first:last] == number for number, (first, last) in enumerate(windows)]
+
+
+def _gold_pieces(pieces: TextPieces, answer: Answer) -> tuple[int, int] | None:
+    """Find the first and last piece with a character of the answer; None where no piece has one.
+
+    run_squad.py narrows the words of the answer to the pieces that spell it: the same, unless an answer begins or ends
+    inside of a piece.
+    """
+    end = answer.start + len(answer.text)
+    touched = [number for number, (a, b) in enumerate(pieces.offsets) if a < end and answer.start < b]
+    return (touched[0], touched[-1]) if touched else None
+
+
+def settings_of(task: TaskConfig) -> SpansConfig:
+    """The settings of spans in a task of this shape."""
+    assert task.spans is not None, "refused by TaskConfig"
+    return task.spans
