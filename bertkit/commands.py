@@ -180,7 +180,7 @@ def _call(command: str, settings: Mapping[str, Any]) -> Run:
 @contextlib.contextmanager
 def _splits(**splits: Any) -> Iterator[dict[str, str]]:
     """Write splits that are given as rows into files, as long as they are needed; give the settings that name them."""
-    from bertkit.tasks.reading.rows import as_json_lines
+    from bertkit.tasks.reading.rows import plain_rows
 
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         named = {}
@@ -193,7 +193,7 @@ def _splits(**splits: Any) -> Iterator[dict[str, str]]:
                 if not path.is_file():
                     raise InputError(f"{split}={rows}: no such file; give a file, or rows")
             else:
-                path.write_text("".join(f"{line}\n" for line in as_json_lines(rows, split)), encoding="utf-8")
+                path.write_text("".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, split)), encoding="utf-8")
                 named["task.format"] = "auto"
             named["task.files." + ("dev" if split == "data" else split)] = str(path)
         yield named

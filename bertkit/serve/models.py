@@ -15,7 +15,8 @@ from torch import nn
 
 from bertkit.base.errors import InputError
 from bertkit.explain.attention_page import attention_page
-from bertkit.explain.explaining import FOLLOWS, look
+from bertkit.explain.explain import explain
+from bertkit.explain.targets import FOLLOWS
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.heads import BertWithHeads
@@ -130,7 +131,7 @@ class Served:
             raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most} to look into")
         if sum(lengths) > settings.max_tokens:
             raise _too_long(sum(lengths), settings.max_tokens)
-        return attention_page(look(predictor, examples[0], features, steps=VIEW_STEPS), self.name)
+        return attention_page(explain(predictor, examples[0], features, steps=VIEW_STEPS), self.name)
 
     def _read(self, requests: Sequence[Sequence[Any]], answers: list[Any]) -> Iterator[_Part]:
         """Read inputs of one kind together; where that fails, those of ever fewer requests, until it is known whose is wrong."""

@@ -13,7 +13,7 @@ The facts of each benchmark stand in `conf/task/`. A shape more is a file that e
     reading.conll           sentences and documents of words in columns
     reading.formats         which format a file has
     reading.readers         files, the hub or an input -> examples
-    reading.rows            rows in memory as the lines of a file
+    reading.rows            rows in memory
     reading.source          the examples of a split
     reading.tables          lines -> rows
     reading.writers         rows of predictions -> a file, as its ending says

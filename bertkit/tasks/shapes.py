@@ -28,7 +28,7 @@ def shape_of_head(head: str) -> Shape:
 
 def of_running_text(shape: Shape) -> Shape:
     """Give what reads running text where words are not given: of a tagger, entities; every other shape reads it itself."""
-    if shape.head != "token":
+    if not shape.is_of_words:
         return shape
     from bertkit.tasks import entities
 

@@ -7,7 +7,6 @@ A page needs no other file and no network.
     report      report.html of a run
     compare     compare.html of several runs
     suite       glue.md
-    packing     probabilities as text in a page
     serve_page  the page of a server
     console     the lines of a training run
     progress    a bar with the time left

@@ -174,7 +174,7 @@ def test_from_python(runs: Path) -> None:
         assert predictor([]) == []
         for call, message in (
             (lambda p=predictor: p.logits("kan"), "call load_model with decoder_input_ids"),
-            (lambda p=predictor: p(("kan", "lon")), "reads single texts"),
+            (lambda p=predictor: p(("kan", "lon")), "inputs:1: .*source"),
             (lambda p=predictor: p([{"text_b": "kan", "a": "b"}]), "no column 'source'"),
         ):
             with pytest.raises(InputError, match=message):
