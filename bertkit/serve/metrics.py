@@ -1,4 +1,4 @@
-"""What a worker has done, for Prometheus."""
+"""The figures of a worker, for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,38 +10,31 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # when each figure was counted first, which nobody reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the time of a figure's first count
 
 
 class Metrics:
     """The figures of one worker.
 
     Args:
-        num_workers: among how many; one of them answers, whichever took the connection.
-        queue: gives how many requests wait.
+        num_workers: of the server; the one that took the connection answers.
+        queue: gives the number of waiting requests.
     """
 
     def __init__(self, num_workers: int, queue: Callable[[], int]) -> None:
-        of = "" if num_workers == 1 else f", of one of {num_workers} workers alone"
+        of = "" if num_workers == 1 else f", for one of {num_workers} workers"
         self.registry = own = CollectorRegistry()
         self.requests = Counter(
             "bertkit_requests", f"Requests answered, by path and status{of}", ("path", "status"), registry=own
         )
         self.seconds = Histogram(
-            "bertkit_request_seconds", f"From the headers of a request to the end of its answer{of}", ("path",),
-            registry=own, buckets=SECONDS,
-        )  # fmt: skip
-        Gauge("bertkit_queue_requests", f"Requests that wait for the model{of}", registry=own).set_function(queue)
+            "bertkit_request_seconds", f"Time of a request{of}", ("path",), registry=own, buckets=SECONDS
+        )
+        Gauge("bertkit_queue_requests", f"Requests waiting{of}", registry=own).set_function(queue)
         self.sequences = Histogram(
-            "bertkit_batch_sequences", f"Sequences that were computed together{of}", registry=own, buckets=SEQUENCES
+            "bertkit_batch_sequences", f"Sequences of a batch{of}", registry=own, buckets=SEQUENCES
         )
-        self.tokens = Histogram(
-            "bertkit_batch_tokens", f"Tokens that were computed together{of}", registry=own, buckets=TOKENS
-        )
-        self.load_seconds = Gauge(
-            "bertkit_model_load_seconds", f"How long a model took to load{of}", ("model",), registry=own
-        )
-        self.loads = Counter(
-            "bertkit_loads", f"How often all models were loaded, or could not be{of}", ("result",), registry=own
-        )
-        self.loads.labels("failed")  # is shown before the first one
+        self.tokens = Histogram("bertkit_batch_tokens", f"Tokens of a batch{of}", registry=own, buckets=TOKENS)
+        self.load_seconds = Gauge("bertkit_model_load_seconds", f"Loading time{of}", ("model",), registry=own)
+        self.loads = Counter("bertkit_loads", f"Loads of all models{of}", ("result",), registry=own)
+        self.loads.labels("failed")  # shown before the first failure

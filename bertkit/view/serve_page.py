@@ -1,6 +1,6 @@
-"""The page of `bertkit serve`: a form that fits each model, its answers as bars and marks, and how to ask from a program.
+"""The page of `bertkit serve`: a form that fits each model, answers as bars and marks, and the request as a curl command.
 
-It is one text with its style and script inside, and asks no host but the one that it came from.
+The page is one text with its style and script, and asks no host but its own.
 """
 
 from __future__ import annotations
@@ -8,28 +8,22 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from bertkit.view.page import render, source
 
 
-def page(models: Sequence[Mapping[str, Any]], has_search: bool) -> str:
-    """Write the page.
-
-    Args:
-        models: as `GET /models` gives them: name, kind, labels, columns, needs_pair, examples of each.
-        has_search: whether there are passages to search.
-    """
-    return render("serve.html", name="bertkit", served={"models": models, "has_search": has_search})
+def page(served: Mapping[str, Any]) -> str:
+    """Write the page for the answer of `GET /models`."""
+    return render("serve.html", name="bertkit", served=served)
 
 
 @functools.cache
 def policy() -> str:
-    """Give the Content-Security-Policy that the page is to be sent with.
+    """Give the Content-Security-Policy of the page: its own scripts alone, and requests to the server alone.
 
-    It has the page run its own script and no other, and ask nobody but the server. The scripts of the attention page
-    are allowed too: a frame without an address of its own lives under the policy of the page around it.
+    The scripts of the attention page are allowed too, since a frame without an address has the policy of its page.
     """
     scripts = ["serve.js"], ["packing.js", "attention.js"], ["packing.js", "alignment.js"]
     digests = (hashlib.sha256("".join(map(source, files)).encode()).digest() for files in scripts)
