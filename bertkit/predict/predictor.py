@@ -16,6 +16,7 @@ from bertkit.kernels import fast
 from bertkit.predict.answers import answer_here, logits_here
 from bertkit.predict.task_model import Predictor, check_labels, open_task_model
 from bertkit.settings.predict import PredictSettings
+from bertkit.settings.search import SearchSettings
 from bertkit.tasks.reading.readers import read_table
 from bertkit.tasks.reading.rows import plain_rows
 from bertkit.tasks.reading.tables import Gaps, records
@@ -42,19 +43,20 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
 
 
-def open_predictor(settings: PredictSettings) -> Predictor:
-    """Load a model with its task onto its device.
+def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -> Predictor:
+    """Load a model with its task onto its device; `top_k` is the number of tokens for a mask.
 
     Raises:
         InputError: the model has no prediction head, or its labels are not the task's.
     """
     device = processes.choose_device(settings.device)
-    opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
+    model_dir = str(settings.model_dir)
+    opened = open_task_model(model_dir, settings.task, settings.task_changes)
     if opened.task.labels != "auto":
-        check_labels(settings.model_dir, opened)
+        check_labels(model_dir, opened)
     opened.model.use(fast.choose(settings.kernels))
     micro_tokens = micro_batches.TOKENS_AT_ONCE[device.type]
-    return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), settings.top_k)
+    return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), top_k)
 
 
 class LoadedPredictor:
@@ -65,7 +67,7 @@ class LoadedPredictor:
     """
 
     def __init__(self, settings: PredictSettings) -> None:
-        self._predictor = open_predictor(settings)
+        self._predictor = open_predictor(settings, settings.top_k)
         self.labels = tuple(self._predictor.labels)
 
     def __call__(self, inputs: Any) -> Any:

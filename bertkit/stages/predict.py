@@ -36,7 +36,7 @@ def run(settings: PredictSettings) -> None:
     to_file = settings.output != "-"
     if to_file:
         check_free(settings.output, settings.input, settings.overwrite)
-    predictor = open_predictor(settings)
+    predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(
             opened_examples(predictor.shape, predictor.task, predictor.labels, settings, settings.carry_input)
