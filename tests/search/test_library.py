@@ -235,7 +235,7 @@ def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsy
     (folder / "f").unlink()
     check()
     assert any(hit[1] == "Wiki" for hit in content(output))
-    assert "2 files taken out" in check("remove=true")
+    assert "2 missing files" in check("remove=true")
     assert not any(hit[1] == "Wiki" for hit in content(output))
     assert {hit[2] for hit in content(output) if hit[1] == "Town"} == {str(folder / "c.json")}
 
