@@ -440,7 +440,7 @@ def test_attention_of_the_same_input(browser: Browser, server: str) -> None:
     with inside(browser) as frame:
         frame.wait("document.documentElement?.dataset.ready")
         assert frame.ask("document.querySelectorAll('#heads button').length") == 6
-        assert "What it rests on" in frame.ask("document.body.innerText")
+        assert "Attributions" in frame.ask("document.body.innerText")
         num_tokens = frame.ask("document.querySelectorAll('#to bdi').length")
         assert frame.ask("document.querySelector('#matrix').width") == num_tokens
         with pytest.raises(AssertionError, match="SecurityError"):  # it does not reach the page around it
