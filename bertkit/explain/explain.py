@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.explain.attributions import Target, attribute, run_copies
 from bertkit.explain.explanation import Alignment, Explanation
-from bertkit.explain.targets import TARGETS, pretraining_target
+from bertkit.explain.targets import pretraining_target, target_of
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads, Targets
@@ -91,7 +91,7 @@ def _read(
             raise InputError(f"target={target}: the model predicts nothing for this input; leave target= out")
         return features[0], pretrained, explained, None
     (prediction,) = answer_here(predictor, [example], features)
-    feature, explained = TARGETS[predictor.shape.head](predictor, example, features, prediction, target)
+    feature, explained = target_of(predictor, example, features, prediction, target)
     return feature, predictor.shape.row(example, prediction), explained, None
 
 

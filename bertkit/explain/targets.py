@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,20 @@ def _chosen(target: str | None, names: Sequence[str], predicted: int, what: str)
     return names.index(target)
 
 
-def _sequence_target(
+def target_of(
     predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
-) -> tuple[Feature, Target]:
+) -> tuple[Feature, Target | None]:
+    """Give the explained feature and logit of a task's prediction: by default the predicted one."""
     labels = list(predictor.labels)
+    match predictor.shape.head:
+        case "token":
+            return _tag_target(labels, example, features, prediction, target)
+        case "span":
+            _chosen(target, (), 0, "choice: for a question the answer is explained")
+            return _answer_target(features, prediction)
+        case "choice":
+            column = _chosen(target, [str(number) for number in range(len(features))], prediction.label, "ending")
+            return features[column], Target(f"ending {column}", "choice", ((0, 0),))
     if not labels:
         _chosen(target, (), 0, "label: the model predicts a number")
         return features[0], Target("the number", "sequence", ((0, 0),))
@@ -43,8 +53,8 @@ def _sequence_target(
     return features[0], Target(f"the label {labels[column]}", "sequence", ((0, column),))
 
 
-def _token_target(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
+def _tag_target(
+    labels: list[str], example: Any, features: Sequence[Feature], prediction: Any, target: str | None
 ) -> tuple[Feature, Target | None]:
     """Explain the tag of a word, in the window with the most context around it, where `predict` takes the tag."""
     words: list[str] = list(example.words if hasattr(example, "words") else prediction.words)
@@ -62,41 +72,22 @@ def _token_target(
     start = feature.where.index(word)
     after = next((n for n, at in enumerate(feature.where) if n > start and at >= 0), len(feature.where) - 1)
     tag = prediction.tags[word]
-    place = (start, list(predictor.labels).index(tag))
+    place = (start, labels.index(tag))
     return feature, Target(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after)))
 
 
-def _span_target(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
-) -> tuple[Feature, Target]:
+def _answer_target(features: Sequence[Feature], prediction: Any) -> tuple[Feature, Target]:
     """Explain the start and the end of the answer; without an answer both at [CLS], in the first window."""
-    _chosen(target, (), 0, "choice: for a question the answer is explained")
-    answer = next((answer for answer in prediction.n_best if answer.text == prediction.text), None)
-    if prediction.text and answer is not None:
-        for feature in features:
-            places = list(enumerate(feature.where))
-            starts = [n for n, at in places if at is not None and at.is_max_context and at.start == answer.start]
-            ends = [n for n, at in places if at is not None and at.end == answer.end]
-            if starts and ends:
-                start, end = starts[0], ends[-1]
-                what = f"the answer {prediction.text}"
-                return feature, Target(what, "span", ((start, 0), (end, 1)), tuple(range(start, end + 1)))
+    answer: Any = next((answer for answer in prediction.n_best if answer.text == prediction.text), None)
+    for feature in features if prediction.text and answer is not None else ():
+        places = list(enumerate(feature.where))
+        starts = [n for n, at in places if at is not None and at.is_max_context and at.start == answer.start]
+        ends = [n for n, at in places if at is not None and at.end == answer.end]
+        if starts and ends:
+            start, end = starts[0], ends[-1]
+            span = tuple(range(start, end + 1))
+            return feature, Target(f"the answer {prediction.text}", "span", ((start, 0), (end, 1)), span)
     return features[0], Target("that there is no answer", "span", ((0, 0), (0, 1)), (0,))
-
-
-def _choice_target(
-    predictor: Predictor, example: Any, features: Sequence[Feature], prediction: Any, target: str | None
-) -> tuple[Feature, Target]:
-    column = _chosen(target, [str(number) for number in range(len(features))], prediction.label, "ending")
-    return features[column], Target(f"ending {column}", "choice", ((0, 0),))
-
-
-TARGETS: dict[str, Callable[[Predictor, Any, Sequence[Feature], Any, str | None], tuple[Feature, Target | None]]] = {
-    "sequence": _sequence_target,
-    "token": _token_target,
-    "span": _span_target,
-    "choice": _choice_target,
-}
 
 
 def pretraining_target(

@@ -14,7 +14,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
 from bertkit.predict.answers import answer_here, logits_here
-from bertkit.predict.task_model import Predictor, check_labels, open_task_model
+from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import SearchSettings
 from bertkit.tasks.reading.readers import read_table
@@ -50,10 +50,7 @@ def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -
         InputError: the model has no prediction head, or its labels are not the task's.
     """
     device = processes.choose_device(settings.device)
-    model_dir = str(settings.model_dir)
-    opened = open_task_model(model_dir, settings.task, settings.task_changes)
-    if opened.task.labels != "auto":
-        check_labels(model_dir, opened)
+    opened = open_task_model(str(settings.model_dir), settings.task, settings.task_changes)
     opened.model.use(fast.choose(settings.kernels))
     micro_tokens = micro_batches.TOKENS_AT_ONCE[device.type]
     return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), top_k)

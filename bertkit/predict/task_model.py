@@ -71,7 +71,7 @@ def open_task_model(
         without_head: also accept a model without a task head, to read texts and pairs up to the model's length.
 
     Raises:
-        InputError: a bare encoder, a head for another shape than the task's, or sizes that the model cannot take.
+        InputError: a bare encoder, a head for another shape or other labels than the task's, or too large sizes.
     """
     source = resolve_model_dir(model_dir)
     model, _ = load_packed(source)
@@ -98,7 +98,10 @@ def open_task_model(
         return TaskModel(model, fill_mask.SHAPE, tokenizer, text, ())
     task = _task_for(model_dir, model, heads[0], task, changes)
     shape = shape_of(task)
-    return TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
+    opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
+    if task.labels != "auto":
+        check_labels(model_dir, opened)
+    return opened
 
 
 def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:

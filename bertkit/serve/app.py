@@ -26,7 +26,7 @@ from bertkit.base.text_files import parse_json
 from bertkit.serve import bodies
 from bertkit.serve.queues import RefusedError
 from bertkit.serve.service import Service
-from bertkit.view import serve_page
+from bertkit.view.page import render, serve_policy
 
 CLOSING_SECONDS = 0.5  # between a signal and the stop, so that idle clients learn of it from an answer
 CLOSE = (b"connection", b"close")
@@ -132,7 +132,8 @@ def _models(request: Request) -> dict[str, Any]:
 
 async def page(request: Request) -> Response:
     """A page to try the models."""
-    return HTMLResponse(serve_page.page(_models(request)), headers={"content-security-policy": serve_page.policy()})
+    content = render("serve.html", name="bertkit", served=_models(request))
+    return HTMLResponse(content, headers={"content-security-policy": serve_policy()})
 
 
 async def models(request: Request) -> Response:

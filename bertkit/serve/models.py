@@ -23,7 +23,7 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.predict.answers import answer_here
 from bertkit.predict.embedding import Embedder, pooling_of
 from bertkit.predict.predictor import read_inputs
-from bertkit.predict.task_model import Predictor, TaskModel, check_labels, open_task_model, with_changes
+from bertkit.predict.task_model import Predictor, TaskModel, open_task_model, with_changes
 from bertkit.serve.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks import fill_mask, sequence
@@ -232,8 +232,6 @@ def open_models(settings: ServeSettings) -> dict[str, Served]:
 def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served]:
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
-    if opened.task.labels != "auto" and opened.labels:
-        check_labels(directory, opened)
     own = {key: value for key, value in settings.task_changes.items() if getattr(opened.task, key) is not None}
     opened = with_changes(opened, own) if own else opened
     model = opened.model.to(device)

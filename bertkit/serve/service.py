@@ -1,4 +1,4 @@
-"""The models of a worker and their queues: loading, reloading and closing, all called by the event loop."""
+"""The models of a worker, their queues, and the figures for Prometheus; all called by the event loop."""
 
 from __future__ import annotations
 
@@ -6,20 +6,54 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from bertkit.base.errors import BertkitError, say
 from bertkit.base.typed_settings import nearest
 from bertkit.search.ranking import Searcher, read_glossary
-from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Served, for_another_thread, open_models
 from bertkit.serve.queues import Queue, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.train import micro_batches, processes
 
 MAX_VIEWS = 8  # waiting ones: each takes seconds
+# the buckets of histograms
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the time of a figure's first count
+
+
+class Metrics:
+    """The figures of one worker.
+
+    Args:
+        num_workers: of the server; the one that took the connection answers.
+        queue: gives the number of waiting requests.
+    """
+
+    def __init__(self, num_workers: int, queue: Callable[[], int]) -> None:
+        of = "" if num_workers == 1 else f", for one of {num_workers} workers"
+        self.registry = own = CollectorRegistry()
+        self.requests = Counter(
+            "bertkit_requests", f"Requests answered, by path and status{of}", ("path", "status"), registry=own
+        )
+        self.seconds = Histogram(
+            "bertkit_request_seconds", f"Time of a request{of}", ("path",), registry=own, buckets=SECONDS
+        )
+        Gauge("bertkit_queue_requests", f"Requests waiting{of}", registry=own).set_function(queue)
+        self.sequences = Histogram(
+            "bertkit_batch_sequences", f"Sequences of a batch{of}", registry=own, buckets=SEQUENCES
+        )
+        self.tokens = Histogram("bertkit_batch_tokens", f"Tokens of a batch{of}", registry=own, buckets=TOKENS)
+        self.load_seconds = Gauge("bertkit_model_load_seconds", f"Loading time{of}", ("model",), registry=own)
+        self.loads = Counter("bertkit_loads", f"Loads of all models{of}", ("result",), registry=own)
+        self.loads.labels("failed")  # shown before the first failure
 
 
 class Service:

@@ -116,21 +116,18 @@ def _begin_npy(file: IO[bytes], dimension: int) -> tuple[Write, Callable[[], obj
     """Begin a file in numpy's format 1.0; the header is written again when the number of rows is known."""
     num_rows = 0
 
-    def header() -> bytes:
-        fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({num_rows}, {dimension}), }}"
-        return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + f"{fields:<117}\n".encode()  # 128 bytes in all
+    def write_header() -> None:
+        file.seek(0)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, dimension)}
+        np.lib.format.write_array_header_1_0(file, header)
 
     def write(_: Sequence[str], vectors: Vectors) -> None:
         nonlocal num_rows
         file.write(vectors.astype("<f4").tobytes())
         num_rows += len(vectors)
 
-    def finish() -> None:
-        file.seek(0)
-        file.write(header())
-
-    file.write(header())
-    return write, finish
+    write_header()
+    return write, write_header
 
 
 def _begin_parquet(file: IO[bytes], dimension: int) -> tuple[Write, Callable[[], object]]:

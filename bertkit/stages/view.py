@@ -13,7 +13,7 @@ from bertkit.explain.explain import explain
 from bertkit.explain.explanation import NO_ALIGNMENT, NO_WEIGHTS, Explanation, json_parts
 from bertkit.explain.pictures import alignment_picture, heads_picture, one_head_picture, png_writer
 from bertkit.predict.chunks import opened_examples
-from bertkit.predict.task_model import Predictor, check_labels, open_task_model
+from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.run.outputs import check_free, opened_output
 from bertkit.settings.view import BOTH, ViewSettings
 from bertkit.train import micro_batches, processes
@@ -30,8 +30,6 @@ def run(settings: ViewSettings) -> None:
     writer = png_writer() if settings.ending == ".png" else None
     device = processes.choose_device(settings.device)
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes, without_head=True)
-    if opened.task.labels != "auto" and opened.labels:
-        check_labels(settings.model_dir, opened)
     writes = opened.shape.writes_text
     if writes and settings.steps:
         raise InputError(f"steps={settings.steps}: has no effect on a model that writes; leave it out")

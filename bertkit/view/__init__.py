@@ -7,7 +7,6 @@ A page needs no other file and no network.
     report      report.html of a run
     compare     compare.html of several runs
     suite       glue.md
-    serve_page  the page of a server
     console     the lines of a training run
     progress    a progress bar
 """

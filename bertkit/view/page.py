@@ -5,7 +5,9 @@ jinja2, loaded with the first page, fills in the templates and escapes all text.
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import importlib.resources
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +54,21 @@ def render(template: str, **values: Any) -> str:
 def source(file: str) -> str:
     """Read a file from `pages/`: a template, a style or a script."""
     return importlib.resources.files(__package__).joinpath("pages", file).read_text(encoding="utf-8")
+
+
+@functools.cache
+def serve_policy() -> str:
+    """Give the Content-Security-Policy of serve.html: its own scripts alone, and requests to the server alone.
+
+    The scripts of the attention page are allowed too, since a frame without an address has the policy of its page.
+    """
+    scripts = ["serve.js"], ["packing.js", "attention.js"], ["packing.js", "alignment.js"]
+    digests = (hashlib.sha256("".join(map(source, files)).encode()).digest() for files in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 @functools.cache
