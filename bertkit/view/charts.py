@@ -24,13 +24,7 @@ class Figure:
     title: str
     parts: Sequence[str]  # SVG
     legend: Sequence[tuple[str, str]] = ()  # names with their colours
-    width: float = WIDTH
-    height: float = HEIGHT
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether it is wider than others, so that it scrolls."""
-        return self.width > WIDTH
+    width, height = WIDTH, HEIGHT
 
 
 def line_chart(

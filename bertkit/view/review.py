@@ -6,24 +6,20 @@ A review holds the values from `tasks.scoring.review`, and `scores`, `guessing`,
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.view.charts import SOFT, WIDTH, Figure, Frame, color, evenly, hovered, spread, text
+from bertkit.view.charts import SOFT, Figure, Frame, color, evenly, hovered, spread
 from bertkit.view.page import named, number
 
-CELL = 34  # side of a cell of a confusion matrix
-MAX_NAME = 14  # characters of a label in a picture
 MAX_POINTS = 1500  # of a scatter
 NUM_CONFUSIONS = 10
 
 
 def pictures(review: Mapping[str, Any]) -> list[Figure]:
     """Draw the pictures of a review."""
-    draw: dict[str, Callable[[Any], Figure]]
-    draw = {"confusion": confusion_matrix, "calibration": reliability, "scatter": scatter}
-    return [draw[name](review[name]) for name in draw if name in review]
+    figures = [reliability(review["calibration"])] if "calibration" in review else []
+    return [*figures, scatter(review["scatter"])] if "scatter" in review else figures
 
 
 def headline(review: Mapping[str, Any]) -> str:
@@ -36,7 +32,7 @@ def headline(review: Mapping[str, Any]) -> str:
 
 
 def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Give the most frequent confusions: (true, predicted, count); none with two labels, where the picture is enough."""
+    """Give the most frequent confusions: (true, predicted, count); none with two labels, where the matrix is enough."""
     labels, counts = confusion["labels"], confusion["counts"]
     confusions = [
         (true, predicted, counts[row][column])
@@ -45,45 +41,6 @@ def most_confused(confusion: Mapping[str, Any]) -> list[tuple[str, str, int]]:
         if row != column and counts[row][column]
     ]
     return sorted(confusions, key=lambda one: -one[2])[:NUM_CONFUSIONS] if len(labels) > 2 else []
-
-
-def confusion_matrix(confusion: Mapping[str, Any]) -> Figure:
-    """Draw counts: a row for a true label, a column for a predicted one; darker for a larger share of the row."""
-    labels, counts = confusion["labels"], confusion["counts"]
-    shorts = [label if len(label) <= MAX_NAME else label[: MAX_NAME - 1] + "…" for label in labels]
-    longest = max(map(len, shorts))
-    left = 30 + 7 * longest
-    size = max(CELL, min(72, (WIDTH - left - 10) // len(labels)))
-    is_turned = 7 * longest > size  # column names do not fit side by side
-    top, right = (26 + 5 * longest, 5 * longest) if is_turned else (34, 10)
-    parts = [
-        text(left + size * len(labels) / 2, 11, "predicted", "middle"),
-        f'<text text-anchor="middle" transform="translate(10 {top + size * len(labels) / 2:.0f}) rotate(-90)">true</text>',
-    ]
-    for place, short in enumerate(shorts):
-        middle = place * size + size / 2
-        turned = f'<text transform="translate({left + middle:.0f} {top - 6}) rotate(-40)">{html.escape(short)}</text>'
-        parts.append(turned if is_turned else text(left + middle, top - 6, short, "middle"))
-        parts.append(text(left - 6, top + middle + 4, short, "end"))
-    for row, true in enumerate(labels):
-        whole = sum(counts[row]) or 1
-        for column, predicted in enumerate(labels):
-            count = counts[row][column]
-            share, x, y = count / whole, left + column * size, top + row * size
-            ink = "#fff" if share > 0.55 else "var(--ink)"
-            rect = f'<rect x="{x + 1}" y="{y + 1}" width="{size - 2}" height="{size - 2}" rx="3" style="fill:'
-            cell = (
-                f'{rect}var(--panel)"/>{rect}#1f6feb;fill-opacity:{share:.3f}"/>'
-                f'<text x="{x + size / 2:.0f}" y="{y + size / 2 + 4:.0f}" text-anchor="middle" '
-                f'style="fill:{ink}">{_short(count)}</text>'
-            )
-            parts.append(hovered(f"true {true}, predicted {predicted}: {count:,} ({share:.1%} of {true})", cell))
-    width, height = max(WIDTH, left + size * len(labels) + right), top + size * len(labels) + 6
-    return Figure("Confusion matrix", parts, width=width, height=height)
-
-
-def _short(count: int) -> str:
-    return f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"
 
 
 def reliability(calibration: Mapping[str, Any]) -> Figure:
