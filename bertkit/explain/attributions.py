@@ -84,12 +84,7 @@ def attribute(
 
 
 def _integral(
-    model: BertWithHeads,
-    target: Target,
-    feature: Feature,
-    ends: tuple[Tensor, Tensor],
-    steps: int,
-    micro_tokens: int,
+    model: BertWithHeads, target: Target, feature: Feature, ends: tuple[Tensor, Tensor], steps: int, micro_tokens: int
 ) -> NDArray[np.float64]:
     """Sum the gradients along the line between two ends, each (T, D); give each token's attribution, (T,)."""
     start, end = ends
@@ -116,11 +111,7 @@ def _score(model: BertWithHeads, target: Target, feature: Feature, embeddings: T
 
 
 def run_copies(
-    model: BertWithHeads,
-    feature: Feature,
-    count: int = 1,
-    masked: Sequence[int] = (),
-    output_attentions: bool = False,
+    model: BertWithHeads, feature: Feature, count: int = 1, masked: Sequence[int] = (), output_attentions: bool = False
 ) -> BertOutput:
     """Run the model over `count` copies of a feature; masked LM predicts the tokens `masked` alone."""
     device, length = model.bert.embeddings.token.weight.device, len(feature.input_ids)

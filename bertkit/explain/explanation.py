@@ -97,46 +97,41 @@ class Explanation:
 
 def json_parts(explanation: Explanation) -> Iterator[str]:
     """Write an explanation as JSON, a matrix at a time; nine digits are exact for float32."""
-    attribution = explanation.attribution
-    about = {
-        "tokens": list(explanation.tokens),
-        "token_ids": list(explanation.token_ids),
-        "segments": list(explanation.segments),
-        "num_layers": explanation.num_layers,
-        "num_heads": explanation.num_heads,
-        "prediction": explanation.prediction,
-        "target": explanation.target,
-        "target_tokens": list(explanation.marked),
-        "attributions": None
-        if attribution is None
-        else {
-            "values": attribution.values.tolist(),
-            "score": attribution.score,
-            "baseline_score": attribution.baseline_score,
-            "completeness_error": attribution.error,
-            "num_steps": attribution.num_steps,
-        },
-        "notes": explanation.notes(),
+    attribution, alignment = explanation.attribution, explanation.alignment
+    attributions = attribution and {
+        "values": attribution.values.tolist(),
+        "score": attribution.score,
+        "baseline_score": attribution.baseline_score,
+        "completeness_error": attribution.error,
+        "num_steps": attribution.num_steps,
     }
-    yield in_json(json.dumps(about, ensure_ascii=False))[:-1]
+    names = ("tokens", "token_ids", "segments", "num_layers", "num_heads", "prediction", "target")
+    about = {name: getattr(explanation, name) for name in names}
+    about |= {"target_tokens": explanation.marked, "attributions": attributions, "notes": explanation.notes()}
+    yield from _open_object(about)
     yield ', "attentions": '
-    yield from ["null"] if explanation.attentions is None else _nested(explanation.attentions, "%.9g")
+    yield from _nested(explanation.attentions, "%.9g")
     yield ', "rollout": '
-    yield from ["null"] if explanation.rollout is None else _nested(explanation.rollout, "%.17g")
-    if explanation.alignment is not None:
-        yield from _alignment_parts(explanation.alignment)
+    yield from _nested(explanation.rollout, "%.17g")
+    if alignment is not None:
+        yield ', "alignment": '
+        yield from _open_object({name: getattr(alignment, name) for name in ("tokens", "token_ids", "is_given")})
+        yield ', "weights": '
+        yield from _nested(alignment.weights, "%.9g")
+        yield "}"
     yield "}\n"
 
 
-def _alignment_parts(alignment: Alignment) -> Iterator[str]:
-    about = {"tokens": list(alignment.tokens), "token_ids": list(alignment.token_ids), "is_given": alignment.is_given}
-    yield f', "alignment": {in_json(json.dumps(about, ensure_ascii=False))[:-1]}, "weights": '
-    yield from ["null"] if alignment.weights is None else _nested(alignment.weights, "%.9g")
-    yield "}"
+def _open_object(values: dict[str, Any]) -> Iterator[str]:
+    """Write a JSON object without its end."""
+    yield in_json(json.dumps(values, ensure_ascii=False))[:-1]
 
 
-def _nested(array: NDArray[np.floating], form: str) -> Iterator[str]:
-    """Write an array as nested lists."""
+def _nested(array: NDArray[np.floating] | None, form: str) -> Iterator[str]:
+    """Write an array as nested lists, or null."""
+    if array is None:
+        yield "null"
+        return
     if array.ndim == 2:
         line = ", ".join([form] * array.shape[1])
         yield "[" + ", ".join(f"[{line % tuple(row)}]" for row in array.tolist()) + "]"

@@ -24,8 +24,7 @@ class OpenInput:
 
     inputs: Inputs
     num_bytes: int | None = None  # its size; None for a pipe, or a text
-    position: Callable[[], int] = lambda: 0  # the number of bytes read
-    description: str = ""  # the file and its format; empty for a text
+    position: Callable[[], int] | None = None  # gives the number of bytes read; None for a text
 
 
 class Output(Protocol):
@@ -60,7 +59,7 @@ def opened_examples(
         return
     with opened_input(settings.input) as (stream, num_bytes):
         inputs = open_inputs(shape, task, stream, Path(settings.input), settings.format, labels, keep_rows)
-        yield OpenInput(inputs, num_bytes, stream.tell, inputs.description)
+        yield OpenInput(inputs, num_bytes, stream.tell)
 
 
 def write_answers(
@@ -81,11 +80,11 @@ def write_answers(
     with Progress(what, source.num_bytes, silent=is_silent, file=sys.stderr) as progress:
         try:
             for examples in source.inputs.chunks:
-                if not output.num_written and source.description:
-                    progress.line(source.description)
+                if not output.num_written and source.position:
+                    progress.line(source.inputs.description)
                 output.write(examples, answer(examples))
                 output.num_written += len(examples)
-                progress.advance(source.position() if source.num_bytes else output.num_written)
+                progress.advance(source.position() if source.num_bytes and source.position else output.num_written)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return False

@@ -35,14 +35,7 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.data.data_config import PassagesConfig
-from bertkit.search.library_file import (
-    APPLICATION,
-    VERSION,
-    check_library,
-    connected,
-    transaction,
-    translated_errors,
-)
+from bertkit.search.library_file import APPLICATION, VERSION, check_library, connected, transaction, translated_errors
 from bertkit.search.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
 K1 = 1.2  # of BM25

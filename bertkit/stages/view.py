@@ -77,10 +77,7 @@ def _check_picture(settings: ViewSettings, config: Any, writes: bool) -> None:
         raise InputError(BOTH)
     if config.attention.pattern == "linformer" and not writes:
         raise InputError(f"output={settings.output}: {NO_WEIGHTS}; .html shows the attributions")
-    numbers = {
-        "layer": (settings.layer, config.num_hidden_layers),
-        "head": (settings.head, config.num_attention_heads),
-    }
+    numbers = {"layer": (settings.layer, config.num_hidden_layers), "head": (settings.head, config.num_attention_heads)}
     problems = [
         f"{name}={number}: the model has {most}; expected 1 to {most}"
         for name, (number, most) in numbers.items()

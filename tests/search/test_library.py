@@ -20,14 +20,7 @@ from conftest import Capsys, make_text, refused, write_text
 from bertkit.cli import run
 from bertkit.data.data_config import PassagesConfig
 from bertkit.search.library import Library, opened_for_writing
-from bertkit.search.passages import (
-    MAX_QUERY_WORDS,
-    LibraryDocument,
-    cut,
-    document_of,
-    document_of_text,
-    words_of,
-)
+from bertkit.search.passages import MAX_QUERY_WORDS, LibraryDocument, cut, document_of, document_of_text, words_of
 
 PLAIN = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 
