@@ -38,7 +38,7 @@ def attention_page(explanation: Explanation, model_name: str) -> str:
         name="attention",
         headline=shown(f"{model_name}: {count} tokens, {explanation.num_layers} layers{heads}"),
         look=explanation,
-        said=prediction and {name: _in_words(value) for name, value in prediction if name not in GIVEN},
+        prediction=prediction and {name: _in_words(value) for name, value in prediction if name not in GIVEN},
         target=shown(_short(explanation.target or "")),
         values=values.tolist(),
         most=float(np.abs(values).max(initial=0)) or 1.0,

@@ -271,28 +271,28 @@ class LibraryWriter:
     def _take(self, document: LibraryDocument, file: int, added: Added) -> None:
         """Add a document if it is new, and note its place."""
         key, connection = document.key, self._connection
-        found = self._one("SELECT id FROM documents WHERE key = ?", key)
-        if found is None:
+        known = self._one("SELECT id FROM documents WHERE key = ?", key)
+        if known is None:
             row = (key, document.title, document.unit)
-            found = connection.execute("INSERT INTO documents (key, title, unit) VALUES (?, ?, ?)", row).lastrowid
+            known = connection.execute("INSERT INTO documents (key, title, unit) VALUES (?, ?, ?)", row).lastrowid
             title = searchable(document.title)
             for passage in cut(document, self._settings):
                 text = document.text[passage.start : passage.end]
                 number = connection.execute(
                     "INSERT INTO passages (document, text, start, end, first, last) VALUES (?, ?, ?, ?, ?, ?)",
-                    (found, text, passage.start, passage.end, passage.first, passage.last),
+                    (known, text, passage.start, passage.end, passage.first, passage.last),
                 ).lastrowid
                 connection.execute(
                     "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", (number, title, searchable(text))
                 )
             added.num_new += 1
-        elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", found):
+        elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", known):
             return
         else:
             added.num_same += 1
-        connection.execute("INSERT INTO temp.seen VALUES (?)", (found,))
+        connection.execute("INSERT INTO temp.seen VALUES (?)", (known,))
         place = "INSERT INTO places VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number"
-        connection.execute(place, (found, file, document.number))
+        connection.execute(place, (known, file, document.number))
 
     def _forget(self, file: int, documents: str) -> int:
         """Delete a file's places of some documents, and the documents without any other place; give their number."""

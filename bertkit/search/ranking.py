@@ -130,17 +130,10 @@ def _read(hit: Hit, prediction: Any) -> Candidate:
 
 def row(candidate: Candidate, score: float) -> dict[str, Any]:
     """Give a passage with its answer, for `bertkit search` and `POST /search`."""
-    hit = dataclasses.asdict(candidate.hit)
-    score_search = hit.pop("score")
-    return {
-        **hit,
-        "score_search": score_search,
-        "score_bert": candidate.score_bert,
-        "score": score,
-        "answer": candidate.answer,
-        "start": candidate.start,
-        "end": candidate.end,
-    }
+    row = dataclasses.asdict(candidate.hit)
+    row["score_search"] = row.pop("score")
+    reader = {"answer": candidate.answer, "start": candidate.start, "end": candidate.end}
+    return {**row, "score_bert": candidate.score_bert, "score": score, **reader}
 
 
 def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> list[tuple[Candidate, float]]:

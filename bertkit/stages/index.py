@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import BLOCK_BYTES, folder_for
@@ -25,14 +23,12 @@ SNIFFED_BYTES = 1 << 16
 _SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # the beginning of the official files
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     """A file of documents, or a corpus without files."""
 
     name: str
-    num_bytes: int
-    read: Callable[[], Iterator[LibraryDocument]]
-    hash: Callable[[], str | None]  # of the content and the way of reading it; None if not known before
+    path: Path | None = None
+    kind: str = ""
 
 
 def run(settings: IndexSettings) -> None:
@@ -58,14 +54,14 @@ def run(settings: IndexSettings) -> None:
         before = library.counts()
         num_done = num_removed = done_bytes = 0
         for source in sources:
-            hash = source.hash()
+            hash = _hash(source, settings)
             if library.has(source.name, hash):
                 num_done += 1
             else:
                 corpus.bytes_read = done_bytes  # reading adds to it
                 added = library.add(source.name, hash, _counted(source, corpus, progress))
                 progress.line(f"{source.name}: {_counts(added)}")
-            done_bytes += source.num_bytes
+            done_bytes += source.path.stat().st_size if source.path else 0
             progress.advance(done_bytes)
         if settings.remove:
             num_removed = library.remove_others([source.name for source in sources])
@@ -83,7 +79,7 @@ def run(settings: IndexSettings) -> None:
 
 
 def _counted(source: _Source, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:
-    for document in source.read():
+    for document in _documents(corpus, source):
         progress.advance(corpus.bytes_read)
         yield document
 
@@ -96,19 +92,10 @@ def _counts(added: Added) -> str:
 def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
     """List the files of a corpus, or the corpus itself if it has none."""
     if settings.corpus.source != "files":
-        name = "python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}"
-        return [_Source(name, 0, lambda: _of_corpus(corpus, (), "document"), lambda: None)]
+        return [_Source("python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}")]
     if settings.corpus.format == "auto":
         corpus.files = [(path, "squad" if _is_squad(path, kind) else kind) for path, kind in corpus.files]
-    return [
-        _Source(
-            str(path.absolute()),
-            path.stat().st_size,
-            functools.partial(_documents, corpus, path, kind),
-            functools.partial(_hash, path, kind, settings),
-        )
-        for path, kind in corpus.files
-    ]
+    return [_Source(str(path.absolute()), path, kind) for path, kind in corpus.files]
 
 
 def _is_squad(path: Path, kind: str) -> bool:
@@ -116,16 +103,16 @@ def _is_squad(path: Path, kind: str) -> bool:
         return kind == "json" and _SQUAD.match(file.read(SNIFFED_BYTES)) is not None
 
 
-def _documents(corpus: Corpus, path: Path, kind: str) -> Iterator[LibraryDocument]:
+def _documents(corpus: Corpus, source: _Source) -> Iterator[LibraryDocument]:
+    path, kind = source.path, source.kind
+    if path is None:
+        return (document_of(document, "document") for document in corpus.documents(()))
     if kind == "squad":
         return _of_squad(path)
-    units = {"text": "line", "json": "record", "parquet": "record"}
-    unit = "from line" if kind == "text" and corpus.config.sentences == "split" else units.get(kind, "from line")
-    return _of_corpus(corpus, (Span(path, kind, 0, None, path.stat().st_size),), unit)
-
-
-def _of_corpus(corpus: Corpus, portion: tuple[Span, ...], unit: str) -> Iterator[LibraryDocument]:
-    return (document_of(document, unit) for document in corpus.documents(portion))
+    is_split = kind == "text" and corpus.config.sentences == "split"
+    units = {"text": "from line" if is_split else "line", "json": "record", "parquet": "record"}
+    documents = corpus.documents((Span(path, kind, 0, None, path.stat().st_size),))
+    return (document_of(document, units.get(kind, "from line")) for document in documents)
 
 
 def _of_squad(path: Path) -> Iterator[LibraryDocument]:
@@ -158,11 +145,14 @@ def _list(path: Path, where: str, record: Any, field: str) -> list[dict[str, Any
     return items
 
 
-def _hash(path: Path, kind: str, settings: IndexSettings) -> str:
-    """Hash the bytes of a file and the way of reading them."""
+def _hash(source: _Source, settings: IndexSettings) -> str | None:
+    """Hash the bytes of a file and the way of reading them; None without a file."""
+    if source.path is None:
+        return None
     corpus = settings.corpus
-    hash = hashlib.blake2b(repr((kind, corpus.field, corpus.sentences, corpus.encoding)).encode(), digest_size=16)
-    with path.open("rb") as file:
+    reading = repr((source.kind, corpus.field, corpus.sentences, corpus.encoding))
+    hash = hashlib.blake2b(reading.encode(), digest_size=16)
+    with source.path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             hash.update(block)
     return hash.hexdigest()

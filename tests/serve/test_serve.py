@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -364,10 +364,6 @@ def test_a_bad_request_gets_a_clear_answer_and_harms_nobody(name: str, server: S
     assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
 
 
-def test_there_are_forty_bad_requests_and_more() -> None:
-    assert len(BAD) >= 40
-
-
 def test_clients_that_send_a_byte_at_a_time_stop_nobody(server: Server) -> None:
     over = threading.Event()
 
@@ -422,13 +418,6 @@ def test_requests_one_after_another_on_a_connection(server: Server) -> None:
         assert connection.file.readline() == b"HTTP/1.1 100 Continue\r\n"
         assert connection.file.readline() == b"\r\n"
         assert connection.answer().status == 200
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_what_cannot_be_served_is_refused(
