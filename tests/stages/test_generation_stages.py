@@ -157,8 +157,8 @@ def test_settings_of_the_search_without_a_task(runs: Path, capsys: Capsys) -> No
     assert scores == sorted(scores, reverse=True)
     refused(run([*predict, "task.generation.num_beam=8"]), "did you mean 'num_beams'?", capsys)
     for more, message in (
-        ("task.spans.n_best=3", "task.spans: has no effect on a task of kind generation"),
-        ("task.generation.max_target_length=24", "task.generation.max_target_length=24 exceeds the model's"),
+        ("task.spans.n_best=3", "task.spans: has no effect"),
+        ("task.generation.max_target_length=24", "task.generation.max_target_length=24"),
         ("text_pair=a", "text_pair: has no effect"),
     ):
         refused(run([*predict, more]), message, capsys)
@@ -173,9 +173,9 @@ def test_from_python(runs: Path) -> None:
         assert predictor([{"source": "mir", "id": "x"}])[0]["id"] == "x"
         assert predictor([]) == []
         for call, message in (
-            (lambda p=predictor: p.logits("kan"), "call load_model with decoder_input_ids"),
+            (lambda p=predictor: p.logits("kan"), "decoder_input_ids"),
             (lambda p=predictor: p(("kan", "lon")), "inputs:1: .*source"),
-            (lambda p=predictor: p([{"text_b": "kan", "a": "b"}]), "no column 'source'"),
+            (lambda p=predictor: p([{"text_b": "kan", "a": "b"}]), "'source'"),
         ):
             with pytest.raises(InputError, match=message):
                 call()
@@ -246,7 +246,7 @@ def test_settings_of_a_server_go_to_the_models_that_have_them(runs: Path, tiny_r
     assert [task.max_seq_length for task in tasks] == [9, 9]
     assert [task.generation and task.generation.num_beams for task in tasks] == [1, None]
     assert run(["serve", f"model_dir={tiny_runs / 'fine'}", *more]) == 2
-    assert "task.generation: has no effect on fine; leave it out" in capsys.readouterr().err
+    assert "task.generation: has no effect on fine" in capsys.readouterr().err
 
 
 def test_what_was_learned_is_written(tmp_path: Path) -> None:
