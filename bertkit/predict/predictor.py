@@ -145,7 +145,7 @@ def _with_columns(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, Tas
     names = ("words",) if shape.is_of_words and not isinstance(first, str) else shape.text_columns
     if not isinstance(first, tuple) and not (shape.needs_pair or shape.has_choices or task.needs_pair):
         names = names[:1]
-    expected = " or ".join(names) if len(names) < 2 else f"pairs ({', '.join(names)})"
+    expected = f"{'pairs' if len(names) > 1 else 'single texts'} ({', '.join(names)})"
     if shape.has_choices:
         expected = "rows with a context and its endings"
     columns = dataclasses.replace(task.columns, **{"id": None, "text_pair": None, **{name: name for name in names}})
