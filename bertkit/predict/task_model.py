@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from torch import nn
@@ -25,6 +25,7 @@ from bertkit.tasks.task import Feature, Shape
 from bertkit.tasks.task_config import TaskConfig, without_retired
 
 TOP_K = 5  # tokens for every mask
+Opened = TypeVar("Opened", bound="TaskModel")
 
 
 @dataclass(frozen=True)
@@ -80,28 +81,28 @@ def open_task_model(
     model.eval()
     heads = [head for head in TASK_HEADS if head in model.heads]
     if not heads:
-        if without_head and task is None:
-            texts = _texts_for(model, changes)
-            return TaskModel(model, shape_of(texts), tokenizer, texts, ())
-        if task is not None:
-            raise InputError(
-                f"model_dir={model_dir}: no head for task={task.name}, only {', '.join(model.heads) or 'an encoder'}; "
-                "fine-tune it first, or leave task= out for masked LM"
+        if task is not None or not (without_head or "masked_lm" in model.heads):
+            what = "prediction" if task is None else f"task={task.name}"
+            way = (
+                "leave task= out for masked LM" if "masked_lm" in model.heads else "give a model with a masked LM head"
             )
-        if "masked_lm" not in model.heads:
-            raise InputError(
-                f"model_dir={model_dir}: this model has no prediction head, only {', '.join(('an encoder', *model.heads))}; "
-                "fine-tune it, or give a model with a masked LM head"
-            )
-        text = _texts_for(model, changes)
-        text = dataclasses.replace(text, columns=dataclasses.replace(text.columns, text_pair=None))
-        return TaskModel(model, fill_mask.SHAPE, tokenizer, text, ())
+            only = ", ".join(model.heads) or "an encoder"
+            raise InputError(f"model_dir={model_dir}: no head for {what}, only {only}; fine-tune it first, or {way}")
+        texts = _texts_for(model, changes)
+        opened = TaskModel(model, shape_of(texts), tokenizer, texts, ())
+        return opened if without_head else as_fill_mask(opened)
     task = _task_for(model_dir, model, heads[0], task, changes)
     shape = shape_of(task)
     opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
     if task.labels != "auto":
         check_labels(model_dir, opened)
     return opened
+
+
+def as_fill_mask(opened: Opened) -> Opened:
+    """Give a model with a masked LM head the task of filling masks, which reads single texts."""
+    columns = dataclasses.replace(opened.task.columns, text_pair=None)
+    return dataclasses.replace(opened, shape=fill_mask.SHAPE, task=dataclasses.replace(opened.task, columns=columns))
 
 
 def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:

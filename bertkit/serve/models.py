@@ -23,10 +23,10 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.predict.answers import answer_here
 from bertkit.predict.embedding import Embedder, pooling_of
 from bertkit.predict.predictor import read_inputs
-from bertkit.predict.task_model import Predictor, TaskModel, open_task_model, with_changes
+from bertkit.predict.task_model import Predictor, TaskModel, as_fill_mask, open_task_model, with_changes
 from bertkit.serve.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
-from bertkit.tasks import fill_mask, sequence
+from bertkit.tasks import sequence
 from bertkit.tasks.task import Feature
 from bertkit.train import micro_batches, processes
 
@@ -242,9 +242,7 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     heads: Any = model.heads
     kind = opened.shape.kind if opened.shape.head in heads else "embedding"
     if kind == "embedding" and "masked_lm" in heads:
-        columns = dataclasses.replace(texts.task.columns, text_pair=None)
-        task = dataclasses.replace(texts.task, columns=columns)
-        kind, predictor = "fill_mask", dataclasses.replace(texts, shape=fill_mask.SHAPE, task=task)
+        kind, predictor = "fill_mask", as_fill_mask(texts)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
