@@ -218,7 +218,7 @@ def _call(command: str, settings: Mapping[str, Any]) -> Run:
 @contextlib.contextmanager
 def _splits(**splits: Any) -> Iterator[dict[str, str]]:
     """Write rows to temporary files; give the settings that name these files, by split."""
-    from bertkit.tasks.reading.rows import as_json_lines
+    from bertkit.tasks.reading.rows import plain_rows
 
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         settings = {}
@@ -231,7 +231,7 @@ def _splits(**splits: Any) -> Iterator[dict[str, str]]:
                 if not path.is_file():
                     raise InputError(f"{split}={rows}: no such file; pass a file, or rows")
             else:
-                path.write_text("".join(f"{line}\n" for line in as_json_lines(rows, split)), encoding="utf-8")
+                path.write_text("".join(f"{json.dumps(row)}\n" for row in plain_rows(rows, split)), encoding="utf-8")
                 settings["task.format"] = "auto"
             settings["task.files." + ("dev" if split == "data" else split)] = str(path)
         yield settings

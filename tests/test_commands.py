@@ -111,7 +111,7 @@ def test_logits_give_the_probabilities(made: dict[str, Any]) -> None:
     shares = torch.softmax(torch.from_numpy(predictor.logits(texts)), -1).numpy()
     said = [[row["probabilities"][label] for label in predictor.labels] for row in predictor(texts)]
     np.testing.assert_allclose(shares, said, atol=1e-6)
-    with pytest.raises(InputError, match=r"inputs:2: 3: expected a text, as the first one is"):
+    with pytest.raises(InputError, match=r"inputs:2: 3: "):
         predictor(["a", 3])
     masked = bertkit.load_predictor(made["run"], top_k=2)
     assert len(masked("a [MASK] day")["masks"][0]) == 2

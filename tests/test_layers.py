@@ -24,7 +24,7 @@ RULE = {
     "serve": ("settings", "explain", "search", "predict", "run", "launch", "tasks", "interop", "view", *CORE),
     "explain": ("settings", "predict", "tasks", "interop", "view", *CORE),
     "search": ("settings", "predict", "tasks", "interop", *CORE),
-    "predict": ("settings", "run", "launch", "tasks", "interop", *CORE),
+    "predict": ("settings", "run", "launch", "tasks", "interop", "view", *CORE),
     "run": ("settings", "launch", "tasks", "interop", "view", *CORE),
     "settings": ("launch", "tasks", "data", "model", "train", "base"),
     "launch": ("base",),

@@ -42,8 +42,10 @@ def is_blank(line: str) -> bool:
 
 
 def without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which JSON can hold and no encoding can."""
-    return _LONE_SURROGATE.sub("\ufffd", text)
+    """Join surrogate pairs, and replace lone halves; JSON can hold them, but no encoding can."""
+    if _LONE_SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def read_whole(path: Path) -> str:

@@ -2,11 +2,10 @@
 
 Doors:
 
-    explaining         computes attention, attributions and alignments
-    targets            which logit is explained, for each head
-    aligning           which source tokens a model attends to while it writes
-    look               the results as one value, and as JSON
-    attention_page     attention.html
-    alignment_picture  an alignment as SVG
-    head_picture       attention as SVG and PNG
+    explain         computes an explanation of one input: attention, rollout, alignment
+    attributions    which tokens a prediction rests on, by integrated gradients
+    targets         which logit is explained, for every head
+    explanation     the results as one value, and as JSON
+    attention_page  attention.html
+    pictures        attention and alignments as SVG and PNG
 """

@@ -1,4 +1,4 @@
-"""Texts -> vectors: the vectors of a text's tokens are pooled into one.
+"""Texts -> vectors, by pooling the vectors of a text's tokens.
 
 Texts are sorted by length and packed, so that nothing is computed on padding.
 """
@@ -9,7 +9,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +29,15 @@ from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import micro_batches, processes
 
-TEXTS_AT_ONCE = 4096  # whose tokens are kept at a time, and which are sorted by length together
+TEXTS_AT_ONCE = 4096  # tokenized, and sorted by length, together
 
 
 class Embedder:
     """An encoder as a function of texts; `load_embedder` makes one.
 
     Attributes:
-        pooling: how the vectors of a text's tokens become one, whether that has length 1, and how many tokens count.
-        dimension: D, the numbers of a vector.
+        pooling: how a text's token vectors become one, whether that is normalized, and how many tokens count.
+        dimension: D, the size of a vector.
         precision: of the matrix products.
         batch_tokens: of one forward pass; a single text may have more.
     """
@@ -51,52 +51,49 @@ class Embedder:
 
     @property
     def max_seq_length(self) -> int:
-        """How many tokens of a text count, [CLS] and [SEP] among them."""
+        """The number of tokens that count, with [CLS] and [SEP]."""
         longest = self.model.config.max_position_embeddings
         return min(self.pooling.max_length or longest, longest)
 
     def __call__(self, texts: str | Iterable[str]) -> NDArray[np.float32]:
         """Give a vector for each text, in their order: float32, (n, D).
 
-        A single string gives a single vector, (D,), as in sentence-transformers. An empty text has a vector too, that of
-        [CLS] [SEP]. Of a text longer than `max_seq_length` tokens the first ones count, and a warning says so.
+        A single string gives a single vector, (D,), as in sentence-transformers. An empty text has the vector of [CLS]
+        [SEP]. A text with more than `max_seq_length` tokens is cut, with a warning.
 
         Raises:
-            InputError: one of them is no text.
+            InputError: an element is not a text.
         """
         is_single = isinstance(texts, str)
         vectors, num_cut = self.embed([texts] if isinstance(texts, str) else list(texts))
         if num_cut:
-            warnings.warn(self.cut(num_cut, len(vectors)), stacklevel=2)
+            warnings.warn(self.cut_warning(num_cut, len(vectors)), stacklevel=2)
         return vectors[0] if is_single else vectors
 
-    def cut(self, num_cut: int, num_texts: int) -> str:
-        """Say how many texts were too long."""
-        return (
-            f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens; only those of "
-            "their beginning count"
-        )
+    def cut_warning(self, num_cut: int, num_texts: int) -> str:
+        """Give the warning about texts that were cut."""
+        return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"
 
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """Give the vectors of texts, (n, D), and how many of the texts were too long.
+        """Give the vectors of texts, (n, D), and the number of texts that were cut.
 
         Raises:
-            InputError: one of them is no text.
+            InputError: an element is not a text.
         """
         vectors, num_cut = np.empty((len(texts), self.dimension), np.float32), 0
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = texts[start : start + TEXTS_AT_ONCE]
             ids = self._encode(part, start)
-            num_cut += sum(len(each) > self.max_seq_length for each in ids)
             longest = self.max_seq_length
-            kept = (each if len(each) <= longest else [*each[: longest - 1], each[-1]] for each in ids)
-            features = (Feature(place, each, [0] * len(each), None) for place, each in enumerate(kept))
+            num_cut += sum(len(text) > longest for text in ids)
+            kept = (text if len(text) <= longest else [*text[: longest - 1], text[-1]] for text in ids)
+            features = (Feature(place, text, [0] * len(text), None) for place, text in enumerate(kept))
             batches = FeatureBatches(features, "sequence")
             for items, batch in batches.in_turn(self.batch_tokens, 0, 1):
                 vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
         require_finite(bool(np.isfinite(vectors).all()))
         if self.pooling.normalize:
-            # no vector is zero, for LayerNorm comes last; the limit is torch's own
+            # no vector is zero, since LayerNorm comes last; 1e-12 is torch's own limit
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors, num_cut
 
@@ -104,27 +101,27 @@ class Embedder:
         for number, text in enumerate(texts, start):
             if not isinstance(text, str):
                 raise InputError(f"texts[{number}]: {type(text).__name__}, expected a string")
-            if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
-                raise InputError(f"texts[{number}]: holds half of a surrogate pair, which is no text; remove it")
+            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+                raise InputError(f"texts[{number}]: holds half of a surrogate pair; remove it")
         encoded: list[list[int]] = self.tokenizer(list(texts))["input_ids"]
         return encoded
 
 
 def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
-    """Refuse the vector of a [CLS] that has seen no token but itself.
+    """Refuse cls pooling for causal attention, where [CLS] attends to itself alone.
 
     Raises:
-        InputError: it is asked for.
+        InputError: naming the setting.
     """
     if mode == "cls" and config.attention.pattern == "causal":
         raise InputError(f"{setting}=cls: with attention.pattern=causal [CLS] sees only itself; take mean")
 
 
 def pooling_of(directory: Path) -> Pooling:
-    """Give what a directory of sentence-transformers says of its pooling, else the mean at length 1.
+    """Read the pooling of a sentence-transformers directory; the default is the mean, normalized.
 
     Raises:
-        InputError: it pools in a way that there is not here.
+        InputError: a way of pooling that bertkit does not have.
     """
     return read_pooling(directory) or Pooling(normalize=True, max_length=max_length_of(directory))
 
@@ -141,8 +138,8 @@ def load_embedder(
 ) -> Embedder:
     """Load any model directory as a function from texts to vectors.
 
-    A directory of sentence-transformers says how it pools, whether it normalizes and how many tokens count; what is given
-    here goes first. The vectors are those of sentence-transformers' `encode`, to 1e-5 in fp32.
+    A sentence-transformers directory has its own pooling, normalization and length; arguments override them. The vectors
+    are those of sentence-transformers' `encode`, to 1e-5 in fp32.
 
         >>> embed = bertkit.load_embedder(model_dir, pooling="mean", normalize=True)
         >>> vectors = embed(["A cat sits on the mat.", "There is a cat.", "Stocks fell on Monday."])
@@ -154,37 +151,35 @@ def load_embedder(
 
     Args:
         model_dir: a run directory, a checkpoint, a Hugging Face directory, a TensorFlow checkpoint, or a hub id.
-        pooling: "mean" of all tokens, "cls", the first, or "max" of each element; None for what the directory says, else
-            "mean".
-        normalize: whether vectors have length 1; None for what a directory of sentence-transformers says, else they have.
-        max_seq_length: tokens of a text that count, with [CLS] and [SEP]; None for what the directory says, else all that
-            the model takes.
-        device: "auto" takes CUDA where there is one.
+        pooling: "mean" of all tokens, "cls", the first, or "max" of every element; None for the directory's, or "mean".
+        normalize: whether vectors have length 1; None for the directory's, or true.
+        max_seq_length: number of tokens that count, with [CLS] and [SEP]; None for the directory's, or the model's.
+        device: "auto" is CUDA if there is one.
         precision: of the matrix products; vectors are float32.
-        batch_tokens: of one forward pass; None for what suits the device.
+        batch_tokens: of one forward pass; None for the device's default.
 
     Raises:
-        InputError: the directory cannot be loaded, or a value is not one of those above.
+        InputError: the directory cannot be loaded, or a value is not allowed.
     """
-    given = {
+    settings = {
         "model_dir": str(model_dir), "pooling": pooling, "normalize": normalize, "max_seq_length": max_seq_length,
         "device": device, "precision": precision, "batch_tokens": batch_tokens,
     }  # fmt: skip
-    build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "column": None, "format": None, **given})
+    build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "column": None, "format": None, **settings})
     chosen, directory = processes.choose_device(device), resolve_model_dir(model_dir)
-    said = pooling_of(directory)
-    changes = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
-    said = dataclasses.replace(said, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+    changes: dict[str, Any] = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
+    own = {name: value for name, value in changes.items() if value is not None}
+    chosen_pooling = dataclasses.replace(pooling_of(directory), **own)
     model, _ = load_packed(directory, heads=(), with_pooler=False)
     tokenizer, config = load_tokenizer(directory), model.config
     if tokenizer.vocab_size > config.vocab_size:
         raise InputError(
-            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; they "
-            "do not belong together"
+            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, but the model {config.vocab_size}; give "
+            "a directory with the model's own tokenizer"
         )
     problems = too_long("max_seq_length", max_seq_length or 0, config.max_position_embeddings, "max_seq_length")
     if problems:
         raise InputError(*problems)
     model.use(fast.choose("auto"))
     num_tokens = batch_tokens or micro_batches.TOKENS_AT_ONCE[chosen.type]
-    return Embedder(model.eval().to(chosen), tokenizer, said, precision, num_tokens)
+    return Embedder(model.eval().to(chosen), tokenizer, chosen_pooling, precision, num_tokens)

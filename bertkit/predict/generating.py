@@ -1,8 +1,8 @@
-"""Write texts: greedily, by beam search, or drawn. Sentences that have ended leave the batch, so none waits for the longest.
+"""Text generation: greedy, by beam search, or by sampling. Finished texts leave the batch, so none waits for the longest.
 
-A text's score is the sum of the logarithms of its tokens' probabilities, [SEP] included, divided by their number to the power
-of `length_penalty`. A beam search ends when the best text that goes on scores no better, at its length, than the worst of
-`num_beams` that have ended; so does `generate` of transformers, whose texts these are.
+A text's score is the sum of its tokens' log probabilities, [SEP] included, divided by their number to the power of
+`length_penalty`. A beam search ends when the best unfinished text scores no better, at its length, than the worst of `num_beams`
+finished ones, as in `generate` of transformers, which writes the same texts.
 
 Axes: B sources, W rows of each, V vocab_size.
 
@@ -27,32 +27,30 @@ from bertkit.model.decoder import Decoder
 from bertkit.run.objective import Entrance
 from bertkit.tasks.task_config import GenerationConfig
 
-Written = list[
-    tuple[list[int], float]
-]  # of a source: ids of its texts, without [CLS] and [SEP], and their scores; best first
-ROWS_AT_ONCE = 256  # that are written together; more need memory and are no faster
-CHUNK = 128  # of the vocabulary, of which only the best are looked at
+Written = list[tuple[list[int], float]]  # a source's texts, without [CLS] and [SEP], and their scores; best first
+ROWS_AT_ONCE = 256  # written together; more rows take memory and are no faster
+CHUNK = 128  # tokens of the vocabulary; `largest` looks only into the best chunks
 NEVER = -1e9
 
 
 @dataclass
 class _Row:
-    """A text that goes on."""
+    """An unfinished text."""
 
     ids: list[int]
-    total: float  # the sum of its logarithms
+    total: float  # the sum of its log probabilities
 
 
 @dataclass
 class _Source:
-    """What is written of a source."""
+    """A source with its unfinished and finished texts."""
 
-    place: int  # among the sources of the batch
+    place: int  # index in the batch
     rows: list[_Row]
     ended: Written = field(default_factory=list)
 
     def end(self, ids: list[int], total: float, search: GenerationConfig, length: int) -> None:
-        """Keep a text among the best that have ended; `length` counts its [SEP]."""
+        """Keep a text among the best finished ones; `length` counts its [SEP]."""
         most = len(self.rows) if search.sample else search.num_beams
         self.ended.append((ids, total / length**search.length_penalty))
         self.ended.sort(key=lambda text: -text[1])
@@ -61,7 +59,7 @@ class _Source:
 
 @torch.no_grad()
 def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32") -> list[Written]:
-    """Write the texts of a packed batch of sources: of each as many as the search keeps, best first."""
+    """Write texts for a packed batch of sources: for every source as many as the search keeps, best first."""
     bare: Any = getattr(model, "module", model)  # data-parallel training wraps the model
     entrance = Entrance.of(model, precision)
     decoder, config = bare.heads["generation"], bare.config.decoder
@@ -88,7 +86,7 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
             newest = [row.ids[-1] for number in left for row in sources[number].rows]
             rows = [number * width + parent for number in left for parent in parents[number]]
             tokens = torch.tensor(newest, device=entrance.device)
-            if rows != list(range(len(sources) * width)):  # something moves
+            if rows != list(range(len(sources) * width)):  # some rows move
                 taken = None if len(left) == len(sources) else torch.tensor(left, device=entrance.device)
                 state.select(torch.tensor(rows, device=entrance.device), taken)
             sources = [sources[number] for number in left]
@@ -99,29 +97,29 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
 class _Step:
     search: GenerationConfig
     config: DecoderConfig
-    length: int  # of the texts with the token that is chosen now
+    length: int  # of the texts, with the next token
 
     def ends(self, token: int) -> bool:
         return token == self.config.end_token_id or self.length == self.search.max_target_length
 
     def ids(self, before: list[int], token: int) -> list[int]:
-        """A text that has ended, without [SEP]."""
+        """The ids of a finished text, without [SEP]."""
         return before if token == self.config.end_token_id else [*before, token]
 
 
 def num_rows(search: GenerationConfig) -> int:
-    """Give the rows of a source, W: beams, or texts that are drawn."""
+    """Give the rows of a source, W: beams, or sampled texts."""
     return search.num_candidates if search.sample else search.num_beams
 
 
 def forget_weights(model: nn.Module) -> None:
-    """Free what was laid out for writing, where a model goes on to be trained."""
+    """Free the packed weights of the decoder, so that its model can be trained further."""
     bare: Any = getattr(model, "module", model)
     forget_packed(weights_of(bare.heads["generation"]))
 
 
 def weights_of(decoder: nn.Module) -> list[Tensor]:
-    """Give what its rows are multiplied with: of linear maps, and the table that scores tokens."""
+    """Give the weights of the decoder's linear maps, and the table that scores tokens."""
     linear = [module.weight for module in decoder.modules() if isinstance(module, Linear)]
     return [*linear, decoder.embeddings.token.weight] if isinstance(decoder, Decoder) else linear
 
@@ -137,7 +135,7 @@ def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[lis
 
 
 def _go_on(source: _Source, chosen: Sequence[tuple[_Row, int, float]], step: _Step) -> list[_Row]:
-    """End the texts that end with their token; give the others, one token longer."""
+    """Finish the texts whose next token ends them; give the others with their next token."""
     rows = []
     for row, token, total in chosen:
         if step.ends(token):
@@ -148,7 +146,7 @@ def _go_on(source: _Source, chosen: Sequence[tuple[_Row, int, float]], step: _St
 
 
 def _beams(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
-    """Keep the W best texts of each source that go on, and those among its W best continuations that end."""
+    """Keep every source's W best unfinished texts, and the finished ones among its W best continuations."""
     width = step.search.num_beams
     best, tokens = largest(logits, 2 * width)  # (R, 2 W), or (R, V) of a smaller vocabulary
     of_row = best.shape[1]
@@ -179,9 +177,9 @@ def _beams(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list
 
 
 def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Give the largest numbers of each row, in order, and their places: (R, V) -> twice (R, count).
+    """Give the largest numbers of every row, in order, and their columns: (R, V) -> twice (R, count).
 
-    They lie in those chunks of the row whose largest numbers are the largest.
+    They lie in the chunks of the row with the largest maxima.
 
     >>> largest(torch.tensor([[1.0, 5.0, 3.0, 4.0]]), 2)
     (tensor([[5., 4.]]), tensor([[1, 3]]))
@@ -197,12 +195,12 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     places = (chosen[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(1)
     among = torch.cat([among, logits[:, whole:]], 1)
     rest = torch.arange(whole, size, device=logits.device).expand(num_rows, -1)
-    values, found = among.topk(count)
-    return values, torch.cat([places, rest], 1).gather(1, found)
+    values, best = among.topk(count)
+    return values, torch.cat([places, rest], 1).gather(1, best)
 
 
 class _Draws:
-    """Tokens drawn by their probabilities, of each source by numbers of its own, whatever else is in the batch."""
+    """Sampling; every source has a random generator of its own, so that the rest of the batch does not matter."""
 
     def __init__(self, search: GenerationConfig, batch: TaskBatch) -> None:
         parts = np.split(batch.input_ids, batch.sequence_lengths.cumsum()[:-1])
@@ -210,7 +208,7 @@ class _Draws:
         self.generators = [torch.Generator().manual_seed(key) for key in keys]
 
     def choose(self, logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
-        """Draw a token for each row; a row that has ended stays, and is not looked at, until all of its source have."""
+        """Draw a token for every row; a finished row stays, unused, until all rows of its source are finished."""
         shares = torch.softmax(_limited(logits / step.search.temperature, step.search), -1)
         sums = shares.double().cumsum(-1)
         width = len(sources[0].rows)
@@ -232,7 +230,7 @@ class _Draws:
 
 
 def _limited(logits: Tensor, search: GenerationConfig) -> Tensor:
-    """Leave out all but the `top_k` most probable tokens, and all but the fewest that have `top_p` together."""
+    """Keep only the `top_k` most probable tokens, and of these the fewest whose probabilities sum to `top_p`."""
     if search.top_k is not None:
         least = logits.topk(min(search.top_k, logits.shape[1]))[0][:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)

@@ -1,13 +1,12 @@
-"""A model that predicts from Python: texts, pairs or rows -> what `bertkit predict` writes of them."""
+"""Prediction from Python: texts, pairs or rows -> the lines that `bertkit predict` writes."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,12 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
 from bertkit.predict.answers import answer_here, logits_here
-from bertkit.predict.task_model import Predictor, check_labels, open_task_model
+from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.settings.predict import PredictSettings
-from bertkit.tasks.reading.readers import open_inputs
-from bertkit.tasks.reading.rows import as_json_lines
-from bertkit.tasks.shapes import make_features
+from bertkit.settings.search import SearchSettings
+from bertkit.tasks.reading.readers import read_table
+from bertkit.tasks.reading.rows import plain_rows
+from bertkit.tasks.reading.tables import Gaps, records
 from bertkit.tasks.task import Feature, Shape
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train import micro_batches, processes
@@ -34,11 +34,8 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     >>> predictor.logits(["a good day", "a bad day"]).shape
     (2, 2)
 
-    Returns:
-        What is called with inputs.
-
     Raises:
-        InputError: the model has no head to predict with, or a setting is wrong.
+        InputError: the model has no prediction head, or a setting is wrong.
     """
     from bertkit.settings.compose import compose, spelled
 
@@ -46,30 +43,28 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
 
 
-def open_predictor(settings: PredictSettings) -> Predictor:
-    """Load a model with its task, on its device, ready to predict.
+def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -> Predictor:
+    """Load a model with its task onto its device; `top_k` is the number of tokens for a mask.
 
     Raises:
-        InputError: the model has no head to predict with, or it is of other labels than the task.
+        InputError: the model has no prediction head, or its labels are not the task's.
     """
     device = processes.choose_device(settings.device)
-    opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
-    if opened.task.labels != "auto":
-        check_labels(settings.model_dir, opened)
+    opened = open_task_model(str(settings.model_dir), settings.task, settings.task_changes)
     opened.model.use(fast.choose(settings.kernels))
     micro_tokens = micro_batches.TOKENS_AT_ONCE[device.type]
-    return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), settings.top_k)
+    return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), top_k)
 
 
 class LoadedPredictor:
     """Predict texts, pairs of texts, or rows, as `bertkit predict` does.
 
     Attributes:
-        labels: the names in the order of the logits; none for numbers, answers, choices, texts and [MASK].
+        labels: label names in the order of the logits; none for numbers, answers, choices, texts and [MASK].
     """
 
     def __init__(self, settings: PredictSettings) -> None:
-        self._predictor = open_predictor(settings)
+        self._predictor = open_predictor(settings, settings.top_k)
         self.labels = tuple(self._predictor.labels)
 
     def __call__(self, inputs: Any) -> Any:
@@ -77,11 +72,11 @@ class LoadedPredictor:
 
         Args:
             inputs: a text, a pair `(text, text_pair)` or `(question, context)`, or a row: a mapping of columns to values,
-                as in a file that `predict` reads. A tagger finds the entities of a text, with their characters; within a
-                list it also takes a list of words. Or many of these: a list, a `datasets.Dataset`, a pandas frame.
+                as in a file for `predict`. A tagger finds the entities of a text, with their characters; in a list it
+                also takes lists of words. Or many inputs: a list, a `datasets.Dataset`, a pandas frame.
 
         Returns:
-            A mapping for each input, in their order, as `predict` writes it; the mapping alone for one text, pair or row.
+            A mapping for every input, in their order, as `predict` writes it; for one text, pair or row, one mapping.
 
         Raises:
             InputError: an input lacks what the task needs.
@@ -95,84 +90,70 @@ class LoadedPredictor:
         ]
 
     def logits(self, inputs: Any) -> Any:
-        """Give the model's own numbers.
+        """Give the model's logits.
 
         Args:
             inputs: as for a call.
 
         Returns:
-            (n, C) for labels, n inputs; (n, 1) for numbers; (n, choices) for choices; for tags and answers a list with (T, C)
-            or (T, 2) of each sequence of T tokens that the model sees, windows of long inputs one after another.
+            (n, C) for labels, n inputs; (n, 1) for numbers; (n, choices) for choices; for tags and answers a list with
+            (T, C) or (T, 2) for every sequence of T tokens: the windows of a long input follow one another.
 
         Raises:
-            InputError: a masked LM has none of a whole input, nor has a model that writes; or as for a call.
+            InputError: the model writes texts or fills masks, which has no logits of a whole input; or as for a call.
         """
-        if self._predictor.shape.head == "generation":
+        shape = self._predictor.shape
+        if shape.writes_text:
             raise InputError(
                 "logits: a model that writes has none before it writes; call load_model with decoder_input_ids"
             )
-        if self._predictor.shape.pack is not None:
+        if shape.pack is not None:
             raise InputError("logits: a masked LM gives tokens at [MASK]; call load_model for its logits")
         inputs = [inputs] if isinstance(inputs, (str, tuple, Mapping)) else inputs
-        found: list[Any] = []
+        logits: list[Any] = []
         for predictor, examples, features in read_inputs(self._predictor, inputs):
-            rows = logits_here(predictor, examples, features)
-            num_choices = predictor.shape.num_choices(examples)
-            found += (
-                rows
-                if num_choices == 1
-                else [np.concatenate(rows[n : n + num_choices]) for n in range(0, len(rows), num_choices)]
-            )
-        if self._predictor.shape.head in ("token", "span"):
-            return found
-        return np.stack(found).astype(np.float32) if found else np.zeros((0, len(self.labels)), np.float32)
+            rows, count = logits_here(predictor, examples, features), shape.num_choices(examples)
+            logits += rows if count == 1 else [np.concatenate(rows[n : n + count]) for n in range(0, len(rows), count)]
+        if shape.has_token_logits:
+            return logits
+        return np.stack(logits).astype(np.float32) if logits else np.zeros((0, len(self.labels)), np.float32)
 
 
 def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Feature]]]:
-    """Read inputs as a `LoadedPredictor` takes them: examples, some at a time, their features, and what predicts them.
+    """Read inputs for a `LoadedPredictor`: examples, some at a time, their features, and the predictor for them.
 
     Raises:
         InputError: an input lacks what the task needs.
     """
-    rows, task = _as_rows(inputs, predictor.shape, predictor.task)
-    lines = "".join(f"{line}\n" for line in as_json_lines(rows, "inputs"))
-    stream = cast(io.BufferedReader, io.BufferedReader(io.BytesIO(lines.encode())))
-    labels = tuple(predictor.labels)
-    found = open_inputs(predictor.shape, task, stream, Path("inputs"), "jsonl", labels)
-    predictor = dataclasses.replace(predictor, shape=found.shape)  # a tagger reads running text by another one
-    for examples in found.chunks:
-        yield predictor, examples, list(make_features(task, examples, predictor.tokenizer, labels, found.shape))
+    named, task = _with_columns(inputs, predictor.shape, predictor.task)
+    rows = plain_rows(named, "inputs")
+    first = next(rows, None)
+    if first is None:
+        return
+    table = records("inputs", "jsonl", enumerate(itertools.chain([first], rows), 1), Gaps())
+    read = read_table(predictor.shape, task, table)
+    predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagger has another one for running text
+    for examples in read.chunks:
+        yield predictor, examples, predictor.features(examples)
 
 
-def _as_rows(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConfig]:
-    """Name the columns of inputs that have none."""
+def _with_columns(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConfig]:
+    """Turn texts, pairs and lists of words into rows, whose columns the new task names."""
     first = inputs[0] if isinstance(inputs, Sequence) and len(inputs) else None
     if not isinstance(first, (str, tuple, list)):
         return inputs, task
-    if shape.is_of_words:
-        names: tuple[str, ...] = ("text",) if isinstance(first, str) else ("words",)
-    elif shape.head == "generation":
-        names = ("source", "text_pair")
-    else:
-        names = ("question", "context") if shape.head == "span" else ("text", "text_pair")
-    if isinstance(first, tuple) and (shape.pack is not None or shape.head == "generation"):
-        what = "a masked LM" if shape.pack is not None else "a model of generation"
-        raise InputError(f"inputs: pairs, but {what} reads single texts; give {_wanted(shape, names[:1])}")
-    columns = dataclasses.replace(task.columns, id=None, **{name: name for name in names})
-    if not isinstance(first, tuple):
-        if shape.head == "span" or shape.has_choices or task.needs_pair:
-            raise InputError(f"inputs: a model of {shape.kind} with one text; give {_wanted(shape, names)}")
-        columns, names = dataclasses.replace(columns, text_pair=None), names[:1]
+    names = ("words",) if shape.is_of_words and not isinstance(first, str) else shape.text_columns
+    if not isinstance(first, tuple) and not (shape.needs_pair or shape.has_choices or task.needs_pair):
+        names = names[:1]
+    expected = f"{'pairs' if len(names) > 1 else 'single texts'} ({', '.join(names)})"
+    if shape.has_choices:
+        expected = "rows with a context and its endings"
+    columns = dataclasses.replace(task.columns, **{"id": None, "text_pair": None, **{name: name for name in names}})
     rows = []
-    for number, given in enumerate(inputs, start=1):
-        values = given if isinstance(given, tuple) else (given,)
-        if type(given) is not type(first) or len(values) != len(names):
-            raise InputError(f"inputs:{number}: {given!r:.80}: expected {_wanted(shape, names)}, as the first one is")
+    for number, one in enumerate(inputs, start=1):
+        values = one if isinstance(one, tuple) else (one,)
+        if type(one) is not type(first) or not names or len(values) != len(names):
+            kind = f"a model of {shape.kind} takes {expected}"
+            raise InputError(f"inputs:{number}: {one!r:.80}: {kind}; give all inputs in the same form")
         rows.append(dict(zip(names, values, strict=True)))
     return rows, dataclasses.replace(task, columns=columns)
-
-
-def _wanted(shape: Shape, names: Sequence[str]) -> str:
-    if shape.has_choices:
-        return "rows with a context and its endings"
-    return "a text" if len(names) == 1 else f"pairs ({', '.join(names)})"

@@ -1,12 +1,12 @@
-"""A model with the task that it is for, as `predict` and `evaluate` open it."""
+"""A model with its task, as `predict` and `evaluate` open it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from torch import nn
@@ -20,31 +20,35 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.measure import check_tokenizer
 from bertkit.tasks import fill_mask
-from bertkit.tasks.shapes import shape_of, shape_of_head
-from bertkit.tasks.task import Shape
+from bertkit.tasks.shapes import make_features, shape_of, shape_of_head
+from bertkit.tasks.task import Feature, Shape
 from bertkit.tasks.task_config import TaskConfig, without_retired
 
-TOP_K = 5  # tokens of a mask
+TOP_K = 5  # tokens for every mask
+Opened = TypeVar("Opened", bound="TaskModel")
 
 
 @dataclass(frozen=True)
 class TaskModel:
     """A model, its tokenizer and its task."""
 
-    model: Any  # with the head of the shape; as `open_task_model` gives it packed, in evaluation mode, on the CPU
+    model: Any  # with the head of the shape; from `open_task_model` packed, in evaluation mode, on the CPU
     shape: Shape  # of its examples: that of its task, or fill-mask
     tokenizer: Tokenizer  # of the model
     task: TaskConfig  # how its examples are written, and its sizes
-    # of the model, in the order of its logits; none for a regression, spans, choices and masked LM
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # in the order of the logits; none for a regression, spans, choices and masked LM
 
     def predictor(
         self, precision: str, micro_tokens: int, model: nn.Module | None = None, top_k: int = TOP_K
     ) -> Predictor:
-        """Give what predicts with this model, or with another form of it, such as the prepared one."""
+        """Give a predictor with this model, or with another form of it, such as the prepared one."""
         return Predictor(
             model or self.model, self.shape, self.tokenizer, self.task, self.labels, precision, micro_tokens, top_k
         )
+
+    def features(self, examples: Sequence[Any]) -> list[Feature]:
+        """Tokenize examples of the shape."""
+        return list(make_features(self.task, examples, self.tokenizer, self.labels, self.shape))
 
 
 @dataclass(frozen=True)
@@ -53,23 +57,22 @@ class Predictor(TaskModel):
 
     precision: str  # of the matrix products
     micro_tokens: int  # of one forward pass
-    top_k: int = TOP_K  # of masked LM, the most probable tokens that are given for a mask
+    top_k: int = TOP_K  # masked LM: the number of tokens for a mask
 
 
 def open_task_model(
     model_dir: str, task: TaskConfig | None, changes: Mapping[str, Any], without_head: bool = False
 ) -> TaskModel:
-    """Load any model directory with the head that it holds, and find its task.
+    """Load any model directory with its head and task.
 
     Args:
         model_dir: any model directory.
-        task: the one that was asked for; None for that of the run that the directory is of, else the general one of the
-            head's shape.
-        changes: what is set of that one, by name, of groups by their names in turn.
-        without_head: take a model without a task's head too, for texts and pairs of all the tokens that it takes.
+        task: None for the task of the directory's run, or without a run for the general task of the head's shape.
+        changes: settings of that task by name; those of a group are a mapping again.
+        without_head: also accept a model without a task head, to read texts and pairs up to the model's length.
 
     Raises:
-        InputError: a bare encoder, a head of another shape than the task's, or sizes that the model cannot take.
+        InputError: a bare encoder, a head for another shape or other labels than the task's, or too large sizes.
     """
     source = resolve_model_dir(model_dir)
     model, _ = load_packed(source)
@@ -78,29 +81,32 @@ def open_task_model(
     model.eval()
     heads = [head for head in TASK_HEADS if head in model.heads]
     if not heads:
-        if without_head and task is None:
-            texts = _texts_for(model, changes)
-            return TaskModel(model, shape_of(texts), tokenizer, texts, ())
-        if task is not None:
-            raise InputError(
-                f"model_dir={model_dir}: no head for task={task.name}, only {', '.join(model.heads) or 'an encoder'}; "
-                "fine-tune it first, or leave task= out for masked LM"
+        if task is not None or not (without_head or "masked_lm" in model.heads):
+            what = "prediction" if task is None else f"task={task.name}"
+            way = (
+                "leave task= out for masked LM" if "masked_lm" in model.heads else "give a model with a masked LM head"
             )
-        if "masked_lm" not in model.heads:
-            raise InputError(
-                f"model_dir={model_dir}: a bare encoder{' and ' if model.heads else ''}{', '.join(model.heads)}, which says "
-                "nothing of a text; fine-tune it, or give a model with a masked LM head"
-            )
-        text = _texts_for(model, changes)
-        text = dataclasses.replace(text, columns=dataclasses.replace(text.columns, text_pair=None))
-        return TaskModel(model, fill_mask.SHAPE, tokenizer, text, ())
+            only = ", ".join(model.heads) or "an encoder"
+            raise InputError(f"model_dir={model_dir}: no head for {what}, only {only}; fine-tune it first, or {way}")
+        texts = _texts_for(model, changes)
+        opened = TaskModel(model, shape_of(texts), tokenizer, texts, ())
+        return opened if without_head else as_fill_mask(opened)
     task = _task_for(model_dir, model, heads[0], task, changes)
     shape = shape_of(task)
-    return TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
+    opened = TaskModel(model, shape, tokenizer, task, labels_of(model) if shape.has_names else ())
+    if task.labels != "auto":
+        check_labels(model_dir, opened)
+    return opened
+
+
+def as_fill_mask(opened: Opened) -> Opened:
+    """Give a model with a masked LM head the task of filling masks, which reads single texts."""
+    columns = dataclasses.replace(opened.task.columns, text_pair=None)
+    return dataclasses.replace(opened, shape=fill_mask.SHAPE, task=dataclasses.replace(opened.task, columns=columns))
 
 
 def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
-    """Say how texts are read for a model without a task, of all the tokens that it takes."""
+    """Give the task of reading texts for a model without a task head, up to the model's length."""
     longest = model.config.max_position_embeddings
     task = _changed({**_general("sequence"), "max_seq_length": longest}, changes)
     _check_length(task, longest)
@@ -108,30 +114,29 @@ def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
 
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
-    """Give the names of a sequence or token head's labels; none for a regression."""
+    """Give the label names of a sequence or token head; none for a regression."""
     config = model.config
     is_regression = config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
     return () if is_regression and "sequence" in model.heads else config.labels
 
 
 def check_labels(model_dir: str, opened: TaskModel) -> None:
-    """Refuse a model of other labels than the task's.
+    """Refuse a model whose labels are not the task's.
 
     Raises:
-        InputError: both sets are named.
+        InputError: with both sets of labels.
     """
     task = opened.task
     if not opened.shape.has_names:
         return
-    wanted = "numbers" if task.is_regression else ", ".join(task.label_names or ())
-    has = ", ".join(opened.labels) or "numbers"
+    expected = "numbers" if task.is_regression else ", ".join(task.label_names or ())
     is_same = task.is_regression == (not opened.labels)
     if task.label_names is not None:
         is_same = set(task.label_names) == set(opened.labels)
     if not is_same:
         raise InputError(
-            f"model_dir={model_dir} has the labels {has}; task={task.name} has {wanted or 'labels by name'}; take the model of "
-            "this task, or set task.labels="
+            f"model_dir={model_dir} has the labels {', '.join(opened.labels) or 'numbers'}; task={task.name} has "
+            f"{expected or 'labels by name'}; take a model for this task, or set task.labels="
         )
 
 
@@ -146,19 +151,18 @@ def _task_for(
         if settings is None:
             settings = _general(kind)
             settings |= {"max_seq_length": min(settings["max_seq_length"], longest), "multi_label": multi_label}
-            if settings.get("generation"):
-                most = min(settings["generation"]["max_target_length"], longest)
-                settings["generation"] = {**settings["generation"], "max_target_length": most}
+            if written := settings.get("generation"):
+                settings["generation"] = written | {"max_target_length": min(written["max_target_length"], longest)}
         task = _changed(settings, changes)
     if shape_of(task).head != head:
         raise InputError(
-            f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another one of "
-            "the two"
+            f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another task or "
+            "model"
         )
     if task.multi_label != multi_label:
-        held = "several labels at once" if multi_label else "one label or number"
+        predicted = "several labels at once" if multi_label else "one label or number"
         raise InputError(
-            f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {held}; set it to "
+            f"task.multi_label={str(task.multi_label).lower()}, but model_dir={model_dir} predicts {predicted}; set it to "
             f"{str(multi_label).lower()}, or choose another model"
         )
     _check_length(task, longest)
@@ -175,21 +179,21 @@ def _check_length(task: TaskConfig, longest: int) -> None:
 
 
 def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
-    """Set more of the task of a model.
+    """Change settings of a model's task.
 
     Raises:
-        InputError: a value is wrong, or more than the model can take.
+        InputError: a value is wrong, or larger than the model can take.
     """
     task = _changed(to_mapping(opened.task), changes)
     for name in ("kind", "labels", "multi_label"):
         if getattr(task, name) != getattr(opened.task, name):
-            raise InputError(f"task.{name}: is the model's own, {getattr(opened.task, name)}; leave it out")
+            raise InputError(f"task.{name}: the model fixes it to {getattr(opened.task, name)}; leave it out")
     _check_length(task, opened.model.config.max_position_embeddings)
     return dataclasses.replace(opened, task=task)
 
 
 def task_of_texts(column: str | int | None) -> TaskConfig:
-    """Say how single texts are read, without a second one; None for a column of the usual names."""
+    """Give the task of reading single texts from a column; None for a column with one of the usual names."""
     text = {} if column is None else {"text": column}
     return _changed(_general("sequence"), {"columns": {**text, "text_pair": None}})
 
@@ -200,7 +204,7 @@ def general_task(kind: str) -> TaskConfig:
 
 
 def _general(kind: str) -> dict[str, Any]:
-    """The general task of a shape, which has its name: a file without defaults, plain YAML."""
+    """Read the general task of a shape: plain YAML without defaults, under the shape's name."""
     settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
     return settings
 
@@ -221,9 +225,9 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
 
 
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
-    """Read the task of the fine-tuning run that a directory is, or lies in; None where there is none.
+    """Read the task of the fine-tuning run in, or around, a directory; None without such a run.
 
-    A run that was trained on pairs needs them from then on. It may be anybody's, so it names nothing to be opened outside of
+    A model trained on pairs needs pairs. Since anybody may have made the run, its settings must not open anything outside of
     the user's `data_dir`: neither other files nor a dataset of the hub.
     """
     run_dir = run_of(model_dir)
@@ -231,17 +235,17 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     if run_dir is None or settings is None or settings.get("task") is None:
         return None
     task = _kept_inside(without_retired(checked(dict[str, Any], settings["task"], run_dir / "config.yaml")))
-    corpus = read_manifest(run_dir).corpus or {}  # older runs do not say it
+    corpus = read_manifest(run_dir).corpus or {}  # older runs lack it
     has_pairs = corpus.get("has_pairs") and at(task, "columns.text_pair") is not None
     return {**task, "needs_pair": True} if has_pairs else task
 
 
 def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a task's settings what leads outside of a `data_dir`."""
+    """Remove the settings of a task that lead outside of a `data_dir`."""
 
     def inside(names: Any) -> Any:
-        given = [names] if isinstance(names, str) else names if isinstance(names, list) else []
-        return [name for name in given if not (isinstance(name, str) and {"/", "..", "~"} & set(Path(name).parts))]
+        listed = [names] if isinstance(names, str) else names if isinstance(names, list) else []
+        return [name for name in listed if not (isinstance(name, str) and {"/", "..", "~"} & set(Path(name).parts))]
 
     kept = {**task, "folders": inside(task.get("folders"))}
     for group, change in (("files", inside), ("hub", lambda _: None)):

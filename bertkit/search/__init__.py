@@ -1,10 +1,10 @@
-"""A library of passages: built from documents, searched by words, ranked by a reader.
+"""Passages for a question: a library of passages, readers of questions, and the ranking.
 
 Doors:
 
-    passages      cuts documents into passages, and finds the words to search for
-    library       passages in one SQLite file with FTS5, ranked by BM25
-    library_file  the SQLite file: its schema, connections, transactions and errors
-    questions     questions with the passages that answer them
-    ranking       passages in the order of the engine, of a reader, or of both
+    library       the SQLite file: BM25 search, and transactions that grow it
+    library_file  its connections and errors
+    passages      documents -> overlapping passages
+    questions     files of questions, with their right passages if known
+    ranking       passages in the order of BM25, of a reader, or of both
 """

@@ -1,4 +1,4 @@
-"""The SQLite file of a library: whose it is, its connections and transactions, and what is said when they fail."""
+"""The SQLite file of a library: its header, connections, transactions and errors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError, LockedError, StorageError
 
-APPLICATION = 0x62657274  # "bert": what SQLite's header says of whose file it is
+APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
 VERSION = 1
-SECONDS_OF_PATIENCE = 30.0  # with another process that is writing
+WAIT_SECONDS = 30.0  # for another process that is writing
 _HEADER, _APPLICATION_AT = b"SQLite format 3\0", 68  # sqlite.org/fileformat.html
 
 
 def check_library(path: Path, setting: str) -> None:
-    """Refuse a file that is no library of this version; an empty one becomes one.
+    """Refuse a file that is not a library of this version; an empty output is accepted.
 
     Raises:
-        InputError: naming what it is not.
+        InputError: naming the setting.
     """
     with path.open("rb") as file:
         head = file.read(100)
@@ -28,19 +28,19 @@ def check_library(path: Path, setting: str) -> None:
         return
     application = int.from_bytes(head[_APPLICATION_AT : _APPLICATION_AT + 4])
     if not head.startswith(_HEADER) or application != APPLICATION:
-        raise InputError(f"{setting}={path} is no library of bertkit index; choose another file")
+        raise InputError(f"{setting}={path} is not a library of bertkit index; choose another file")
     version = int.from_bytes(head[60:64])
     if version != VERSION:
-        raise InputError(f"{setting}={path}: a library of version {version}, expected {VERSION}; make it again")
+        raise InputError(f"{setting}={path}: a library of version {version}, expected {VERSION}; index again")
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Say what SQLite says of a file in a line, as the error that it is.
+def translated_errors(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as bertkit's.
 
     Raises:
         StorageError: the disk is full, read-only or failing.
-        LockedError: another process writes for longer than anybody waits.
+        LockedError: another process has been writing for WAIT_SECONDS.
         InputError: the file is damaged, or Python has no FTS5.
     """
     try:
@@ -49,24 +49,23 @@ def told(path: Path) -> Iterator[None]:
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
             raise StorageError(
-                f"{path}: {error}; what was committed is kept: free space or let it be written, and run the same again"
+                f"{path}: {error}; committed documents are kept: free space or allow writing, and repeat the command"
             ) from None
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise LockedError(f"{path} is being written by another process; wait for it, or stop it") from None
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            raise InputError(f"{path}: a damaged library ({error}); delete it and index again") from None
+            raise InputError(f"{path}: damaged library ({error}); delete it and index again") from None
         if "fts5" in str(error):
-            raise InputError(
-                f"{path}: the SQLite of this Python ({sqlite3.sqlite_version}) has no FTS5; take another"
-            ) from None
+            version = sqlite3.sqlite_version
+            raise InputError(f"{path}: this Python's SQLite {version} has no FTS5; take another Python") from None
         raise
 
 
 def connected(path: Path, may_write: bool) -> sqlite3.Connection:
-    """Open a file; what a killed writer left is rolled back where it may be written."""
+    """Open a file; SQLite rolls back what a killed writer left, if the file is writable."""
     mode = "rwc" if may_write else "rw" if os.access(path, os.W_OK) else "ro"
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    connection = sqlite3.connect(uri, uri=True, timeout=SECONDS_OF_PATIENCE, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None)
     if not may_write:
         connection.execute("PRAGMA query_only = 1")
     return connection
@@ -74,7 +73,7 @@ def connected(path: Path, may_write: bool) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit what is done inside, or none of it."""
+    """Commit all statements inside, or none."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""Documents -> overlapping passages of whole sentences, each with its place; and the words that a text is found by."""
+"""Documents -> overlapping passages of whole sentences with their places; texts -> search words."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bertkit.data.corpus.documents import PlacedDocument
 from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.data_config import PassagesConfig
 
-MOST_QUERY_WORDS = 256  # different ones of a question; of 10,000 characters the first of them say what is sought
-# Han, kana, and the scripts of Thai, Lao, Burmese and Khmer, which are written without spaces
+MAX_QUERY_WORDS = 256  # different words of a question; a text of 10,000 characters is cut
+# scripts without spaces: Han, kana, Thai, Lao, Burmese and Khmer
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[^\s{_UNSPACED}]+|[{_UNSPACED}]{{1,2}}")
@@ -22,18 +22,17 @@ _WORD = re.compile(rf"[^\s{_UNSPACED}]+|[{_UNSPACED}]{{1,2}}")
 
 @dataclass(frozen=True)
 class LibraryDocument:
-    """A document as it enters a library."""
+    """A document on its way into a library."""
 
-    title: str  # its own; may be empty
-    text: str  # as it will be quoted
-    # the characters of each in the text, first and last excluded; what is cut no further than it must
-    sentences: tuple[tuple[int, int], ...]
-    unit: str  # what `number` counts in its file: "line" where every sentence is a line, else such as "record"
-    number: int  # its place in its file, from 1; 0 where it is not known
+    title: str  # may be empty
+    text: str
+    sentences: tuple[tuple[int, int], ...]  # (start, end) in the text; kept whole if possible
+    unit: str  # counted by `number`: "line" if every sentence is a line, else such as "record"
+    number: int  # its place in its file, from 1; 0 if unknown
 
     @property
     def key(self) -> bytes:
-        """Stands for what is in it, wherever it comes from."""
+        """A hash of its content, whatever its file."""
         content = f"{self.title}\0{self.text}\0{self.unit == 'line'}"
         return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -49,7 +48,7 @@ class Passage:
 
 
 def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
-    """Put the sentences of a corpus's document together, with a space between them; a line may stand for each."""
+    """Join the sentences of a corpus document with spaces."""
     at, spans = 0, []
     for sentence in sentences:
         spans.append((at, at + len(sentence)))
@@ -59,7 +58,7 @@ def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
 
 
 def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDocument:
-    """Take a text as it stands, so that what is quoted of it has its characters; sentences are found by a rule."""
+    """Keep a text as it is, for exact quotes; a rule splits it into sentences."""
     text, at, spans = without_surrogates(text), 0, []
     for sentence in split_sentences(text):
         at = text.index(sentence, at)
@@ -69,10 +68,10 @@ def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDo
 
 
 def cut(document: LibraryDocument, settings: PassagesConfig) -> Iterator[Passage]:
-    """Cut a document into passages of at most `words` words, whole sentences as far as they fit.
+    """Cut a document into passages of at most `words` words, of whole sentences if they fit.
 
-    The next passage begins with as many of the last sentences of the one before as have `overlap` words together. A
-    sentence that is longer than a passage is cut between words.
+    A passage begins with the last sentences of the previous one, up to `overlap` words. A sentence longer than a passage is
+    cut between words.
     """
     pieces = [
         (number, *piece)
@@ -96,8 +95,8 @@ def cut(document: LibraryDocument, settings: PassagesConfig) -> Iterator[Passage
 
 
 def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Give a sentence as it is, or in pieces of `most` words: (start, end, words)."""
-    words = [found.span() for found in _WORD.finditer(text, start, end)]
+    """Give a sentence whole, or in pieces of `most` words: (start, end, words)."""
+    words = [match.span() for match in _WORD.finditer(text, start, end)]
     for at in range(0, max(1, len(words)), most):
         some = words[at : at + most]
         if len(words) <= most:
@@ -107,7 +106,7 @@ def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, i
 
 
 def place_of(unit: str, number: int, passage: Passage) -> str:
-    """Say where in its file a passage stands, for people: its lines, or its document and its characters in that."""
+    """Write the place of a passage in its file: its lines, or its document and characters."""
     if unit == "line" and number:
         first, last = number + passage.first, number + passage.last
         return f"line {first}" if first == last else f"lines {first}-{last}"
@@ -116,22 +115,22 @@ def place_of(unit: str, number: int, passage: Passage) -> str:
 
 
 def searchable(text: str) -> str:
-    """Write a text so that words between spaces are what is searched for.
+    """Normalize a text for the index, with spaces between words.
 
     Compatibility forms (full-width letters, ligatures) become plain ones. Scripts without spaces are cut into overlapping
-    pairs of characters, as Lucene's CJKBigramFilter does: a word of two characters is found where it stands.
+    pairs of characters, as in Lucene's CJKBigramFilter, so that a word of two characters can be found.
     """
     plain = unicodedata.normalize("NFKC", text)
     return _RUN.sub(_pairs, plain)
 
 
-def _pairs(found: re.Match[str]) -> str:
-    run = found[0]
+def _pairs(match: re.Match[str]) -> str:
+    run = match[0]
     return " " + " ".join(run[at : at + 2] for at in range(max(1, len(run) - 1))) + " "
 
 
 def words_of(question: str, more: Sequence[str] = ()) -> list[str]:
-    """Give the different words of a question, and those that widen it; whatever signs it holds are no more than spaces."""
+    """Give the different words of a question, and of `more`; punctuation separates words."""
     plain = searchable(" ".join([question, *more])).casefold()
     kept = "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain)
-    return list(dict.fromkeys(kept.split()))[:MOST_QUERY_WORDS]
+    return list(dict.fromkeys(kept.split()))[:MAX_QUERY_WORDS]

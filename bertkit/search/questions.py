@@ -1,4 +1,4 @@
-"""Questions for a library, with what is known of the passages that answer them."""
+"""Questions for a library, with their right passages if known."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from bertkit.tasks.task_config import TaskConfig
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and what is known of the right passage; None where it is not."""
+    """A question and its label: the right passage; None for unknown parts."""
 
     id: str
     text: str
-    answers: tuple[str, ...]  # accepted ones; none where they are not known, or where there is none
-    context: str | None  # that the passage lies in
-    passage: str | None  # its id or its text
+    answers: tuple[str, ...]  # accepted answers; empty if unknown, or if there are none
+    context: str | None  # contains the right passage
+    passage: str | None  # id or text of the right passage
 
     @property
     def is_labelled(self) -> bool:
-        """Whether anything says which passage is right."""
+        """Whether the right passage is known."""
         return bool(self.answers) or self.passage is not None
 
     def is_right(self, hit: Hit) -> bool:
-        """Whether a passage is the one, lies in the context, and has an answer: as far as each is known."""
+        """Whether a passage is the right one, in the context, and with an answer, as far as these are known."""
         text = _plain(hit.passage)
         if self.passage is not None and self.passage != str(hit.id) and _plain(self.passage) != text:
             return False
@@ -46,15 +46,15 @@ class Question:
 
 
 def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list[Question]:
-    """Read questions, the first ones, with what is known of their passages: a table's, SQuAD's, or a question a line.
+    """Read questions from a table, SQuAD's JSON, or lines.
 
     Args:
-        task: the general one of spans.
+        task: the general task of spans.
         name: the input, a file or "-".
-        most: as many at most; None for all.
+        most: the number of questions; None for all.
 
     Raises:
-        InputError: something in the input is wrong, with the line, or it has none.
+        InputError: a line is wrong, or there are no questions.
     """
     path, gaps, questions = Path(name), Gaps(are_filled=True), list[Question]()
     with opened_input(name) as (stream, _):
@@ -65,11 +65,11 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
         field = "text" if format == "text" else "question"
         if table.names and field not in table.names:
             raise InputError(f"{table.place(1)}: no column '{field}' (it has: {', '.join(table.names)[:300]})")
-        for number, given in table.rows:
+        for number, row in table.rows:
             if len(questions) == most:
                 break
-            if given != {} and not is_blank(str(given.get(field, ""))):
-                questions.append(_question(given, field, table.place(number), number))
+            if row != {} and not is_blank(str(row.get(field, ""))):
+                questions.append(_question(row, field, table.place(number), number))
     if not questions:
         raise InputError(
             f"input={name}: no questions; expected a column 'question', SQuAD's JSON, or a question a line"
@@ -77,22 +77,21 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
     return questions
 
 
-def _question(given: dict[str, Any], field: str, where: str, number: int) -> Question:
-    text, context, passage = given.get(field), given.get("context"), given.get("passage")
+def _question(row: dict[str, Any], field: str, where: str, number: int) -> Question:
+    text, context, passage = row.get(field), row.get("context"), row.get("passage")
     for name, value in ((field, text), ("context", "" if context is None else context)):
         if not isinstance(value, str):
             raise InputError(f"{where}: field '{name}' is {type(value).__name__}, expected text")
-    answers = given.get("answers", given.get("answer"))
+    answers = row.get("answers", row.get("answer"))
     if isinstance(answers, dict):  # as on the hub: {"text": [...], "answer_start": [...]}
         answers = answers.get("text")
     listed = [answers] if isinstance(answers, str) else answers if isinstance(answers, list) else []
-    texts = [each.get("text") if isinstance(each, dict) else each for each in listed]
-    kept = tuple(each for each in texts if isinstance(each, str) and each.strip())
+    texts = [answer.get("text") if isinstance(answer, dict) else answer for answer in listed]
+    kept = tuple(text for text in texts if isinstance(text, str) and text.strip())
     if len(kept) < len(texts):
-        expected = "expected a text, a list of them, or SQuAD's answers"
-        raise InputError(f"{where}: field 'answers' holds no texts; {expected}")
+        raise InputError(f"{where}: field 'answers' is not a text, a list of texts, or SQuAD's answers; correct it")
     named = None if passage is None else str(passage)
-    return Question(str(given.get("id", number)), str(text), kept, context or None, named)
+    return Question(str(row.get("id", number)), str(text), kept, context or None, named)
 
 
 def _plain(text: str) -> str:

@@ -2,6 +2,6 @@
 
     run   the command `serve`
 
-FastAPI reads requests and uvicorn serves them. app: the paths; bodies: what is asked and answered; models: what each one
-takes and says; batching: requests that wait, and the thread that answers them; service: loads, reloads and asks models.
+FastAPI reads requests and uvicorn serves them. app: the paths; bodies: the fields of requests and answers; models: a model's
+answers to many requests; queues: waiting requests, and the thread that answers them; service: loads and reloads the models.
 """

@@ -1,4 +1,4 @@
-"""The paths of the server: requests read and handed on, answers and errors in JSON."""
+"""The paths of the server: JSON requests, and answers or errors in JSON."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertkit.base.errors import InputError, say, shown
 from bertkit.base.text_files import parse_json
 from bertkit.serve import bodies
-from bertkit.serve.batching import RefusedError
+from bertkit.serve.queues import RefusedError
 from bertkit.serve.service import Service
-from bertkit.view import serve_page
+from bertkit.view.page import render, serve_policy
 
-PARTING_SECONDS = 0.5  # from a signal on: by its next answer a client learns that the server stops
+CLOSING_SECONDS = 0.5  # between a signal and the stop, so that idle clients learn of it from an answer
 CLOSE = (b"connection", b"close")
 
 
@@ -39,7 +39,7 @@ class JsonRequest(Request):
         """Give the body in parts.
 
         Raises:
-            RefusedError: it is of another type, or too large.
+            RefusedError: it has another type, or is too large.
         """
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RefusedError(415, "wrong_type", "expected JSON; send the header content-type: application/json")
@@ -61,19 +61,19 @@ class JsonRequest(Request):
         """
         try:
             value = parse_json((await self.body()).decode("utf-8"))
-        except ValueError as error:  # of UTF-8, too
-            what = "UTF-8" if isinstance(error, UnicodeDecodeError) else f"JSON ({error})"
-            raise RefusedError(400, "bad_json", f"the body is not {what}") from None
+        except ValueError as error:  # also of UTF-8
+            expected = "UTF-8" if isinstance(error, UnicodeDecodeError) else f"JSON ({error})"
+            raise RefusedError(400, "bad_json", f"the body is not {expected}") from None
         if _service(self).settings.log_inputs:
             say(f"{self.url.path} {json.dumps(value, ensure_ascii=False)}", file=sys.stderr)
         return value
 
 
 class JsonRoute(APIRoute):
-    """A path whose requests are read as `JsonRequest`."""
+    """A path that reads `JsonRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Give what answers a request."""
+        """Give the function that answers a request."""
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
@@ -83,7 +83,7 @@ class JsonRoute(APIRoute):
 
 
 class Counted:
-    """Counts every request, and parts with clients while the server stops."""
+    """Counts requests, answers unexpected errors, and closes connections while the server stops."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -96,7 +96,7 @@ class Counted:
             return
         started_at, status = time.perf_counter(), 500
 
-        async def sent(message: Message) -> None:
+        async def noting_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -105,10 +105,10 @@ class Counted:
             await send(message)
 
         try:
-            await self.app(scope, receive, sent)
+            await self.app(scope, receive, noting_status)
         except Exception as error:
             say(f"error: {scope['path']}: {type(error).__name__}; this is a fault of bertkit", file=sys.stderr)
-            await _problem(500, "failed", "a fault of the server; its own log says more")(scope, receive, sent)
+            await _problem(500, "failed", "the server failed; its log has the error")(scope, receive, noting_status)
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.service.metrics.requests.labels(path, str(status)).inc()
@@ -116,30 +116,29 @@ class Counted:
 
 
 def _service(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
+    service: Service = request.app.state.service
+    return service
 
 
 async def _size(request: Request) -> int:
-    """Estimate how many tokens a request has."""
+    """Estimate the number of tokens of a request."""
     return len(await request.body()) // 4 + 1
 
 
-def _described(service: Service) -> list[dict[str, Any]]:
-    return [bodies.described(each) for each in service.models.values()]
+def _models(request: Request) -> dict[str, Any]:
+    service = _service(request)
+    return {"models": list(map(bodies.described, service.models.values())), "has_search": service.has_search}
 
 
 async def page(request: Request) -> Response:
     """A page to try the models."""
-    service = _service(request)
-    headers = {"content-security-policy": serve_page.policy()}
-    return HTMLResponse(serve_page.page(_described(service), service.has_search), headers=headers)
+    content = render("serve.html", name="bertkit", served=_models(request))
+    return HTMLResponse(content, headers={"content-security-policy": serve_policy()})
 
 
 async def models(request: Request) -> Response:
     """The models, with examples of their inputs."""
-    service = _service(request)
-    return JSONResponse({"models": _described(service), "has_search": service.has_search})
+    return JSONResponse(_models(request))
 
 
 async def health() -> Response:
@@ -154,31 +153,31 @@ async def metrics(request: Request) -> Response:
 
 
 async def predict(body: bodies.PredictBody, request: Request) -> Response:
-    """What a model says of each input, as `predict` writes it."""
-    asked = _service(request).predict(body.model, body.inputs, await _size(request), body.alternatives)
-    return JSONResponse({"predictions": await asked})
+    """The row that `predict` writes, for each input."""
+    rows = await _service(request).predict(body.model, body.inputs, await _size(request), body.alternatives)
+    return JSONResponse({"predictions": rows})
 
 
 async def embed(body: bodies.EmbedBody, request: Request) -> Response:
     """A vector for each text."""
     name, vectors = await _service(request).embed(body.model, body.inputs, await _size(request))
-    numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits are enough for every float32
+    numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits are exact for float32
     rows = ", ".join(f"[{numbers % tuple(row)}]" for row in vectors.tolist())
     return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
 
 
 async def view(body: bodies.ViewBody, request: Request) -> Response:
-    """A page that shows what a model attends to, and what its prediction rests on."""
+    """A page with a model's attention and the attributions of its prediction."""
     return HTMLResponse(await _service(request).view(body.model, body.input, await _size(request)))
 
 
 async def search(body: bodies.SearchBody, request: Request) -> Response:
-    """bodies.Passages of the library, and the answers in them."""
-    asked = _service(request).search(body.question, body.order, body.top_k, await _size(request))
-    return JSONResponse(await asked)
+    """Passages of the library, and the answers in them."""
+    answer = await _service(request).search(body.question, body.order, body.top_k, await _size(request))
+    return JSONResponse(answer)
 
 
-# the path asked most comes first, since they are tried in turn
+# tried in this order, so the most frequent path comes first
 PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] = (
     ("POST", "/predict", predict, bodies.Predictions),
     ("POST", "/embed", embed, bodies.Vectors),
@@ -196,16 +195,15 @@ def _problem(status: int, code: str, message: str, headers: Any = None) -> Respo
 
 
 async def _refused(request: Request, error: Any) -> Response:
-    """Answer a request that one of us refuses, or FastAPI does: no such path, another method."""
-    path, code = request.url.path[:100], getattr(error, "code", HTTPStatus(error.status_code).name.lower())
-    message = f"{request.method} {path}: {error.detail}; GET /openapi.json tells all paths"
-    return _problem(
-        error.status_code, code, error.detail if isinstance(error, RefusedError) else message, error.headers
-    )
+    """Answer a request that bertkit refuses, or FastAPI: an unknown path, another method."""
+    if isinstance(error, RefusedError):
+        return _problem(error.status_code, error.code, error.detail, error.headers)
+    message = f"{request.method} {request.url.path[:100]}: {error.detail}; GET /openapi.json lists all paths"
+    return _problem(error.status_code, HTTPStatus(error.status_code).name.lower(), message, error.headers)
 
 
 async def _wrong(_: Request, error: Any) -> Response:
-    """Answer a request whose inputs, or whose fields, are wrong."""
+    """Answer a request with wrong inputs or fields."""
     if isinstance(error, InputError):
         return _problem(400, "bad_input", str(error))
     first = error.errors()[0]
@@ -214,19 +212,19 @@ async def _wrong(_: Request, error: Any) -> Response:
 
 
 def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
-    """Build the application of a service; `ready` is called when it is."""
+    """Build the application of a service; `ready` is called when it accepts requests."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-        stops: dict[signal.Signals, Any] = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+        handlers: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
 
         def stop(number: signal.Signals) -> None:
             service.is_stopping = True
-            loop.call_later(PARTING_SECONDS, stops[number], number, None)  # uvicorn's own way to stop
+            loop.call_later(CLOSING_SECONDS, handlers[number], number, None)  # uvicorn's own way to stop
 
-        for each in stops:
-            loop.add_signal_handler(each, stop, each)
+        for number in handlers:
+            loop.add_signal_handler(number, stop, number)
         loop.add_signal_handler(signal.SIGHUP, lambda: tasks.add(loop.create_task(service.reload())))
         ready()
         yield
@@ -234,14 +232,14 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
 
     app = FastAPI(
         title="bertkit serve", summary=f"Models: {', '.join(service.models)}", version="1", lifespan=lifespan,
-        docs_url=None, redoc_url=None,  # their pages ask other hosts for scripts
+        docs_url=None, redoc_url=None,  # these pages load scripts from other hosts
         telemetry={"tracing": False, "metrics": False, "logs": False},  # nothing is sent anywhere
-        redirect_slashes=False, responses={"default": {"model": bodies.Problem, "description": "why there is no answer"}},
+        redirect_slashes=False, responses={"default": {"model": bodies.Problem, "description": "an error"}},
     )  # fmt: skip
     app.state.service = service
     app.router.route_class = JsonRoute
     for method, path, endpoint, model in PATHS:
-        kind = JSONResponse if model else Response  # a page has no schema; an error of its path is JSON too
+        kind = JSONResponse if model else Response  # a page has no schema; its errors are JSON too
         app.add_api_route(path, endpoint, methods=[method], response_model=model, response_class=kind)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _wrong)

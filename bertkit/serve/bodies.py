@@ -1,4 +1,4 @@
-"""What is asked and what is answered, as the OpenAPI of the server shows it; and how a model is presented to people."""
+"""The fields of requests and answers, as the OpenAPI page shows them, and the description of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 
 from bertkit.serve.models import Served
 
-# a model itself says what is wrong with its inputs: it knows its columns
+# a model checks its own inputs, since it knows its columns
 Input = Annotated[Any, WithJsonSchema({
     "description": "a text, a pair of texts (or a list of words to be tagged), or a row as predict reads it",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "object"}],
@@ -19,28 +19,28 @@ Model = Field(None, description="the name of a model; the first one if left out"
 
 
 class Body(BaseModel):
-    """A request: no other fields, no other types."""
+    """A request: unknown fields and other types are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class PredictBody(Body):
-    """Inputs of a model that has a head."""
+    """Inputs for a model with a head."""
 
     inputs: list[Input] = Inputs
     model: str | None = Model
-    alternatives: int = Field(0, ge=0, le=20, description="so many answers of each question, the best first")
+    alternatives: int = Field(0, ge=0, le=20, description="number of answers to each question, the best first")
 
 
 class EmbedBody(Body):
-    """Texts of any model."""
+    """Texts for any model."""
 
     inputs: list[Text] = Inputs
     model: str | None = Model
 
 
 class ViewBody(Body):
-    """An input of any model."""
+    """An input for any model."""
 
     input: Input
     model: str | None = Model
@@ -55,7 +55,7 @@ class SearchBody(Body):
 
 
 class Predictions(BaseModel):
-    """What `predict` writes of each input."""
+    """The row that `predict` writes, for each input."""
 
     predictions: list[dict[str, Any]]
 
@@ -68,7 +68,7 @@ class Vectors(BaseModel):
 
 
 class Passages(BaseModel):
-    """Passages, the best first: the row of `search` for each, with its scores and the answer in it."""
+    """Passages, the best first: the rows of `search`, with scores and answers."""
 
     answers: list[dict[str, Any]]
     order: str
@@ -76,19 +76,19 @@ class Passages(BaseModel):
 
 
 class Fault(BaseModel):
-    """Why there is no answer: a word for programs, and a line for people."""
+    """An error: a word for programs, and a line for people."""
 
     code: str
     message: str
 
 
 class Problem(BaseModel):
-    """The answer to a request that gets none."""
+    """The answer to a refused or failed request."""
 
     error: Fault
 
 
-# an input of each kind, as a page offers them
+# example inputs of each kind of model
 EXAMPLES: dict[str, list[Any]] = {
     "sequence": ["A warm and funny film that I would gladly see again.", "It was too long, and nothing in it was new."],
     "pair": [["The company sold the ship in May.", "In May the ship was sold by the company."]],
@@ -103,39 +103,34 @@ EXAMPLES: dict[str, list[Any]] = {
 
 
 def described(model: Served) -> dict[str, Any]:
-    """Say what it is, for `/models` and for the page."""
-    columns, task = model.predictor.task.columns, model.predictor.task
-    names = {
-        "spans": (columns.question, columns.context),
-        "choice": (columns.context, columns.ending_start, columns.endings),
-        "sequence": (columns.text, columns.text_pair),
-        "generation": (columns.source,),
-        "next_sentence": ("text", "text_pair"),
-    }.get(model.kind, ("text",))
-    needs_pair = model.kind in ("spans", "next_sentence") or (model.kind == "sequence" and task.needs_pair)
+    """Describe a model for `/models` and for the page."""
+    shape, task = model.predictor.shape, model.predictor.task
+    columns = [getattr(task.columns, name) for name in shape.text_columns]
+    examples = EXAMPLES["pair" if model.kind == "sequence" and task.needs_pair else model.kind]
+    if shape.has_choices:
+        columns = [task.columns.context, task.columns.ending_start, task.columns.endings]
+        examples = [_choice(*columns)]
+    if model.kind in ("tagging", "fill_mask", "embedding"):
+        columns = ["text"]
     return {
         "name": model.name,
         "kind": model.kind,
         "labels": list(model.predictor.labels),
-        "columns": [_first(column) for column in names if column is not None],
-        "needs_pair": needs_pair,
-        "examples": _examples(model, needs_pair),
+        "columns": [_first(column) for column in columns if column is not None],
+        "needs_pair": shape.needs_pair or task.needs_pair,
+        "examples": examples,
     }
 
 
-def _examples(model: Served, needs_pair: bool) -> list[Any]:
-    if model.kind != "choice":
-        return EXAMPLES["pair" if needs_pair and model.kind == "sequence" else model.kind]
-    columns, (example,) = model.predictor.task.columns, EXAMPLES["choice"]
-    endings = columns.endings
-    row = {_first(columns.context): example["context"]}
-    if columns.ending_start is not None:
-        row[_first(columns.ending_start)] = "She"
+def _choice(context: Any, start: Any, endings: Any) -> dict[str, Any]:
+    """Give the example of a choice with the columns of a task."""
+    (example,) = EXAMPLES["choice"]
+    row = {_first(context): example["context"]}
+    if start is not None:
+        row[_first(start)] = "She"
     if isinstance(endings, tuple):
-        named: dict[str, Any] = {_first(name): example["endings"][n % 2] for n, name in enumerate(endings)}
-    else:
-        named = {_first(endings): example["endings"]}
-    return [row | named]
+        return row | {_first(name): example["endings"][n % 2] for n, name in enumerate(endings)}
+    return row | {_first(endings): example["endings"]}
 
 
 def _first(column: Any) -> str:

@@ -1,4 +1,4 @@
-"""The models that are served: what each one takes, and what it says of many requests at once."""
+"""The served models: their answers to many requests at once."""
 
 from __future__ import annotations
 
@@ -10,232 +10,228 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from bertkit.base.errors import InputError
+from bertkit.base.text_files import without_surrogates
 from bertkit.explain.attention_page import attention_page
-from bertkit.explain.explaining import FOLLOWS, look
+from bertkit.explain.explain import explain
+from bertkit.explain.targets import FOLLOWS
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.heads import BertWithHeads
 from bertkit.predict.answers import answer_here
 from bertkit.predict.embedding import Embedder, pooling_of
 from bertkit.predict.predictor import read_inputs
-from bertkit.predict.task_model import Predictor, TaskModel, check_labels, open_task_model, with_changes
-from bertkit.serve.batching import Counts, RefusedError
+from bertkit.predict.task_model import Predictor, TaskModel, as_fill_mask, open_task_model, with_changes
+from bertkit.serve.queues import RefusedError
 from bertkit.settings.serve import ServeSettings
-from bertkit.tasks import fill_mask, sequence
+from bertkit.tasks import sequence
 from bertkit.tasks.task import Feature
 from bertkit.train import micro_batches, processes
 
-VIEW_STEPS = 32  # points at which gradients are computed: of 128 tokens 7 s of a MiniLM on two busy cores
-Member = tuple[int, int, Any]  # the number of a request, the place among its inputs, the input
+VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
+JSON_TYPES = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object",
+              bool: "true or false", type(None): "null"}  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True)
+class _Input:
+    """An input of a request."""
+
+    request: int
+    place: int  # index in its request
+    value: Any
+    predictor: Predictor  # for its shape
+    example: Any = None
+    features: list[Feature] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The answers to some requests: a value, or an exception, for each; and the amount of work."""
+
+    answers: list[Any]
+    num_sequences: int = 0
+    num_tokens: int = 0
 
 
 class Served:
-    """A model by its name: what it says of inputs, their vectors, and a look into it.
+    """A model by its name: predictions, vectors, and pages that explain an input.
 
     Attributes:
-        name: that requests call it by.
-        kind: of its head: sequence, tagging, spans, choice, generation, fill_mask, next_sentence, or embedding where there is
-            none.
-        predictor: of the inputs; of a model without a head it only reads them.
-        looked_into: reads the inputs for a look; the same one, but of a pretrained model, which is shown pairs too.
-        load_seconds: that it took to load.
+        name: in requests.
+        kind: sequence, tagging, spans, choice, generation, fill_mask, next_sentence; embedding for a model without a head.
+        predictor: reads and predicts the inputs; without a head it only reads them.
+        explained: the predictor for `view`; for a pretrained model it reads pairs too.
+        load_seconds: loading time.
     """
 
     def __init__(
-        self, name: str, kind: str, predictor: Predictor, embedder: Embedder | InputError, looked_into: Predictor
+        self, name: str, kind: str, predictor: Predictor, embedder: Embedder | InputError, explained: Predictor
     ) -> None:
         self.name, self.kind, self.predictor, self.load_seconds = name, kind, predictor, 0.0
-        self.looked_into = looked_into
-        self._embedder = embedder
-        self._shown: Predictor | None = None
+        self.explained, self._embedder = explained, embedder
+        self._viewer: Predictor | None = None
 
     @property
     def can_predict(self) -> bool:
         """Whether it has a head."""
         return self.kind != "embedding"
 
-    def predict(
-        self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0
-    ) -> tuple[list[Any], Counts]:
-        """Predict the inputs of many requests at once; of questions, on request, with so many answers each.
+    def predict(self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0) -> Batch:
+        """Predict the inputs of many requests: a list of rows for each, or its error.
 
-        Returns:
-            For each request its rows, as `predict` writes them, or why it is refused; and how much was computed.
+        Args:
+            requests: the inputs of each.
+            max_tokens: of a request.
+            num_alternatives: best answers to each question.
 
         Raises:
-            NumericsError: what the model computes is not finite.
+            NumericsError: the model's output is not finite.
         """
         answers: list[Any] = [[None] * len(inputs) for inputs in requests]
-        counts = Counts()
-        parts = list(self._read(requests, answers))
-        self._refuse_long(parts, answers, max_tokens)
-        for part in _joined(parts, answers):
-            said = answer_here(part.predictor, part.examples, part.features)
-            counts.add(len(part.features), sum(len(feature.input_ids) for feature in part.features))
-            for example, prediction, (request, place, given) in zip(part.examples, said, part.members, strict=True):
-                row = part.predictor.shape.row(example, prediction)
-                if not self._has_id(given):
-                    row["id"] = str(place)
-                if num_alternatives:
-                    best = [each for each in prediction.n_best if each.text][:num_alternatives]
-                    fields = ("text", "probability", "start", "end")
-                    row["alternatives"] = [{name: getattr(each, name) for name in fields} for each in best]
-                answers[request][place] = row
-        return answers, counts
+        inputs = [
+            _Input(request, place, _as_pair(value, self.predictor), self.predictor)
+            for request, values in enumerate(requests)
+            for place, value in enumerate(values)
+        ]
+        self._read(inputs, answers)
+        self._refuse_long(inputs, answers, max_tokens)
+        groups: dict[Any, list[_Input]] = {}
+        for one in inputs:
+            if not isinstance(answers[one.request], Exception):
+                shape = one.predictor.shape
+                groups.setdefault((id(shape), len(one.features) if shape.has_choices else 0), []).append(one)
+        num_sequences = num_tokens = 0
+        for group in groups.values():
+            predictor, examples = group[0].predictor, [one.example for one in group]
+            features = [_numbered(feature, n) for n, one in enumerate(group) for feature in one.features]
+            num_sequences += len(features)
+            num_tokens += sum(len(feature.input_ids) for feature in features)
+            for one, prediction in zip(group, answer_here(predictor, examples, features), strict=True):
+                answers[one.request][one.place] = self._row(one, prediction, num_alternatives)
+        return Batch(answers, num_sequences, num_tokens)
 
-    def embed(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> tuple[list[Any], Counts]:
-        """Give the vectors of the texts of many requests, or why one is refused; and how much was computed."""
+    def embed(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> Batch:
+        """Embed the texts of many requests: vectors for each, or its error; arguments as for `predict`."""
         if isinstance(self._embedder, InputError):
-            return [self._embedder] * len(requests), Counts()
-        answers: list[Any] = []
-        for texts in requests:
-            wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
-            fault = None if wrong is None else InputError(f"inputs[{wrong}]: {_kind_of(texts[wrong])}, expected a text")
-            answers.append(fault)
-        counts, whole = (
-            Counts(),
-            [[] if fault else list(map(_whole, own)) for own, fault in zip(requests, answers, strict=True)],
-        )
-        for number, texts in enumerate(whole):
-            ids = self._embedder.tokenizer(texts)["input_ids"]  # a hundredth of the time that the model takes
-            num_tokens = sum(min(len(each), self._embedder.max_seq_length) for each in ids)
+            return Batch([self._embedder] * len(requests))
+        texts: list[str] = []
+        parts: list[slice | Exception] = []
+        total = 0
+        for inputs in requests:
+            wrong = next((place for place, text in enumerate(inputs) if not isinstance(text, str)), None)
+            if wrong is not None:
+                parts.append(InputError(f"inputs[{wrong}]: {JSON_TYPES[type(inputs[wrong])]}, expected a text"))
+                continue
+            own = list(map(without_surrogates, inputs))
+            ids = self._embedder.tokenizer(own)["input_ids"]  # a hundredth of the model's time
+            num_tokens = sum(min(len(text), self._embedder.max_seq_length) for text in ids)
             if num_tokens > max_tokens:
-                answers[number], whole[number] = _too_long(num_tokens, max_tokens), []
-            elif texts:
-                counts.add(len(texts), num_tokens)
-        vectors, _ = self._embedder.embed([text for texts in whole for text in texts])
-        ends = np.cumsum([len(texts) for texts in whole])
-        parts = np.split(vectors, ends[:-1])
-        return [part if fault is None else fault for fault, part in zip(answers, parts, strict=True)], counts
+                parts.append(_too_long(num_tokens, max_tokens))
+                continue
+            parts.append(slice(len(texts), len(texts) + len(own)))
+            texts += own
+            total += num_tokens
+        vectors, _ = self._embedder.embed(texts)
+        return Batch([vectors[part] if isinstance(part, slice) else part for part in parts], len(texts), total)
 
-    def view(self, given: Any, settings: ServeSettings) -> str:
-        """Write the page of a look into the model at one input.
+    def view(self, value: Any, settings: ServeSettings) -> str:
+        """Write the page that explains one input.
 
         Raises:
-            InputError: the input is not what the model takes.
+            InputError: the model does not take such an input.
             RefusedError: it is too long.
         """
-        if self._shown is None:
-            # gradients and hooks on it disturb nobody, and it has the same weights
-            model: Any = twin(self.looked_into.model)
+        if self._viewer is None:  # a twin, since explaining changes the model's hooks and gradients
+            model: Any = twin(self.explained.model)
             model.use(fast.PLAIN)
-            self._shown = for_another_thread(dataclasses.replace(self.looked_into, model=model, precision="fp32"))
-        ((predictor, examples, features),) = read_inputs(self._shown, [_for_reading(given, predictor=self._shown)])
+            self._viewer = for_another_thread(dataclasses.replace(self.explained, model=model, precision="fp32"))
+        ((predictor, examples, features),) = read_inputs(self._viewer, [_as_pair(value, self._viewer)])
         lengths, most = [len(feature.input_ids) for feature in features], settings.max_view_tokens
         if max(lengths, default=0) > most:
-            raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most} to look into")
+            raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most}")
         if sum(lengths) > settings.max_tokens:
             raise _too_long(sum(lengths), settings.max_tokens)
-        return attention_page(look(predictor, examples[0], features, steps=VIEW_STEPS), self.name)
+        return attention_page(explain(predictor, examples[0], features, steps=VIEW_STEPS), self.name)
 
-    def _read(self, requests: Sequence[Sequence[Any]], answers: list[Any]) -> Iterator[_Part]:
-        """Read inputs of one kind together; where that fails, those of ever fewer requests, until it is known whose is wrong."""
-        kinds: dict[Any, list[Member]] = {}
-        for request, inputs in enumerate(requests):
-            for place, given in enumerate(inputs):
-                given = _for_reading(given, self.predictor)
-                kinds.setdefault(_kind(given), []).append((request, place, given))
-        waiting = list(kinds.values())[::-1]
-        while waiting:
-            members = waiting.pop()
+    def _read(self, inputs: list[_Input], answers: list[Any]) -> None:
+        """Read the inputs of one form together; if that fails, those of every request by themselves, to find the wrong one."""
+        forms: dict[Any, list[_Input]] = {}
+        for one in inputs:
+            form = tuple(one.value) if isinstance(one.value, dict) else type(one.value)
+            forms.setdefault(form, []).append(one)
+        for alike in forms.values():
             try:
-                yield from self._read_alike(members)
-            except InputError as error:
-                first, last = members[0][0], members[-1][0]
-                if first == last:
-                    answers[first] = InputError(_in_request(str(error), members))
-                    continue
-                middle = (first + last) // 2 + 1
-                waiting += [[m for m in members if m[0] >= middle], [m for m in members if m[0] < middle]]
+                self._read_alike(alike)
+            except InputError:
+                for request, group in itertools.groupby(alike, key=lambda one: one.request):
+                    own = list(group)
+                    try:
+                        self._read_alike(own)
+                    except InputError as error:
+                        answers[request] = InputError(_in_request(str(error), own))
 
-    def _read_alike(self, members: list[Member]) -> list[_Part]:
-        found, start = [], 0
-        for predictor, examples, features in read_inputs(self.predictor, [given for _, _, given in members]):
-            found.append(_Part(predictor, examples, features, members[start : start + len(examples)]))
-            start += len(examples)
-        return found
+    def _read_alike(self, inputs: Sequence[_Input]) -> None:
+        rest = iter(inputs)
+        for predictor, examples, features in read_inputs(self.predictor, [one.value for one in inputs]):
+            part = list(itertools.islice(rest, len(examples)))
+            for one, example in zip(part, examples, strict=True):
+                one.predictor, one.example, one.features = predictor, example, []
+            for feature in features:
+                part[feature.example].features.append(feature)
 
-    def _refuse_long(self, parts: Sequence[_Part], answers: list[Any], max_tokens: int) -> None:
-        num_tokens: dict[int, int] = {}
+    def _refuse_long(self, inputs: Sequence[_Input], answers: list[Any], max_tokens: int) -> None:
         search = self.predictor.task.generation
         num_written = 0 if search is None else search.max_target_length  # at most, for each input
-        for part in parts:
-            for feature in part.features:
-                request = part.members[feature.example][0]
-                num_tokens[request] = num_tokens.get(request, 0) + len(feature.input_ids) + num_written
-        for request, count in num_tokens.items():
-            if count > max_tokens:
-                answers[request] = _too_long(count, max_tokens, num_written > 0)
+        totals: dict[int, int] = {}
+        for one in inputs:
+            lengths = (len(feature.input_ids) + num_written for feature in one.features)
+            totals[one.request] = totals.get(one.request, 0) + sum(lengths)
+        for request, num_tokens in totals.items():
+            if num_tokens > max_tokens and not isinstance(answers[request], Exception):
+                answers[request] = _too_long(num_tokens, max_tokens, num_written > 0)
 
-    def _has_id(self, given: Any) -> bool:
+    def _row(self, one: _Input, prediction: Any, num_alternatives: int) -> dict[str, Any]:
+        """Write a prediction as `predict` does; an input without an id is numbered within its request."""
+        row = one.predictor.shape.row(one.example, prediction)
         column = self.predictor.task.columns.id
         names = column if isinstance(column, tuple) else (column,)
-        return isinstance(given, dict) and any(given.get(str(name)) not in (None, "") for name in names)
+        if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):
+            row["id"] = str(one.place)
+        if num_alternatives:
+            best = [answer for answer in prediction.n_best if answer.text][:num_alternatives]
+            fields = ("text", "probability", "start", "end")
+            row["alternatives"] = [{name: getattr(answer, name) for name in fields} for answer in best]
+        return row
 
 
-@dataclasses.dataclass
-class _Part:
-    """Inputs that were read together."""
-
-    predictor: Predictor  # of their shape
-    examples: list[Any]
-    features: list[Feature]
-    members: list[Member]  # whose example each is
-
-
-def _joined(parts: Sequence[_Part], answers: Sequence[Any]) -> Iterator[_Part]:
-    """Put parts of one shape together, without those of requests that are refused; choices go by their number of endings."""
-    by_shape: dict[Any, _Part] = {}
-    for number, part in enumerate(parts):
-        refused = [isinstance(answers[request], Exception) for request, _, _ in part.members]
-        key = number if part.predictor.shape.has_choices else id(part.predictor.shape)
-        if key not in by_shape and not any(refused):
-            by_shape[key] = part
-            continue
-        whole = by_shape.setdefault(key, _Part(part.predictor, [], [], []))
-        if whole.features is not part.features and any(whole is each for each in parts):
-            whole = by_shape[key] = _Part(whole.predictor, whole.examples[:], whole.features[:], whole.members[:])
-        places: dict[int, int] = {}
-        for place, example in enumerate(part.examples):
-            if not refused[place]:
-                places[place] = len(whole.examples)
-                whole.examples.append(example)
-                whole.members.append(part.members[place])
-        whole.features += [
-            dataclasses.replace(feature, example=places[feature.example])
-            for feature in part.features
-            if feature.example in places
-        ]
-    yield from (part for part in by_shape.values() if part.examples)
+def _numbered(feature: Feature, example: int) -> Feature:
+    return feature if feature.example == example else dataclasses.replace(feature, example=example)
 
 
 def open_models(settings: ServeSettings) -> dict[str, Served]:
     """Load all models; the default one comes first.
 
     Raises:
-        InputError: one cannot be loaded.
+        InputError: a model cannot be loaded.
     """
-    found: dict[str, Served] = {}
+    models: dict[str, Served] = {}
     for name, directory in settings.names.items():
         started_at = time.perf_counter()
         for served in _open(name, directory, settings):
             served.load_seconds = time.perf_counter() - started_at
-            found[served.name] = served
+            models[served.name] = served
     for group in settings.task_changes:
-        if all(getattr(each.predictor.task, group) is None for each in found.values()):
-            raise InputError(f"task.{group}: has no effect on {', '.join(found)}; leave it out")
-    return found
+        if all(getattr(model.predictor.task, group) is None for model in models.values()):
+            raise InputError(f"task.{group}: has no effect on {', '.join(models)}; leave it out")
+    return models
 
 
 def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served]:
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
-    if opened.task.labels != "auto" and opened.labels:
-        check_labels(directory, opened)
     own = {key: value for key, value in settings.task_changes.items() if getattr(opened.task, key) is not None}
     opened = with_changes(opened, own) if own else opened
     model = opened.model.to(device)
@@ -246,14 +242,12 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     heads: Any = model.heads
     kind = opened.shape.kind if opened.shape.head in heads else "embedding"
     if kind == "embedding" and "masked_lm" in heads:
-        columns = dataclasses.replace(texts.task.columns, text_pair=None)
-        task = dataclasses.replace(texts.task, columns=columns)
-        kind, predictor = "fill_mask", dataclasses.replace(texts, shape=fill_mask.SHAPE, task=task)
+        kind, predictor = "fill_mask", as_fill_mask(texts)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
         embedder = Embedder(twin(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
-    except InputError as error:  # of sentence-transformers, with a way of pooling that there is not here
+    except InputError as error:  # a way of pooling that bertkit does not have
         embedder = error
     yield Served(name, kind, predictor, embedder, texts)
     if "next_sentence" in heads:
@@ -262,7 +256,7 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
 
 
 def _next_sentence(opened: TaskModel, model: nn.Module, predictor: Predictor) -> Predictor:
-    """Give what predicts whether a second text follows, as labels of a pair."""
+    """Give a predictor of next sentence prediction, as a classifier of pairs."""
     shape = dataclasses.replace(sequence.SHAPE, head="next_sentence")
     columns = dataclasses.replace(opened.task.columns, text="text", text_pair="text_pair")
     task = dataclasses.replace(opened.task, columns=columns, needs_pair=True)
@@ -270,9 +264,9 @@ def _next_sentence(opened: TaskModel, model: nn.Module, predictor: Predictor) ->
 
 
 def twin(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
-    """Give another model of the same weights, which are there once; with some of the heads, or all of them."""
+    """Give a second model that shares the weights; with some of the heads, or all."""
     weights = itertools.chain(model.parameters(), model.buffers())
-    other: Any = copy.deepcopy(model, {id(each): each for each in weights})
+    other: Any = copy.deepcopy(model, {id(weight): weight for weight in weights})
     for head in list(other.heads):
         if heads is not None and head not in heads:
             del other.heads[head]
@@ -280,41 +274,25 @@ def twin(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
 
 
 def for_another_thread(predictor: Predictor) -> Predictor:
-    """Give a predictor that reads while another one does: with older tokenizers, two threads cannot share one."""
+    """Give a predictor with its own tokenizer: with older tokenizers, two threads cannot share one."""
     return dataclasses.replace(predictor, tokenizer=copy.deepcopy(predictor.tokenizer))
 
 
 def _too_long(num_tokens: int, most: int, with_written: bool = False) -> RefusedError:
-    what = "inputs, and what may be written of them" if with_written else "inputs"
-    message = f"{what}: {num_tokens:,} tokens; expected at most {most:,}; send them in several requests"
+    what = "inputs, with the longest texts that may be written" if with_written else "inputs"
+    message = f"{what}: {num_tokens:,} tokens; expected at most {most:,}; send several requests"
     return RefusedError(413, "too_large", message)
 
 
-def _for_reading(given: Any, predictor: Predictor) -> Any:
-    """JSON has no pairs: a list of two texts is one, except where a list is of words."""
-    is_pair = isinstance(given, list) and len(given) == 2 and all(isinstance(each, str) for each in given)
-    return tuple(given) if is_pair and not predictor.shape.is_of_words else given
+def _as_pair(value: Any, predictor: Predictor) -> Any:
+    """Turn a list of two texts into a pair, which JSON lacks, except for a tagger, which reads a list of words."""
+    is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
+    return tuple(value) if is_pair and not predictor.shape.is_of_words else value
 
 
-def _kind(given: Any) -> Any:
-    """What inputs have in common that are read together: columns, or being a text, a pair, or a list."""
-    return tuple(given) if isinstance(given, dict) else type(given)
-
-
-def _kind_of(value: Any) -> str:
-    """Name a type as JSON does."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else "true or false"
-    return {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}[type(value)]
-
-
-def _whole(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _in_request(message: str, members: Sequence[Member]) -> str:
-    """Say it of the request's inputs, numbered from 0, and without what only a command line can set."""
+def _in_request(message: str, inputs: Sequence[_Input]) -> str:
+    """Number the inputs as the request does, from 0, and leave out advice for the command line."""
     place = re.match(r"inputs:(\d+)", message)
-    if place is not None and 0 < int(place[1]) <= len(members):
-        message = f"inputs[{members[int(place[1]) - 1][1]}]{message[place.end() :]}"
+    if place is not None and 0 < int(place[1]) <= len(inputs):
+        message = f"inputs[{inputs[int(place[1]) - 1].place}]{message[place.end() :]}"
     return re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", message)

@@ -1,4 +1,4 @@
-"""The command `serve`: models -> a server, in one process or several, until it is told to stop."""
+"""The command `serve`: models -> a server, in one process or several, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ from bertkit.settings.serve import ServeSettings
 if TYPE_CHECKING:
     import uvicorn
 
-# oneDNN and torch's way to it each keep the 1,024 programs that were used last, one for each shape: some 300 MB, which a
-# server with batches of all sizes comes to have within 40,000 requests. With 128 it stays flat, and is as fast (measured).
+# oneDNN and torch each cache 1,024 programs, one for each shape of batch: 300 MB after 40,000 requests. With 128 memory stays
+# flat, at the same speed (measured).
 PROGRAMS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
-IDLE_SECONDS = (
-    75  # that a connection stays open without a request: more than the 60 of common proxies, which close first
-)
-MOST_CONNECTIONS = 1000  # of each worker: less than the 1,024 files that a process may mostly open
-STOP_SECONDS = 10  # more than a request may wait: then a stop waits no longer for clients that never finish theirs
-DEAD_SECONDS = 20  # a worker that is silent for so long is killed and started again; it imports torch in less
-RETRY_SECONDS = 5  # before a worker is started again whose models could not be loaded
-FAILED = 3  # the exit code of a worker that uvicorn does not start again
+IDLE_SECONDS = 75  # of an open connection: more than the 60 of common proxies, so that these close first
+MAX_CONNECTIONS = 1000  # of each worker: below the usual limit of 1,024 open files
+STOP_SECONDS = 10  # beyond request_seconds: then a stop no longer waits for unfinished requests
+DEAD_SECONDS = 20  # a worker silent for so long is killed and restarted; importing torch takes less
+RETRY_SECONDS = 5  # before a worker that failed to load its models is restarted
+FAILED = 3  # the exit code of a worker that uvicorn does not restart
 
 
 def run(settings: ServeSettings) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        InputError: packages are missing, the address cannot be had, or a model cannot be loaded.
+        InputError: packages are missing, the address is not available, or a model cannot be loaded.
     """
     try:
         import fastapi  # noqa: F401
@@ -48,7 +46,7 @@ def run(settings: ServeSettings) -> None:
     except ModuleNotFoundError as error:
         raise InputError(f"serve needs {error.name}: pip install 'bertkit[serve]'") from None
     for name, capacity in PROGRAMS.items():
-        os.environ.setdefault(name, capacity)  # read when the first one is made
+        os.environ.setdefault(name, capacity)  # read with the first program
     with _listener(settings) as listener:
         host, port = listener.getsockname()[:2]
         where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -56,30 +54,29 @@ def run(settings: ServeSettings) -> None:
             _supervise(settings, where, listener)
             return
         server = uvicorn.Server(_config(settings, functools.partial(_app, settings, where)))
-        # uvicorn passes a signal on when it has stopped
-        before = {each: signal.signal(each, lambda *_: sys.exit(0)) for each in (signal.SIGTERM, signal.SIGINT)}
+        # uvicorn raises the signal again when it has stopped
+        handlers = {n: signal.signal(n, lambda *_: sys.exit(0)) for n in (signal.SIGTERM, signal.SIGINT)}
         try:
             server.run([listener])
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def _listener(settings: ServeSettings) -> socket.socket:
-    """Take the address; whoever asks before the models are loaded waits."""
+    """Bind the address; connections stay pending until the models are loaded."""
     host, port = settings.host, settings.port
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # of both, the one that all clients speak
-        family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)  # all clients have IPv4
         listener = socket.create_server(address[:2], family=family)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"host={host} port={port}: {reason}; choose another address, or stop who has it") from None
+        raise InputError(f"host={host} port={port}: {reason}; choose another address, or stop its user") from None
     if not settings.is_loopback:
         say(
-            f"warning: host={host}: whoever reaches this machine can use the models, without a password and without "
-            "encryption; leave host= out for this machine alone, or put a proxy before it"
+            f"warning: host={host}: the server has no password and no encryption, and other machines can reach it; leave "
+            "host= out to serve this machine alone, or use a proxy"
         )
     return listener
 
@@ -90,7 +87,7 @@ def _config(settings: ServeSettings, app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app, factory=True, loop="uvloop", http="h11", ws="none", lifespan="on", workers=settings.workers,
         log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=IDLE_SECONDS, timeout_worker_healthcheck=DEAD_SECONDS,
+        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=IDLE_SECONDS, timeout_worker_healthcheck=DEAD_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.request_seconds) + STOP_SECONDS,
     )  # fmt: skip
 
@@ -102,27 +99,26 @@ def _app(settings: ServeSettings, where: str) -> Any:
     from bertkit.serve.app import make_app
     from bertkit.serve.service import Service
 
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are models to load anew
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there are no models to reload yet
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // settings.workers)))
     worker = "" if settings.workers == 1 else f", worker {os.getpid()}"
-    return make_app(
-        Service(settings), lambda: say(f"serving {', '.join(settings.names)} on {where}{worker}; Ctrl-C stops")
-    )
+    ready = f"serving {', '.join(settings.names)} on {where}{worker}; Ctrl-C stops"
+    return make_app(Service(settings), lambda: say(ready))
 
 
 def _app_of_worker(settings: ServeSettings, where: str, faults: Any, has_served: Any) -> Any:
-    """Load the models in a worker; what is wrong with them is said once, by the process that started it."""
+    """Load the models in a worker; the supervisor reports the first fault, once for all workers."""
     end_with_parent()
     try:
         app = _app(settings, where)
     except Exception as error:
-        what = f"a worker could not start: {type(error).__name__}: {error}"
-        fault = error if isinstance(error, BertkitError) else InputError(what)
+        fault: BertkitError = InputError(f"a worker could not start: {type(error).__name__}: {error}")
+        fault = error if isinstance(error, BertkitError) else fault
         if not has_served.is_set():
             faults.put(fault)
             sys.exit(FAILED)
-        say(f"error: {fault}", file=sys.stderr)  # the other workers go on, and this one is tried again
+        say(f"error: {fault}", file=sys.stderr)  # the other workers go on; this one is restarted
         time.sleep(RETRY_SECONDS)
         sys.exit(1)
     has_served.set()
@@ -130,13 +126,13 @@ def _app_of_worker(settings: ServeSettings, where: str, faults: Any, has_served:
 
 
 def _supervise(settings: ServeSettings, where: str, listener: socket.socket) -> None:
-    """Serve in processes that share one socket; uvicorn starts one that dies again."""
+    """Serve in processes that share one socket; uvicorn restarts one that dies."""
     from uvicorn.supervisors import Multiprocess
 
     spawn = multiprocessing.get_context("spawn")
     faults, has_served = spawn.SimpleQueue(), spawn.Event()
     config = _config(settings, functools.partial(_app_of_worker, settings, where, faults, has_served))
-    log = logging.getLogger("uvicorn.error")  # of the supervisor alone: a worker sets its own
+    log = logging.getLogger("uvicorn.error")  # of the supervisor; a worker sets its own
     log.setLevel(logging.INFO)
     log.addFilter(lambda record: record.getMessage().endswith("died"))
     log.addHandler(logging.StreamHandler())
@@ -148,7 +144,7 @@ def _supervise(settings: ServeSettings, where: str, listener: socket.socket) -> 
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGHUP)
 
-    signal.signal(signal.SIGHUP, reload)  # each worker loads its models anew; uvicorn would start new workers
+    signal.signal(signal.SIGHUP, reload)  # each worker reloads its models; uvicorn would start new workers
     supervisor.run()
     if not faults.empty():
         raise faults.get()

@@ -1,4 +1,4 @@
-"""The models of a worker, the lines before them, and how they start, change and stop; all of it called by the event loop."""
+"""The models of a worker, their queues, and the figures for Prometheus; all called by the event loop."""
 
 from __future__ import annotations
 
@@ -6,24 +6,58 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from bertkit.base.errors import BertkitError, say
 from bertkit.base.typed_settings import nearest
 from bertkit.search.ranking import Searcher, read_glossary
-from bertkit.serve.batching import Line, RefusedError
-from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Served, for_another_thread, open_models
+from bertkit.serve.queues import Queue, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.train import micro_batches, processes
 
-MOST_VIEWS = 8  # that wait: each takes seconds
+MAX_VIEWS = 8  # waiting ones: each takes seconds
+# the buckets of histograms
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the time of a figure's first count
+
+
+class Metrics:
+    """The figures of one worker.
+
+    Args:
+        num_workers: of the server; the one that took the connection answers.
+        queue: gives the number of waiting requests.
+    """
+
+    def __init__(self, num_workers: int, queue: Callable[[], int]) -> None:
+        of = "" if num_workers == 1 else f", for one of {num_workers} workers"
+        self.registry = own = CollectorRegistry()
+        self.requests = Counter(
+            "bertkit_requests", f"Requests answered, by path and status{of}", ("path", "status"), registry=own
+        )
+        self.seconds = Histogram(
+            "bertkit_request_seconds", f"Time of a request{of}", ("path",), registry=own, buckets=SECONDS
+        )
+        Gauge("bertkit_queue_requests", f"Requests waiting{of}", registry=own).set_function(queue)
+        self.sequences = Histogram(
+            "bertkit_batch_sequences", f"Sequences of a batch{of}", registry=own, buckets=SEQUENCES
+        )
+        self.tokens = Histogram("bertkit_batch_tokens", f"Tokens of a batch{of}", registry=own, buckets=TOKENS)
+        self.load_seconds = Gauge("bertkit_model_load_seconds", f"Loading time{of}", ("model",), registry=own)
+        self.loads = Counter("bertkit_loads", f"Loads of all models{of}", ("result",), registry=own)
+        self.loads.labels("failed")  # shown before the first failure
 
 
 class Service:
-    """What a worker serves.
+    """The models of a worker.
 
     Args:
         settings: of the command.
@@ -35,16 +69,16 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings, self.is_stopping, self._is_loading = settings, False, False
         device = processes.choose_device(settings.device)
-        opened = self._open()
+        models, searcher = self._open()
         batch_tokens = settings.batch_tokens or micro_batches.TOKENS_AT_ONCE[device.type]
-        seconds = settings.request_seconds
-        # what takes seconds has threads of its own, so that predictions share the processor with it, and do not wait for it
-        self._line = Line(self._answer, settings.queue_requests, batch_tokens, seconds)
-        self._searches = Line(lambda searcher, asked: [searcher.search(*asked[0])], settings.queue_requests, 1, seconds)
-        self._views = Line(lambda model, asked: [model.view(asked[0], settings)], MOST_VIEWS, 1, seconds)
-        self._lines = (self._line, self._searches, self._views)
-        self.metrics = Metrics(settings.workers, lambda: sum(map(len, self._lines)))
-        self._use(*opened)
+        most, seconds = settings.queue_requests, settings.request_seconds
+        # slow requests have threads of their own: predictions share the processor with them, and do not wait for them
+        self._predictions = Queue(self._answer, most, batch_tokens, seconds)
+        self._searches = Queue(lambda searcher, inputs: [searcher.search(*inputs[0])], most, 1, seconds)
+        self._views = Queue(lambda model, inputs: [model.view(inputs[0], settings)], MAX_VIEWS, 1, seconds)
+        self._queues = (self._predictions, self._searches, self._views)
+        self.metrics = Metrics(settings.workers, lambda: sum(map(len, self._queues)))
+        self._use(models, searcher)
 
     @property
     def has_search(self) -> bool:
@@ -52,41 +86,43 @@ class Service:
         return self._searcher is not None
 
     async def reload(self) -> None:
-        """Load the models anew, beside those that answer meanwhile; if one cannot be loaded, all old ones stay."""
+        """Load the models again while the old ones answer; if one cannot be loaded, all old ones stay."""
         if self._is_loading or self.is_stopping:
             return
         self._is_loading, started_at = True, time.perf_counter()
-        who = "" if self.settings.workers == 1 else f"worker {os.getpid()}: "
+        worker = "" if self.settings.workers == 1 else f"worker {os.getpid()}: "
         try:
             self._use(*await asyncio.to_thread(self._open))
-            say(f"{who}models loaded anew in {time.perf_counter() - started_at:.1f} s")
+            say(f"{worker}models loaded again in {time.perf_counter() - started_at:.1f} s")
         except (BertkitError, OSError) as error:
             self.metrics.loads.labels("failed").inc()
-            say(f"error: {who}{error}; the models that were there stay", file=sys.stderr)
+            say(f"error: {worker}{error}; the old models stay", file=sys.stderr)
         finally:
             self._is_loading = False
 
     async def close(self) -> None:
-        """End the threads, after all that waits."""
-        for line in self._lines:
-            await line.close()
+        """Answer all waiting requests, then end the threads."""
+        for queue in self._queues:
+            await queue.close()
 
     async def predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
-        """Give the rows of inputs; of questions with so many answers each."""
-        model = self._model(name, "predict")
-        if num_alternatives and model.kind != "spans":
+        """Give the rows for inputs; for questions with `num_alternatives` answers each."""
+        model = self._model(name, needs_head=True)
+        if num_alternatives and not model.predictor.shape.answers_questions:
             message = f"alternatives={num_alternatives}: has no effect on a model of kind {model.kind}; leave it out"
             raise RefusedError(400, "bad_input", message)
-        return await self._line.ask(("predict", model, num_alternatives), self._few(inputs), size)
+        self._check_count(inputs)
+        return await self._predictions.ask((Served.predict, model, num_alternatives), inputs, size)
 
     async def embed(self, name: str | None, texts: Sequence[Any], size: int) -> tuple[str, Any]:
         """Give the name of the model, and the vectors of texts, (n, D)."""
-        model = self._model(name, "embed")
-        return model.name, await self._line.ask(("embed", model), self._few(texts), size)
+        model = self._model(name)
+        self._check_count(texts)
+        return model.name, await self._predictions.ask((Served.embed, model), texts, size)
 
-    async def view(self, name: str | None, given: Any, size: int) -> Any:
-        """Give the page of a look into a model at an input."""
-        return await self._views.ask(self._model(name, "view"), given, size)
+    async def view(self, name: str | None, value: Any, size: int) -> Any:
+        """Give the page that explains an input."""
+        return await self._views.ask(self._model(name), value, size)
 
     async def search(self, question: str, order: str | None, top_k: int, size: int) -> Any:
         """Give passages, and the answers in them."""
@@ -94,33 +130,32 @@ class Service:
             raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
         return await self._searches.ask(self._searcher, (question, order, top_k), size)
 
-    def _model(self, name: str | None, what: str) -> Served:
+    def _model(self, name: str | None, needs_head: bool = False) -> Served:
         models = self.models
-        if name is None:
-            fitting = [each for each in models.values() if what != "predict" or each.can_predict]
-            if not fitting:
-                raise RefusedError(
-                    400, "no_head", "no model here has a head to predict with; POST /embed gives vectors"
-                )
-            return fitting[0]
-        if name not in models:
+        if name is not None and name not in models:
             hint = nearest(name, models) or f"; there are {', '.join(models)}"
             raise RefusedError(404, "no_model", f"no model {name!r:.80}{hint}")
-        if what == "predict" and not models[name].can_predict:
-            raise RefusedError(
-                400, "no_head", f"model {name!r} has no head to predict with; POST /embed gives its vectors"
-            )
-        return models[name]
+        candidates = models.values() if name is None else [models[name]]
+        model = next((model for model in candidates if model.can_predict or not needs_head), None)
+        if model is None:
+            message = "no prediction head" + ("" if name is None else f" in model {name!r}")
+            raise RefusedError(400, "no_head", f"{message}; POST /embed gives vectors")
+        return model
 
-    def _few(self, inputs: Sequence[Any]) -> Sequence[Any]:
+    def _check_count(self, inputs: Sequence[Any]) -> None:
         if len(inputs) > self.settings.max_inputs:
-            what = f"inputs: {len(inputs):,} of them; expected at most {self.settings.max_inputs:,}"
-            raise RefusedError(413, "too_large", f"{what}; send several requests")
-        return inputs
+            message = f"inputs: {len(inputs):,} of them; expected at most {self.settings.max_inputs:,}"
+            raise RefusedError(413, "too_large", f"{message}; send several requests")
 
     def _open(self) -> tuple[dict[str, Served], Searcher | None]:
-        models, index = open_models(self.settings), self.settings.index
-        return models, None if index is None else _open_searcher(self.settings, index, models)
+        """Load the models, and the library with the first model that answers questions as its reader."""
+        settings, models = self.settings, open_models(self.settings)
+        if settings.index is None:
+            return models, None
+        readers = (model.predictor for model in models.values() if model.predictor.shape.answers_questions)
+        reader = next(map(for_another_thread, readers), None)
+        glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
+        return models, Searcher(settings.index, reader, settings.both, settings.candidates, glossary)
 
     def _use(self, models: dict[str, Served], searcher: Searcher | None) -> None:
         self.models, self._searcher = models, searcher
@@ -128,18 +163,11 @@ class Service:
         for name, model in models.items():
             self.metrics.load_seconds.labels(name).set(model.load_seconds)
 
-    def _answer(self, kind: tuple[Any, ...], asked: list[Any]) -> list[Any]:
-        """Answer requests of one kind; called by the thread of the line."""
-        what, of, *further = kind
-        answers, counts = (of.predict if what == "predict" else of.embed)(asked, self.settings.max_tokens, *further)
-        if counts.num_sequences:
-            self.metrics.sequences.observe(counts.num_sequences)
-            self.metrics.tokens.observe(counts.num_tokens)
-        return list(answers)
-
-
-def _open_searcher(settings: ServeSettings, index: str, models: dict[str, Served]) -> Searcher:
-    """Open the library, with the first model that answers questions as its reader."""
-    reader = next((for_another_thread(each.predictor) for each in models.values() if each.kind == "spans"), None)
-    glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
-    return Searcher(index, reader, settings.both, settings.candidates, glossary)
+    def _answer(self, kind: tuple[Any, ...], requests: list[Any]) -> list[Any]:
+        """Answer requests of one kind in the queue's thread."""
+        method, model, *more = kind
+        batch = method(model, requests, self.settings.max_tokens, *more)
+        if batch.num_sequences:
+            self.metrics.sequences.observe(batch.num_sequences)
+            self.metrics.tokens.observe(batch.num_tokens)
+        return list(batch.answers)

@@ -123,7 +123,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         micro_tokens = micro_batches.TOKENS_AT_ONCE[accelerator.device.type]
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, micro_tokens, model)
-        losses: list[LossTerm] | None = [] if task.kind == "generation" else None
+        losses: list[LossTerm] | None = [] if opened.shape.writes_text else None
         predictions = answer(accelerator, predictor, examples, features, losses)
         told = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
         if not world_from_environment().is_main:

@@ -1,4 +1,4 @@
-"""Stage: checkpoint -> a directory that `transformers` loads; refuses if the two implementations differ."""
+"""Stage: checkpoint -> a directory for `transformers`, verified against it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertkit.settings.export import ExportSettings
 from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.train.checkpoint import read_state
 
-# head= -> the heads to load, and whether the pooler comes along (None: if there is one); task: whichever is there
+# head= -> the heads to load, and whether the pooler too (None: if there is one); task: the one that is there
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
     None: (None, None),
     "pretraining": (PRETRAINING_HEADS, True),
@@ -40,7 +40,7 @@ def run(settings: ExportSettings) -> None:
     """Export, reload with `transformers`, compare, and only then publish the directory.
 
     Raises:
-        InputError: the checkpoint lacks the head, the directory holds something else, or the comparison fails.
+        InputError: the checkpoint lacks the head, the output directory is in use, or the comparison fails.
     """
     source = resolve_model_dir(settings.model_dir, "checkpoint")
     final = Path(settings.output_dir)
@@ -57,7 +57,7 @@ def run(settings: ExportSettings) -> None:
     }
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
-            raise InputError(f"output_dir={final} holds another export or something else; choose another one")
+            raise InputError(f"output_dir={final} is not empty, and not this export; choose another directory")
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
@@ -76,25 +76,23 @@ def run(settings: ExportSettings) -> None:
         say(onnx.loss_by_int8(result["onnx"]))
     say(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
-        say(
-            "it has no pooler, because none was trained; load it with AutoModel.from_pretrained(..., add_pooling_layer=False)"
-        )
+        say("it has no trained pooler; load it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
     if settings.google and model.config.hidden_act == "gelu":
-        say("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
+        say("its gelu is exact; the newest google-research/bert computes the tanh approximation")
 
 
 def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
-    """Load the heads that are asked for, and none that the checkpoint does not hold."""
+    """Load the heads of `head=`; the checkpoint must have them."""
     if settings.head == "task":
-        held, _ = load_directory(source)
-        task_heads = tuple(head for head in held.heads if head in TASK_HEADS)
+        whole, _ = load_directory(source)
+        task_heads = tuple(head for head in whole.heads if head in TASK_HEADS)
         if len(task_heads) != 1:
-            raise InputError(f"model_dir={settings.model_dir} has no task head; it holds {_heads_of(held)}")
+            raise InputError(f"model_dir={settings.model_dir} has no task head; it has {_heads_of(whole)}")
         return load_directory(source, task_heads)[0]
     model, report = load_directory(source, *HEADS[settings.head])
     if report.new:
         raise InputError(
-            f"model_dir={settings.model_dir} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
+            f"model_dir={settings.model_dir} has no weights for head={settings.head} ({report.new[0]}, ...); it has "
             f"{_heads_of(load_directory(source)[0])}"
         )
     return model
@@ -105,28 +103,24 @@ def _heads_of(model: BertWithHeads) -> str:
 
 
 def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
-    """Refuse layouts that the heads do not fit, before anything is written."""
+    """Refuse layouts that do not fit the heads, before anything is written."""
     heads = ", ".join(model.heads)
     if settings.sentence_transformers is not False and model.heads:
         raise InputError(f"sentence_transformers=true needs head=encoder; this has {heads}")
     if settings.google and set(model.heads) & {"token", "choice"}:
-        raise InputError(f"google=true: google-research/bert has no {heads} head; export another one")
+        raise InputError(f"google=true: google-research/bert has no {heads} head; leave it out")
     if settings.google and is_decoder(model.config):
         raise InputError("google=true: google-research/bert has no causal attention; leave it out")
     if settings.onnx and "generation" in model.heads:
-        raise InputError(
-            "onnx=true: a pair that writes is two graphs and a search, which onnx=true does not make; leave it out"
-        )
+        raise InputError("onnx=true: an encoder-decoder needs two graphs and a search; leave it out")
     if settings.onnx and is_decoder(model.config):
-        raise InputError(
-            "onnx=true with attention.pattern=causal: torch does not export the cache that it gives; leave it out"
-        )
+        raise InputError("onnx=true with attention.pattern=causal: torch does not export the key cache; leave it out")
     if settings.onnx:
         onnx.check_installed()
 
 
 def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
-    """The card, and what other layouts need beside the Hugging Face files."""
+    """Give the card, and the files of other layouts."""
     files = {"README.md": card.model_card(model, _facts(settings, source))}
     if settings.sentence_transformers is not False:
         pooling = sentence_transformers.read_pooling(source) or sentence_transformers.Pooling()
@@ -139,7 +133,7 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
 
 
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
-    """What is known of the run that the checkpoint comes from: its settings, and its results if it is the last one."""
+    """Give the facts of the checkpoint's run: its settings, and for the last checkpoint its results."""
     facts = card.CardFacts(title=f"BERT ({settings.head or 'all heads'})")
     run_dir = run_of(settings.model_dir)
     if run_dir is not None:
@@ -155,7 +149,7 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
                 step = read_state(source)["step"]
             if step != steps:
                 steps, results = f"{step} of {steps}", {}
-            text = str(at(manifest.corpus or {}, "description") or "not known")
+            text = str(at(manifest.corpus or {}, "description") or "unknown")
             start = at(manifest.init_from or {}, "model_dir")
             facts = card.pretraining_facts({**saved, "steps": steps}, text, results, start, facts.title)
     is_of_sentences = settings.sentence_transformers is not False
@@ -165,7 +159,7 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
 
 
 def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
-    """Give the certificate of what was written; refuse to go on where it says no."""
+    """Verify the export; give its certificate, or refuse."""
     result = certify(written, rewrite=False)
     worst = worst_failure(result)
     if worst is not None:
@@ -179,7 +173,7 @@ def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
 
 
 def _holds(final: Path, identity: dict[str, Any]) -> bool:
-    """Whether a directory holds this export, every file as it was written."""
+    """Whether a directory holds this export, with unchanged files."""
     content = read_json(final / CERTIFICATE) if (final / CERTIFICATE).is_file() else None
     export = content.get("export") if isinstance(content, dict) else None
     if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:

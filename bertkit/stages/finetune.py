@@ -278,6 +278,6 @@ class _Finetuning:
         predictions = answer(accelerator, self.predictor, examples, self.data.dev_features, losses)
         scores = self.predictor.shape.score(self.settings.task, examples, predictions, self.data.labels)
         loss = mean_loss(accelerator, losses)
-        if self.settings.task.kind == "generation":
+        if self.predictor.shape.writes_text:
             scores["perplexity"] = perplexity(loss)
         return scores, predictions, loss

@@ -1,14 +1,12 @@
-"""Stage: text -> a library of passages, which grows file by file, and within a file bit by bit."""
+"""Stage: text -> a library of passages, which grows by transactions."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import BLOCK_BYTES, folder_for
@@ -22,25 +20,23 @@ from bertkit.settings.index import IndexSettings
 from bertkit.view.progress import Progress
 
 SNIFFED_BYTES = 1 << 16
-_SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # how the official files begin
+_SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # the beginning of the official files
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What documents come from: a file, or all of a corpus that has none."""
+class _Source(NamedTuple):
+    """A file of documents, or a corpus without files."""
 
     name: str
-    num_bytes: int
-    read: Callable[[], Iterator[LibraryDocument]]
-    hash: Callable[[], str | None]  # of what the documents depend on; None where that is not known before
+    path: Path | None = None
+    kind: str = ""
 
 
 def run(settings: IndexSettings) -> None:
     """Index.
 
     Raises:
-        InputError: a file is not what its format says, or the output is no library; the files before it are in it.
-        StorageError: the disk is full; what was committed is kept.
+        InputError: a file is not in its format (the files before it are in the library), or the output is not a library.
+        StorageError: the disk is full; committed documents are kept.
     """
     output = Path(settings.output)
     if output.is_dir():
@@ -58,14 +54,14 @@ def run(settings: IndexSettings) -> None:
         before = library.counts()
         num_done = num_removed = done_bytes = 0
         for source in sources:
-            hash = source.hash()
+            hash = _hash(source, settings)
             if library.has(source.name, hash):
                 num_done += 1
             else:
-                corpus.bytes_read = done_bytes  # which reading goes on counting
+                corpus.bytes_read = done_bytes  # reading adds to it
                 added = library.add(source.name, hash, _counted(source, corpus, progress))
-                progress.line(f"{source.name}: {_said(added)}")
-            done_bytes += source.num_bytes
+                progress.line(f"{source.name}: {_counts(added)}")
+            done_bytes += source.path.stat().st_size if source.path else 0
             progress.advance(done_bytes)
         if settings.remove:
             num_removed = library.remove_others([source.name for source in sources])
@@ -73,42 +69,33 @@ def run(settings: IndexSettings) -> None:
         counts = library.finish() if is_new else before
     if not counts["passages"]:
         raise InputError(f"{corpus.describe()}: no text in it; output={output} has no passages")
-    has = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    totals = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     if not is_new:
-        say(f"{output}: done already, no file has changed; {has}")
+        say(f"{output}: done already, no file has changed; {totals}")
         return
     if num_removed:
-        say(f"{num_removed:,} files taken out that are no longer there")
-    say(f"{output}: {has}; {output.stat().st_size / 1e6:,.1f} MB")
+        say(f"{num_removed:,} missing files removed")
+    say(f"{output}: {totals}; {output.stat().st_size / 1e6:,.1f} MB")
 
 
 def _counted(source: _Source, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:
-    for document in source.read():
+    for document in _documents(corpus, source):
         progress.advance(corpus.bytes_read)
         yield document
 
 
-def _said(added: Added) -> str:
-    parts = [(added.num_new, "new"), (added.num_same, "as before"), (added.num_removed, "gone")]
+def _counts(added: Added) -> str:
+    parts = [(added.num_new, "new"), (added.num_same, "unchanged"), (added.num_removed, "removed")]
     return (", ".join(f"{count:,} {what}" for count, what in parts if count) or "no") + " documents"
 
 
 def _sources_of(corpus: Corpus, settings: IndexSettings) -> list[_Source]:
-    """Find what there is to read."""
+    """List the files of a corpus, or the corpus itself if it has none."""
     if settings.corpus.source != "files":
-        name = "python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}"
-        return [_Source(name, 0, lambda: _of_corpus(corpus, (), "document"), lambda: None)]
+        return [_Source("python_docs" if settings.corpus.source == "python_docs" else f"hub:{settings.corpus.path}")]
     if settings.corpus.format == "auto":
         corpus.files = [(path, "squad" if _is_squad(path, kind) else kind) for path, kind in corpus.files]
-    return [
-        _Source(
-            str(path.absolute()),
-            path.stat().st_size,
-            functools.partial(_documents, corpus, path, kind),
-            functools.partial(_hash, path, kind, settings),
-        )
-        for path, kind in corpus.files
-    ]
+    return [_Source(str(path.absolute()), path, kind) for path, kind in corpus.files]
 
 
 def _is_squad(path: Path, kind: str) -> bool:
@@ -116,23 +103,23 @@ def _is_squad(path: Path, kind: str) -> bool:
         return kind == "json" and _SQUAD.match(file.read(SNIFFED_BYTES)) is not None
 
 
-def _documents(corpus: Corpus, path: Path, kind: str) -> Iterator[LibraryDocument]:
+def _documents(corpus: Corpus, source: _Source) -> Iterator[LibraryDocument]:
+    path, kind = source.path, source.kind
+    if path is None:
+        return (document_of(document, "document") for document in corpus.documents(()))
     if kind == "squad":
         return _of_squad(path)
-    units = {"text": "line", "json": "record", "parquet": "record"}
-    unit = "from line" if kind == "text" and corpus.config.sentences == "split" else units.get(kind, "from line")
-    return _of_corpus(corpus, (Span(path, kind, 0, None, path.stat().st_size),), unit)
-
-
-def _of_corpus(corpus: Corpus, portion: tuple[Span, ...], unit: str) -> Iterator[LibraryDocument]:
-    return (document_of(document, unit) for document in corpus.documents(portion))
+    is_split = kind == "text" and corpus.config.sentences == "split"
+    units = {"text": "from line" if is_split else "line", "json": "record", "parquet": "record"}
+    documents = corpus.documents((Span(path, kind, 0, None, path.stat().st_size),))
+    return (document_of(document, units.get(kind, "from line")) for document in documents)
 
 
 def _of_squad(path: Path) -> Iterator[LibraryDocument]:
     """Give the contexts of SQuAD's JSON, nested or flat, with the titles of their articles.
 
     Raises:
-        InputError: it is not that.
+        InputError: the file has another layout.
     """
     try:
         content = parse_json(joined(path, read_lines(path)))
@@ -152,17 +139,20 @@ def _of_squad(path: Path) -> Iterator[LibraryDocument]:
 
 
 def _list(path: Path, where: str, record: Any, field: str) -> list[dict[str, Any]]:
-    found = record.get(field) if isinstance(record, dict) else None
-    if not isinstance(found, list) or (field == "data" and not all(isinstance(each, dict) for each in found)):
+    items = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(items, list) or (field == "data" and not all(isinstance(item, dict) for item in items)):
         raise InputError(f"{path}: {where}no list '{field}' of objects; expected SQuAD's layout, data and paragraphs")
-    return found
+    return items
 
 
-def _hash(path: Path, kind: str, settings: IndexSettings) -> str:
-    """Stand for the bytes of a file and how they are read."""
+def _hash(source: _Source, settings: IndexSettings) -> str | None:
+    """Hash the bytes of a file and the way of reading them; None without a file."""
+    if source.path is None:
+        return None
     corpus = settings.corpus
-    found = hashlib.blake2b(repr((kind, corpus.field, corpus.sentences, corpus.encoding)).encode(), digest_size=16)
-    with path.open("rb") as file:
+    reading = repr((source.kind, corpus.field, corpus.sentences, corpus.encoding))
+    hash = hashlib.blake2b(reading.encode(), digest_size=16)
+    with source.path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
-            found.update(block)
-    return found.hexdigest()
+            hash.update(block)
+    return hash.hexdigest()

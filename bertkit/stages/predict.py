@@ -1,7 +1,6 @@
-"""Stage: a model and inputs -> predictions: a row for each input example, in their order.
+"""Stage: a model and inputs -> a line for every input example, in their order.
 
-Inputs are read, predicted and written a chunk at a time, so that a file of any length needs the same memory; within a
-chunk, batches are of about as many tokens each, the shortest examples first.
+Within a chunk of the input, batches have about as many tokens each, the shortest examples first.
 """
 
 from __future__ import annotations
@@ -9,131 +8,100 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import sys
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertkit.base.errors import InputError, say
-from bertkit.base.text_files import opened_input
+from bertkit.base.errors import say
 from bertkit.predict.answers import answer_here
+from bertkit.predict.chunks import opened_examples, write_answers
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
 from bertkit.settings.predict import PredictSettings
-from bertkit.tasks.reading.readers import Inputs, open_inputs, take_texts
 from bertkit.tasks.reading.writers import Write, row_writer, write_lines
-from bertkit.tasks.shapes import make_features
 from bertkit.tasks.task import Beside
-from bertkit.view.progress import Progress
 
-COPIED = ("id", "text", "words")  # what a prediction has from its input
+COPIED = ("id", "text", "words")  # fields of a prediction that come from its input
 
 
 def run(settings: PredictSettings) -> None:
     """Predict.
 
     Raises:
-        InputError: the model has no head to predict with, or an input is not what it should be; the lines written
-            before are whole, and stay under the partial name of an output file.
+        InputError: the model has no prediction head, or an input is wrong; the lines before it are whole, and stay in
+            the partial output file.
     """
     to_file = settings.output != "-"
     if to_file:
         check_free(settings.output, settings.input, settings.overwrite)
-    predictor = open_predictor(settings)
+    predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
-        inputs, bytes_read, num_bytes = _inputs(settings, predictor, stack)
-        predictor = dataclasses.replace(predictor, shape=inputs.shape)
-        output = _Output(settings, predictor, stack)
-        progress = stack.enter_context(Progress("predicting", num_bytes, silent=not to_file, file=sys.stderr))
-        try:
-            for examples in inputs.chunks:
-                if not output.num_lines and settings.text is None:
-                    progress.line(inputs.description)
-                features = list(
-                    make_features(predictor.task, examples, predictor.tokenizer, predictor.labels, inputs.shape)
-                )
-                output.write(examples, answer_here(predictor, examples, features), inputs.rows)
-                progress.advance(bytes_read() if num_bytes else output.num_lines)
-            output.finish()
-        except BrokenPipeError:  # who reads has seen enough, such as head
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return
-        except InputError as error:
-            if output.partial is not None and output.num_lines:
-                where = f"the {output.num_lines:,} predictions before it are in {output.partial}"
-                raise InputError(f"{error}; {where}") from None
-            raise
-    if not output.num_lines:
-        say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
-    if inputs.gaps.num_rows:
-        say(
-            f"warning: {inputs.gaps.num_rows:,} rows had too few cells, the first at {inputs.gaps.first}; they were "
-            "taken as empty",
-            file=sys.stderr,
+        source = stack.enter_context(
+            opened_examples(predictor.shape, predictor.task, predictor.labels, settings, settings.carry_input)
         )
+        predictor = dataclasses.replace(predictor, shape=source.inputs.shape)
+        output = _Output(settings, predictor, source.inputs.rows, stack)
+
+        def predictions_of(examples: list[Any]) -> list[Any]:
+            return answer_here(predictor, examples, predictor.features(examples))
+
+        if not write_answers(source, predictions_of, output, "predictions", not to_file):
+            return
+        output.finish()
+    if not output.num_written:
+        say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
+    gaps = source.inputs.gaps
+    if gaps.num_rows:
+        cells = f"{gaps.num_rows:,} rows had too few cells, the first at {gaps.first}"
+        say(f"warning: {cells}; the missing cells were taken as empty", file=sys.stderr)
     if to_file:
-        say(f"{output.num_lines:,} predictions in {settings.output}", file=sys.stderr)
-
-
-def _inputs(
-    settings: PredictSettings, predictor: Predictor, stack: contextlib.ExitStack
-) -> tuple[Inputs, Callable[[], int], int | None]:
-    """Open the input, or take the text; give also what tells the bytes read, and the size in bytes where it is known."""
-    shape, task = predictor.shape, predictor.task
-    if settings.input is None:
-        pairs = None if settings.text_pair is None else [settings.text_pair]
-        return take_texts(shape, task, [settings.text or ""], pairs), lambda: 0, None
-    stream, num_bytes = stack.enter_context(opened_input(settings.input))
-    name, labels = Path(settings.input), tuple(predictor.labels)
-    inputs = open_inputs(shape, task, stream, name, settings.format, labels, keep_rows=settings.carry_input)
-    return inputs, stream.tell, num_bytes
+        say(f"{output.num_written:,} predictions in {settings.output}", file=sys.stderr)
 
 
 class _Output:
-    """Where predictions go: rows, and beside a file what the shape's own programs read."""
+    """The output of predictions: lines or rows, and beside a file the shape's other files."""
 
-    def __init__(self, settings: PredictSettings, predictor: Predictor, stack: contextlib.ExitStack) -> None:
-        self.shape, self.num_lines = predictor.shape, 0
+    def __init__(
+        self,
+        settings: PredictSettings,
+        predictor: Predictor,
+        carried: deque[dict[str, Any]],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.shape, self.carried, self.num_written = predictor.shape, carried, 0
         self.put: Write = functools.partial(write_lines, sys.stdout)
         self.partial: str | None = None
         self.beside: list[tuple[Beside, TextIO]] = []
         if settings.output == "-":
             return
         path = Path(settings.output)
-        places = [
-            path.with_suffix(each.name) if each.name.startswith(".") else path.parent / each.name
-            for each in self.shape.beside
-        ]
-        if is_stream(path):  # which has nothing beside it
-            places = []
+        beside = () if is_stream(path) else self.shape.beside
+        places = [path.with_suffix(b.name) if b.name.startswith(".") else path.parent / b.name for b in beside]
         check_free(settings.output, settings.input, settings.overwrite, places)
         file = stack.enter_context(opened_output(path, is_binary=path.suffix.lower() == ".parquet"))
         self.partial = beginning_of(file)
         self.put = stack.enter_context(row_writer(file, path.suffix, predictor.task.label_separator))
         self.beside = [
-            (each, stack.enter_context(opened_output(place)))
-            for each, place in zip(self.shape.beside, places, strict=False)
+            (kind, stack.enter_context(opened_output(place))) for kind, place in zip(beside, places, strict=True)
         ]
 
-    def write(self, examples: list[Any], predictions: list[Any], carried: deque[dict[str, Any]]) -> None:
-        """Write the predictions of a chunk, after the fields of the input's rows where they are `carried`."""
-        rows = [self.shape.row(example, said) for example, said in zip(examples, predictions, strict=True)]
-        self.put([_joined(carried.popleft(), row) for row in rows] if carried else rows)
-        for each, file in self.beside:
-            begin, between, _ = each.frame
-            file.write((between if self.num_lines else begin) + each.text(examples, predictions))
-        self.num_lines += len(examples)
+    def write(self, examples: list[Any], answers: Any) -> None:
+        """Write the predictions of a chunk, after the fields of their input rows if these are carried."""
+        rows = [self.shape.row(example, answer) for example, answer in zip(examples, answers, strict=True)]
+        self.put([_joined(self.carried.popleft(), row) for row in rows] if self.carried else rows)
+        for kind, file in self.beside:
+            begin, between, _ = kind.frame
+            file.write((between if self.num_written else begin) + kind.text(examples, answers))
 
     def finish(self) -> None:
-        """Write the ends of the files that have some."""
-        for each, file in self.beside:
-            file.write(each.frame[2] if self.num_lines else each.empty)
+        """End the files beside the output."""
+        for kind, file in self.beside:
+            file.write(kind.frame[2] if self.num_written else kind.empty)
 
 
-def _joined(given: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """Put the fields of an input's row before its prediction; one of the same name, such as a label, as `input_NAME`."""
-    kept = {name: value for name, value in given.items() if name not in row or name not in COPIED}
+def _joined(fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Put an input row's fields before its prediction; a field of the same name, such as a label, becomes `input_NAME`."""
+    kept = {name: value for name, value in fields.items() if name not in row or name not in COPIED}
     return {f"input_{name}" if name in row else name: value for name, value in kept.items()} | row

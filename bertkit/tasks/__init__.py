@@ -13,7 +13,7 @@ The facts of each benchmark are in `conf/task/`. A new shape is a file that ends
     reading.conll       sentences and documents of words in columns
     reading.formats     the format of a file
     reading.readers     files, the hub or an input -> examples
-    reading.rows        rows in memory -> the lines of a file
+    reading.rows        rows in memory
     reading.source      the examples of a split
     reading.tables      lines -> rows
     reading.writers     rows of predictions -> a file

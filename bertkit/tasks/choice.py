@@ -144,6 +144,7 @@ SHAPE = Shape(
     head="choice",
     unit="rows",
     formats=TABLES,
+    text_columns=(),
     has_choices=True,
     num_choices=num_choices_of,
     read=read,

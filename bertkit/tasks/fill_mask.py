@@ -73,6 +73,7 @@ def predictions(
 SHAPE = dataclasses.replace(
     sequence.SHAPE,
     head="masked_lm",
+    text_columns=("text",),
     has_names=False,
     features=make_features,
     pack=pack,

@@ -1,11 +1,11 @@
 """Generation: a text in, a text out, such as a translation or a summary.
 
-A feature is `[CLS] source [SEP]`; its label is `[CLS] y1 .. yn [SEP]` of the target, of which the decoder reads all but the
-last token and says all but the first. Special tokens named in a source are special, as in every text that is read; in a target
-they are text, since a [SEP] would end it.
+A feature is `[CLS] source [SEP]`; its label is the target, `[CLS] y1 .. yn [SEP]`: the decoder reads all but the last token and
+predicts all but the first. Special tokens in a source are special, as in every input; in a target they are text, since a [SEP]
+would end it.
 
-A text is written as the tokenizer joins its pieces: lower-cased where the model is, and without the blanks that pieces do not
-keep. It is scored against the reference as the file has it.
+The tokenizer joins the pieces of a written text: lower-cased for an uncased model, with spaces normalized. The score compares
+it with the reference as it is in the file.
 
 Source: Sutskever et al. 2014; Vaswani et al. 2017, section 3.1; Rothe et al. 2020.
 """
@@ -28,22 +28,22 @@ from bertkit.tasks.sequence import pieces
 from bertkit.tasks.task import TABLES, Feature, Measured, Shape, json_lines, says_the_same
 from bertkit.tasks.task_config import GenerationConfig, TaskConfig
 
-Found = tuple[list[int], float]  # a text that the search found, without the tokens that begin and end it, and its score
+Written = tuple[list[int], float]  # a text without its first and last special token, and its score
 NUM_GROUPS = 4  # of sources by length
 
 
 @dataclass(frozen=True)
 class GenerationExample:
-    """A text, and what is to be made of it."""
+    """A text and its target."""
 
-    id: str  # as the file has it, or the number of the row
-    source: str  # the text that is read
-    target: str | None  # the text that is written; None where it is not known
+    id: str  # from the file, or the number of the row
+    source: str
+    target: str | None  # None if unknown
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A text that a model makes, and its score."""
+    """A written text and its score."""
 
     text: str
     score: float
@@ -51,19 +51,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class GenerationPrediction:
-    """What a model makes of an example."""
+    """The written text for an example."""
 
     id: str  # of the example
-    text: str  # the best one
-    score: float  # of it, the sum of its log probabilities / length ** length_penalty
-    candidates: tuple[Candidate, ...] = ()  # the best ones, this one first; none where a single one is asked for
+    text: str  # the best text
+    score: float  # the sum of its log probabilities / length ** length_penalty
+    candidates: tuple[Candidate, ...] = ()  # the best texts; empty for num_candidates=1
 
 
 def read(reading: Reading) -> Iterator[GenerationExample]:
-    """Read the rows of a table; texts alone are sources, whatever their column is called.
+    """Read the rows of a table; plain texts are sources, whatever the task's column.
 
     Raises:
-        InputError: a column is missing; of a row, when it is taken.
+        InputError: a column is missing; for a wrong row, when it is read.
     """
     columns, is_plain = reading.task.columns, reading.is_input and reading.table.names == ("text",)
     source = reading.find("text" if is_plain else columns.source, "source")
@@ -78,9 +78,9 @@ def read(reading: Reading) -> Iterator[GenerationExample]:
     def example(row: Any, where: str, line: int) -> GenerationExample:
         text = text_of(row, source, where)
         is_known = reading.is_labelled or given(row, target) is not None
-        made = text_of(row, target, where) if is_known and target is not None else None
-        reading.note_empty(where, text, made)
-        return GenerationExample(ids.take(given(row, ids.field), where, line), text, made)
+        known = text_of(row, target, where) if is_known and target is not None else None
+        reading.note_empty(where, text, known)
+        return GenerationExample(ids.take(given(row, ids.field), where, line), text, known)
 
     return reading.each(example)
 
@@ -88,7 +88,7 @@ def read(reading: Reading) -> Iterator[GenerationExample]:
 def make_features(
     task: TaskConfig, examples: Sequence[GenerationExample], tokenizer: Tokenizer, _: Sequence[str] = ()
 ) -> list[Feature]:
-    """Turn examples into features, one each; sources and targets are cut at their ends, and keep the [SEP]."""
+    """Turn examples into features; long sources and targets are cut, and keep their [SEP]."""
     facts, room, target_room = tokenizer.facts, task.max_seq_length - 2, _settings(task).max_target_length - 1
     sources = pieces(tokenizer, [example.source for example in examples])
     known = [place for place, example in enumerate(examples) if example.target is not None]
@@ -108,17 +108,17 @@ def predictions(
     task: TaskConfig,
     examples: Sequence[GenerationExample],
     features: Sequence[Feature],
-    found: Sequence[Sequence[Found]],
+    written: Sequence[Sequence[Written]],
     _: Sequence[str],
     tokenizer: Tokenizer,
 ) -> list[GenerationPrediction]:
-    """Turn what the search found of each feature, the best first, into predictions, one for each example."""
+    """Turn the written texts of each feature, the best first, into a prediction for each example."""
     num_candidates = _settings(task).num_candidates
     answers = []
-    for feature, of_feature in zip(features, found, strict=True):
+    for feature, texts in zip(features, written, strict=True):
         best = [
             Candidate(tokenizer.decode(ids, skip_special_tokens=True), float(score))
-            for ids, score in of_feature[:num_candidates]
+            for ids, score in texts[:num_candidates]
         ]
         candidates = tuple(best) if num_candidates > 1 else ()
         answers.append(GenerationPrediction(examples[feature.example].id, best[0].text, best[0].score, candidates))
@@ -145,7 +145,7 @@ def _score(
     predictions: Sequence[GenerationPrediction],
     _: Sequence[str] = (),
 ) -> dict[str, float]:
-    return metrics.score(task.metrics, [said.text for said in predictions], _targets(examples))
+    return metrics.score(task.metrics, [prediction.text for prediction in predictions], _targets(examples))
 
 
 def _row(_: GenerationExample | None, prediction: GenerationPrediction) -> dict[str, Any]:
@@ -157,7 +157,8 @@ def _row(_: GenerationExample | None, prediction: GenerationPrediction) -> dict[
 
 def _files(examples: Sequence[GenerationExample], predictions: Sequence[GenerationPrediction]) -> dict[str, str]:
     pairs = zip(examples, predictions, strict=True)
-    return {"predictions.jsonl": json_lines({**_row(None, said), "reference": each.target} for each, said in pairs)}
+    lines = ({**_row(None, prediction), "reference": example.target} for example, prediction in pairs)
+    return {"predictions.jsonl": json_lines(lines)}
 
 
 def _review(
@@ -166,7 +167,7 @@ def _review(
     predictions: Sequence[GenerationPrediction],
     _: Sequence[str],
 ) -> dict[str, Any]:
-    """The main score of sources by their length (Bahdanau et al. 2015, figure 2), and texts that are not their references."""
+    """Give the main score by source length (Bahdanau et al. 2015, figure 2), and the best scored wrong texts."""
     main = tuple(name for name in task.metrics if task.best_metric in METRICS[name])
     only = dataclasses.replace(task, metrics=main)
     lengths = np.array([len(example.source.split()) for example in examples])
@@ -181,10 +182,10 @@ def _review(
             by_length[words] = scores[task.best_metric]
             rows.append([words, f"{scores[task.best_metric]:.4g}", f"{len(own):,}"])
     columns = ["words", task.best_metric, "texts"]
-    wrong = [(said, each) for said, each in zip(predictions, examples, strict=True) if said.text != each.target]
+    wrong = [pair for pair in zip(predictions, examples, strict=True) if pair[0].text != pair[1].target]
     surest = sorted(wrong, key=lambda pair: -pair[0].score)[:NUM_MISTAKES]
-    shown = [[each.id, each.source, each.target or "", said.text, f"{said.score:.3f}"] for said, each in surest]
-    title = f"The {len(shown)} best scored texts that are not their references"
+    shown = [[e.id, e.source, e.target or "", p.text, f"{p.score:.3f}"] for p, e in surest]
+    title = f"The {len(shown)} best scored texts that differ from their references"
     return {
         "by_length": by_length,
         "groups": [{"title": "By length of the source", "columns": columns, "rows": rows}],
@@ -197,8 +198,10 @@ SHAPE = Shape(
     head="generation",
     unit="texts",
     formats=("text", *TABLES),
+    text_columns=("source",),
     plain="text",
     has_classes=False,
+    writes_text=True,
     read=read,
     content=lambda example: example.source,
     labels_of=lambda example: [None if example.target is None else "with a target"],
@@ -207,9 +210,7 @@ SHAPE = Shape(
     predictions=predictions,
     measured=_measured,
     score=_score,
-    is_degenerate=lambda _, examples, predictions: says_the_same(
-        [said.text for said in predictions], _targets(examples)
-    ),
+    is_degenerate=lambda _, examples, predictions: says_the_same([p.text for p in predictions], _targets(examples)),
     files=_files,
     row=_row,
     review=_review,

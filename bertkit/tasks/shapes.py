@@ -28,7 +28,7 @@ def shape_of_head(head: str) -> Shape:
 
 def of_running_text(shape: Shape) -> Shape:
     """Give the shape that reads running text: entities for a tagger; other shapes read it themselves."""
-    if shape.head != "token":
+    if not shape.is_of_words:
         return shape
     from bertkit.tasks import entities
 

@@ -1,4 +1,4 @@
-"""compare.html: several runs beside one another, with their curves over one another."""
+"""compare.html: the scores, settings and curves of several runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
 
 def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]]) -> Table:
-    """Put the scores of runs into a table: a name, its steps, and the scores by name of each of its seeds."""
+    """Give the table of scores of runs: (name, steps, the scores of each seed)."""
     columns = list(dict.fromkeys(name for _, _, seeds in runs for scores in seeds for name in scores))
     rows = [
         (name, steps, *(_cell([scores[column] for scores in seeds if column in scores]) for column in columns))
@@ -34,12 +34,12 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def settings_table(names: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    """Put settings that differ into a table, a row each."""
+    """Give the table of differing settings."""
     return Table("What differs", ("setting", *names), [(key, *values) for key, values in rows.items()])
 
 
 def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[str], tables: Sequence[Table]) -> str:
-    """Write the page: what was found in `lines`, the tables, and a chart for each value that is logged."""
+    """Write the page: findings, tables, and a chart for every logged value."""
     names = ", ".join(name for name, _ in runs)
     charts = []
     is_pretraining = any("mlm_loss" in row for _, seeds in runs for rows in seeds for row in rows)
@@ -53,7 +53,7 @@ def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[
 
 
 def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:
-    """Give a value at each step, the mean of the seeds that have it there."""
+    """Give a value at each step: the mean of the seeds that logged it."""
     at_step: dict[float, list[float]] = defaultdict(list)
     for rows in seeds:
         for row in rows:

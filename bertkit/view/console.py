@@ -1,4 +1,4 @@
-"""The lines that a training run prints."""
+"""The lines of a training run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Sequence[str], how: str) -> str:
-    """Say what is trained, and how."""
+    """Describe the model and its training."""
     return (
         f"BERT with {num_parameters / 1e6:.1f} M parameters ({num_layers} layers of {hidden_size}), heads: "
         f"{', '.join(heads)}; {how}"
@@ -17,11 +17,11 @@ def model_line(num_parameters: int, num_layers: int, hidden_size: int, heads: Se
 def phase_line(
     steps: range, max_seq_length: int | None, batch_size: int, epoch_length: int, num_micro_batches: int
 ) -> str:
-    """Say how often a phase of a run sees the text, and how a step is cut up.
+    """Describe a phase of a run: epochs and micro-batches.
 
     Args:
         steps: of the phase, counted from 0.
-        max_seq_length: in tokens; None where the run has no other phase.
+        max_seq_length: in tokens; None in a run with one phase.
         batch_size: sequences a step.
         epoch_length: examples an epoch.
         num_micro_batches: of a step.
@@ -34,7 +34,7 @@ def phase_line(
 
 
 def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
-    """Say what one logged step measured."""
+    """Write the values of a logged step."""
     parts = [f"step {row['step']}/{steps}"]
     if "skipped" in row:
         parts.append(f"skipped: {row['skipped']} (its {len(row['examples'])} examples are in metrics.jsonl)")
@@ -51,19 +51,19 @@ def step_line(row: dict[str, Any], steps: int, time_left: str) -> str:
 
 
 def skips_line(num_skipped: int) -> str:
-    """Say how many steps a run skipped."""
+    """Count the skipped steps of a run."""
     steps = "1 step was" if num_skipped == 1 else f"{num_skipped} steps were"
     return f"{steps} skipped because the loss or gradient was not finite; metrics.jsonl names the examples"
 
 
 def scores_line(metrics: Mapping[str, float], majority: Mapping[str, float]) -> str:
-    """Say what a task's metrics are, each beside what saying the commonest label of every example gives."""
+    """Write a task's metrics, beside those of always predicting the commonest label."""
     beside = {name: f" (majority {value:.4f})" for name, value in majority.items()}
     return ", ".join(f"{name} {value:.4f}{beside.get(name, '')}" for name, value in metrics.items())
 
 
 def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
-    """Say whether a run learns more than word counts and, with pairs, more than chance: by its scores on held-out text."""
+    """Compare the scores on held-out text with word counts and, for pairs, with guessing."""
     entropy, loss = baselines["unigram entropy"], metrics["mlm_loss"]
     verdict = "below it: learning from context" if loss < entropy else "not below it yet"
     text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"

@@ -1,11 +1,13 @@
-"""Pages that need no network and no other file, made of the templates in `pages/`, and tables for a page or a terminal.
+"""Pages from the templates in `pages/`, without network or other files, and tables for a page or a terminal.
 
-jinja2 fills the templates in and escapes all text that it is given. It is loaded with the first page.
+jinja2, loaded with the first page, fills in the templates and escapes all text.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import importlib.resources
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,26 +34,41 @@ NAMES = {
 class Table:
     """Rows of text, for a terminal or for a page."""
 
-    title: str  # on a page; "" for none
+    title: str  # on a page; may be empty
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        """Write it for a terminal."""
+        """Write the table as Markdown, for a terminal."""
         lines = [self.columns, ["---"] * len(self.columns), *(map(shown, row) for row in self.rows)]
         head, rule, *rows = ("| " + " | ".join(line) + " |" for line in lines)
         return "\n".join([head.replace("|  |", "| |"), rule.replace(" ", ""), *rows])
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template of `pages/`."""
+    """Fill in a template from `pages/`."""
     return _templates().get_template(template).render(values)
 
 
 @functools.cache
 def source(file: str) -> str:
-    """Give a file of `pages/` as it is: a template, a style or a script."""
+    """Read a file from `pages/`: a template, a style or a script."""
     return importlib.resources.files(__package__).joinpath("pages", file).read_text(encoding="utf-8")
+
+
+@functools.cache
+def serve_policy() -> str:
+    """Give the Content-Security-Policy of serve.html: its own scripts alone, and requests to the server alone.
+
+    The scripts of the attention page are allowed too, since a frame without an address has the policy of its page.
+    """
+    scripts = ["serve.js"], ["packing.js", "attention.js"], ["packing.js", "alignment.js"]
+    digests = (hashlib.sha256("".join(map(source, files)).encode()).digest() for files in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 @functools.cache
@@ -59,21 +76,21 @@ def _templates() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    found = Environment(
+    templates = Environment(
         autoescape=True, loader=FunctionLoader(source), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.globals["source"] = lambda file: Markup(source(file))  # our own files alone are put in unescaped
-    found.filters |= {"named": named, "number": number, "shown": shown}
-    return found
+    templates.globals["source"] = lambda file: Markup(source(file))  # only our own files stay unescaped
+    templates.filters |= {"named": named, "number": number, "shown": shown}
+    return templates
 
 
 def number(value: float) -> str:
-    """Write a score: a whole number as it is, others with four digits."""
+    """Write a score: integers in full, others with four digits."""
     if isinstance(value, int) or value == 0:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.4f}"
 
 
 def named(metric: str) -> str:
-    """Write the name of a metric for people."""
+    """Give the full name of a metric."""
     return NAMES.get(metric, metric.replace("_", " "))

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with the time left on a terminal and in a notebook, plain lines elsewhere."""
+"""Progress of long work: a bar on a terminal and in a notebook, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress:
-    """Count towards a known (or unknown) total and show the time left.
+    """Count towards a total, if known, and show the time left.
 
-    On a terminal and in a notebook this is one bar; `line` prints above it. Elsewhere `advance` prints a plain line
-    now and then, unless `silent`, when the caller writes lines of its own.
+    On a terminal and in a notebook this is a bar; `line` prints above it. Elsewhere `advance` prints a line now and then,
+    unless `silent`, for callers that print their own.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class Progress:
             )  # fmt: skip
 
     def advance(self, to: float) -> None:
-        """Say how far the work has come, in the unit of the total."""
+        """Set the amount of work done, in the unit of the total."""
         step, self.done = to - self.done, to
         if self.bar is not None:
             self.bar.update(step)
         elif not self.silent and time.monotonic() - self.last_line_at > SECONDS_BETWEEN_LINES:
             self.last_line_at = time.monotonic()
-            how_far = f"{100 * self.done / self.total:.0f} %, {self.time_left()} left" if self.total else "at it"
-            say(f"{self.label}: {how_far}", file=self.file)
+            done = f"{100 * self.done / self.total:.0f} %, {self.time_left()} left" if self.total else "running"
+            say(f"{self.label}: {done}", file=self.file)
 
     def line(self, text: str) -> None:
-        """Print a line without disturbing the bar."""
+        """Print a line above the bar."""
         self.last_line_at = time.monotonic()
         if self.bar is not None:
             self.bar.write(shown(text), file=self.file)
@@ -55,11 +55,11 @@ class Progress:
             say(text, file=self.file)
 
     def time_left(self) -> str:
-        """Estimate the time left from the pace so far."""
+        """Estimate the time left from the speed so far."""
         if not self.total or self.done <= self.done_at_start:
             return "?"
-        pace = (time.monotonic() - self.started_at) / (self.done - self.done_at_start)
-        return duration(pace * max(0.0, self.total - self.done))
+        seconds_per_unit = (time.monotonic() - self.started_at) / (self.done - self.done_at_start)
+        return duration(seconds_per_unit * max(0.0, self.total - self.done))
 
     def __enter__(self) -> Progress:
         return self
@@ -70,7 +70,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Write seconds for people: 42s, 3m10s, 2h05m, 3d04h."""
+    """Write a duration: 42s, 3m10s, 2h05m, 3d04h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -1,4 +1,4 @@
-"""report.html: one self-contained page of a run, with its curves, metrics and settings."""
+"""report.html: the curves, metrics and settings of a run, on one self-contained page."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from bertkit.base.files import write_durably
 from bertkit.base.text_files import read_json
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import Figure, line_chart
+from bertkit.view.console import health_line
 from bertkit.view.page import number, render
 from bertkit.view.review import headline, most_confused, pictures
 
 
 class Curves(NamedTuple):
-    """What one chart draws: keys of the log with their names, and the key of a constant to compare with."""
+    """The lines of a chart: (key of the log, name), and the key of a constant baseline."""
 
     title: str
     series: tuple[tuple[str, str], ...]
@@ -53,13 +54,13 @@ def write_report(
     charts: Sequence[Curves] = CHARTS,
     review: Mapping[str, Any] | None = None,
 ) -> None:
-    """Draw the run's metrics so far; charts without values are left out.
+    """Write the page of a run so far; charts without values are left out.
 
     Args:
         run_dir: of the run.
         baselines: "unigram entropy", and with pairs "guessing", the accuracy of the commoner label.
-        charts: that are drawn.
-        review: of a fine-tuned model's predictions, as `view.review` takes it; None while it is trained.
+        charts: to draw.
+        review: of a fine-tuned model's predictions, for `view.review`; None during training.
     """
     rows = read_metrics(run_dir / "metrics.jsonl")
     last = rows[-1] if rows else {}
@@ -87,15 +88,12 @@ def write_report(
 
 
 def _headline(last: dict[str, Any], baselines: dict[str, float]) -> str:
-    if "eval_mlm_loss" not in last:
-        scores = [f"{key[5:].replace('_', ' ')} {number(last[key])}" for key in last if key.startswith("eval_")]
-        return f"step {last.get('step', 0):,}" + (f": {', '.join(scores)} on the dev split" if scores else "")
-    unigram_entropy = baselines["unigram entropy"]
-    side = "below" if last["eval_mlm_loss"] < unigram_entropy else "not below"
-    text = f"Step {last['step']:,}: held-out masked LM loss {last['eval_mlm_loss']:.3f}, {side} the unigram entropy of {unigram_entropy:.3f}"
-    if "eval_nsp_accuracy" in last and "guessing" in baselines:
-        text += f"; next sentence accuracy {last['eval_nsp_accuracy']:.3f}, guessing {baselines['guessing']:.3f}"
-    return text + "."
+    scores = {key[5:]: value for key, value in last.items() if key.startswith("eval_")}
+    step = f"Step {last.get('step', 0):,}"
+    if "mlm_loss" in scores:
+        return f"{step}: {health_line(scores, baselines)}."
+    named = [f"{name.replace('_', ' ')} {number(value)}" for name, value in scores.items()]
+    return step + (f": {', '.join(named)} on the dev split" if named else "")
 
 
 def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, float]) -> Figure | None:

@@ -1,4 +1,4 @@
-"""glue.md: the scores of a suite of tasks, each over several seeds."""
+"""glue.md: the scores of a suite of tasks over several seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertkit.view.page import Table
 
 
 def suite_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: str) -> str:
-    """Write the table of what glue.json holds; `archive` is the file that is not there while answers are missing."""
+    """Write glue.json as a table; `archive` is named as missing while answers are missing."""
     rows, faults = [], []
     for name, task in summary["tasks"].items():
         metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())

@@ -91,7 +91,7 @@ def test_shapes_order_and_batches(small_dir: Path, monkeypatch: pytest.MonkeyPat
 
 def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
     embed = load_embedder(small_dir, max_seq_length=7, device="cpu")
-    with pytest.warns(UserWarning, match=r"1 of 2 texts have more than max_seq_length=7 tokens"):
+    with pytest.warns(UserWarning, match=r"1 of 2 .*max_seq_length=7"):
         cut = embed(["ka lo mi ru te so ka lo", "ka"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -100,20 +100,18 @@ def test_long_texts_are_cut_and_said(small_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"pooling": "median"}, "pooling='median': expected mean or cls or max or null"),
-    ({"precision": "fp8"}, "precision='fp8': expected fp32 or bf16"),
-    ({"max_seq_length": 2}, "max_seq_length=2: expected at least 3"),
-    ({"max_seq_length": 600}, f"max_seq_length=600 exceeds the model's max_position_embeddings={POSITIONS}"),
-    ({"batch_tokens": 0}, "batch_tokens=0: expected at least 1"),
+    ({"pooling": "median"}, "pooling='median': "),
+    ({"precision": "fp8"}, "precision='fp8': "),
+    ({"max_seq_length": 2}, "max_seq_length=2: "),
+    ({"max_seq_length": 600}, f"max_seq_length=600.*={POSITIONS}"),
+    ({"batch_tokens": 0}, "batch_tokens=0: "),
 ])  # fmt: skip
 def test_refused(arguments: dict[str, Any], message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=message):
         load_embedder(small_dir, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [(3, "int, expected a string"), ("a\ud800", "half of a surrogate pair"), (None, "NoneType")]
-)
+@pytest.mark.parametrize(("text", "message"), [(3, "int"), ("a\ud800", "surrogate"), (None, "NoneType")])
 def test_what_is_no_text_is_refused(text: Any, message: str, small_dir: Path) -> None:
     with pytest.raises(InputError, match=rf"texts\[1\]: .*{message}"):
         load_embedder(small_dir)(["ka", text])
@@ -126,7 +124,7 @@ def test_prompts_and_other_modules_are_refused(small_dir: Path, tmp_path: Path) 
     for path in small_dir.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "config_sentence_transformers.json").write_text('{"default_prompt_name": "query"}')
-    with pytest.raises(InputError, match="default_prompt_name='query'; bertkit puts no prompt before a text"):
+    with pytest.raises(InputError, match="default_prompt_name='query'"):
         load_embedder(tmp_path)
     (tmp_path / "modules.json").write_text('[{"type": "a.Transformer"}, {"type": "b.Pooling"}, {"type": "c.Dense"}]')
     with pytest.raises(InputError, match="Transformer, Pooling, Dense"):

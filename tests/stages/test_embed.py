@@ -64,7 +64,7 @@ def test_every_format_has_the_same_vectors(
     assert [path.name for path in output.parent.iterdir()] == [name]
     said = capsys.readouterr().err
     assert f"5 vectors of {HIDDEN} numbers in {output}\n" in said
-    assert "warning: 1 of 5 texts have more than max_seq_length=41 tokens" in said
+    assert "warning: 1 of 5 texts have more than max_seq_length=41" in said
 
 
 TABLES = {
@@ -113,7 +113,8 @@ def test_what_came_before_an_error_is_kept_and_can_be_read(
     output = tmp_path / f"out.{ending}"
     assert embed(model_dir, tmp_path / "in.jsonl", output) == 2
     said = capsys.readouterr().err
-    assert f"in.jsonl:5: field 'text' is int, expected text; the 4 vectors before it are in {output}.partial" in said
+    assert "in.jsonl:5: field 'text'" in said
+    assert f"4 vectors before it are in {output}.partial" in said
     assert not output.exists()
     Path(f"{output}.partial").rename(output)
     assert np.abs(read(output)[1] - expected[:4]).max() <= 1e-6
@@ -127,7 +128,7 @@ def test_no_texts_at_all(model_dir: Path, tmp_path: Path, capsys: Capsys) -> Non
     (tmp_path / "in.txt").write_text("")
     for ending in ("npy", "parquet", "jsonl"):
         assert embed(model_dir, tmp_path / "in.txt", tmp_path / f"out.{ending}") == 0
-        assert "in.txt has no texts; there is nothing to embed" in capsys.readouterr().err
+        assert "in.txt has no texts" in capsys.readouterr().err
     assert read(tmp_path / "out.npy")[1].shape == (0, HIDDEN)
     assert parquet.read_table(tmp_path / "out.parquet").num_rows == 0
     assert (tmp_path / "out.jsonl").read_text() == ""
@@ -138,22 +139,22 @@ def test_refused(model_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     table.write_text("title,body\na,b\n")
     folder.mkdir()
     cases: list[tuple[Any, Any, list[str], str]] = [
-        (table, "out.txt", [], "output=out.txt: expected a name that ends in .npy, .parquet, .jsonl, or - for JSON lines"),
-        (table, table.with_suffix(".npy"), [], "(it has: 'title', 'body'); set column="),
-        (table, table.with_suffix(".npy"), ["column=bdy"], "no column 'bdy' (it has: 'title', 'body'); did you mean 'body'?"),
-        (table, table.with_suffix(".npy"), ["column=5"], "no column 5 (it has 2); set column="),
-        (table, table.with_suffix(".npy"), ["pooling=sum"], "pooling='sum': expected mean or cls or max or null"),
+        (table, "out.txt", [], "output=out.txt: "),
+        (table, table.with_suffix(".npy"), [], "column="),
+        (table, table.with_suffix(".npy"), ["column=bdy"], "did you mean 'body'?"),
+        (table, table.with_suffix(".npy"), ["column=5"], "no column 5 "),
+        (table, table.with_suffix(".npy"), ["pooling=sum"], "pooling='sum': "),
         (table, table.with_suffix(".npy"), ["normalise=true"], "did you mean 'normalize'?"),
-        (table, table.with_suffix(".npy"), ["column=a", "format=text"], "column=a: has no effect with format=text"),
-        (tmp_path / "none.txt", tmp_path / "out.npy", [], "none.txt: no such file"),
-        (tmp_path / "a.jsonl", tmp_path / "a.jsonl", [], "is the input; choose another file"),
-        (tmp_path / "folder/../a.jsonl", tmp_path / "a.jsonl", [], "is the input; choose another file"),
-        (folder, tmp_path / "out.npy", [], "is a folder; give one of its files"),
+        (table, table.with_suffix(".npy"), ["column=a", "format=text"], "column=a: has no effect"),
+        (tmp_path / "none.txt", tmp_path / "out.npy", [], "none.txt"),
+        (tmp_path / "a.jsonl", tmp_path / "a.jsonl", [], "output="),
+        (tmp_path / "folder/../a.jsonl", tmp_path / "a.jsonl", [], "output="),
+        (folder, tmp_path / "out.npy", [], f"input={folder} "),
     ]  # fmt: skip
     for given, output, more, message in cases:
         assert embed(model_dir, given, output, *more) == 2
-        said = capsys.readouterr().err
-        assert message in said, said
-        assert "task." not in said
+        error = capsys.readouterr().err
+        assert message in error, error
+        assert "task." not in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "in.csv"]
     assert embed(model_dir, table, table.with_suffix(".npy"), "column=body") == 0  # as the message says

@@ -313,7 +313,7 @@ def test_tags_and_answers(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) 
 @pytest.mark.parametrize(("more", "line"), [
     (["split=test"], "test.tsv (tsv): 1 of 1 examples have no label to measure against; take split=dev"),
     (["split=held_out"], "split=held_out: expected train, dev, test"),
-    (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c; take the model of this task"),
+    (["task.labels=[a,c]"], "has the labels b, a; task=sequence has a, c"),
     (["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
      "has the labels b, a; task=sequence has numbers"),
     (["task.files.dev=other.tsv"], "other.tsv:2: label: unknown label 'c'; expected 'b' or 'a'"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,6 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.predict.answers import logits_here
 from bertkit.predict.predictor import read_inputs
-from bertkit.serve.batching import Counts
 from bertkit.serve.models import open_models
 from bertkit.settings.compose import compose
 from bertkit.settings.serve import ServeSettings
@@ -157,8 +157,8 @@ def test_settings_of_the_search_without_a_task(runs: Path, capsys: Capsys) -> No
     assert scores == sorted(scores, reverse=True)
     refused(run([*predict, "task.generation.num_beam=8"]), "did you mean 'num_beams'?", capsys)
     for more, message in (
-        ("task.spans.n_best=3", "task.spans: has no effect on a task of kind generation"),
-        ("task.generation.max_target_length=24", "task.generation.max_target_length=24 exceeds the model's"),
+        ("task.spans.n_best=3", "task.spans: has no effect"),
+        ("task.generation.max_target_length=24", "task.generation.max_target_length=24"),
         ("text_pair=a", "text_pair: has no effect"),
     ):
         refused(run([*predict, more]), message, capsys)
@@ -173,9 +173,9 @@ def test_from_python(runs: Path) -> None:
         assert predictor([{"source": "mir", "id": "x"}])[0]["id"] == "x"
         assert predictor([]) == []
         for call, message in (
-            (lambda p=predictor: p.logits("kan"), "call load_model with decoder_input_ids"),
-            (lambda p=predictor: p(("kan", "lon")), "reads single texts"),
-            (lambda p=predictor: p([{"text_b": "kan", "a": "b"}]), "no column 'source'"),
+            (lambda p=predictor: p.logits("kan"), "decoder_input_ids"),
+            (lambda p=predictor: p(("kan", "lon")), "inputs:1: .*source"),
+            (lambda p=predictor: p([{"text_b": "kan", "a": "b"}]), "'source'"),
         ):
             with pytest.raises(InputError, match=message):
                 call()
@@ -216,10 +216,10 @@ def test_requests_in_one_batch_do_not_cross(runs: Path) -> None:
     models = served(runs, "task.generation.num_candidates=2")
     requests: list[Any] = [["kan lon"], ["mir", {"source": "ten", "id": "x"}], [""], [5], ["sod " * 30], [{"a": "b"}]]
     for name, model in models.items():
-        answers, counts = model.predict(requests, max_tokens=99)
-        alone = [model.predict([each], max_tokens=99)[0][0] for each in requests]
+        batch = model.predict(requests, max_tokens=99)
+        answers, alone = batch.answers, [model.predict([each], max_tokens=99).answers[0] for each in requests]
         assert [isinstance(each, Exception) for each in answers] == [False] * 3 + [True, False, True]
-        assert "inputs[0]: no column 'source'" in str(answers[5])
+        assert re.search(r"inputs\[0\]: .*'source'", str(answers[5]))
         for ours, theirs in zip(answers, alone, strict=True):
             if isinstance(ours, Exception):
                 assert str(ours) == str(theirs)
@@ -229,12 +229,12 @@ def test_requests_in_one_batch_do_not_cross(runs: Path) -> None:
             assert [row["score"] for row in ours] == pytest.approx([row["score"] for row in theirs], abs=1e-5)
             assert [len(row["candidates"]) for row in ours] == [2] * len(ours)
         assert [row["id"] for row in answers[1]] == ["0", "x"]
-        assert counts.num_sequences == 5
+        assert batch.num_sequences == 5
         # what may be written counts: 4 and 7 tokens of an input
-        refused, few = model.predict([["kan lon"]], max_tokens=10)
-        assert "inputs, and what may be written of them: 11 tokens; expected at most 10" in str(refused[0])
-        assert few == Counts(0, 0)
-        vectors, _ = model.embed([["kan lon"], ["mir"]], max_tokens=99)
+        refused = model.predict([["kan lon"]], max_tokens=10)
+        assert re.search(r"\b11 tokens; expected at most 10\b", str(refused.answers[0]))
+        assert refused.num_sequences == refused.num_tokens == 0
+        vectors = model.embed([["kan lon"], ["mir"]], max_tokens=99).answers
         assert np.allclose(vectors[0], load_embedder(runs / name, device="cpu")(["kan lon"]), atol=1e-6)
 
 
@@ -246,7 +246,7 @@ def test_settings_of_a_server_go_to_the_models_that_have_them(runs: Path, tiny_r
     assert [task.max_seq_length for task in tasks] == [9, 9]
     assert [task.generation and task.generation.num_beams for task in tasks] == [1, None]
     assert run(["serve", f"model_dir={tiny_runs / 'fine'}", *more]) == 2
-    assert "task.generation: has no effect on fine; leave it out" in capsys.readouterr().err
+    assert "task.generation: has no effect on fine" in capsys.readouterr().err
 
 
 def test_what_was_learned_is_written(tmp_path: Path) -> None:

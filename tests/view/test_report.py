@@ -17,13 +17,8 @@ def report(
     run_dir: Path, rows: list[dict], corpus: str = "two files", settings: str = "steps: 5\n", review: dict | None = None
 ) -> Page:
     run_dir.mkdir(exist_ok=True)
-    manifest = {
-        "corpus": {"description": corpus},
-        "bertkit": "1",
-        "packages": {"torch": "2"},
-        "world_size": 1,
-        "command_line": ["pretrain", "a=<b>"],
-    }
+    manifest = {"corpus": {"description": corpus}, "bertkit": "1", "packages": {"torch": "2"}, "world_size": 1,
+                "command_line": ["pretrain", "a=<b>"]}  # fmt: skip
     (run_dir / "manifest.json").write_text(json.dumps(manifest))
     (run_dir / "config.yaml").write_text(settings)
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -39,7 +34,7 @@ def rows(keys: list[str], steps: int = 4) -> list[dict]:
 @pytest.mark.parametrize(("keys", "num_charts"), [
     (KEYS, len(CHARTS)),
     (["mlm_loss"], 1),
-    (["mlm_loss", "eval_mlm_loss"], 1),
+    (["mlm_loss", "eval_mlm_loss", "eval_mlm_accuracy"], 2),
     (["mlm_loss", "grad_norm", "tokens_per_second"], 3),
     ([], 0),
 ])  # fmt: skip
@@ -54,7 +49,7 @@ def test_a_chart_for_each_logged_metric(tmp_path: Path, keys: list[str], num_cha
 def test_an_empty_log_is_a_page_too(tmp_path: Path) -> None:
     page = report(tmp_path / "run", [])
     assert page.tags.count("svg") == 0
-    assert "step 0" in page.text
+    assert "Step 0" in page.text
 
 
 def points(page: Page) -> list[tuple[float, float]]:
@@ -77,12 +72,10 @@ def test_flat_single_and_not_finite_values(tmp_path: Path, values: list[float]) 
     assert not any("nan" in value or "inf" in value for name, value in page.attributes if name != "name")
 
 
-@pytest.mark.parametrize(("loss", "words"), [(4.0, "below"), (5.0, "not below")])
-def test_the_headline_says_whether_it_learns(tmp_path: Path, loss: float, words: str) -> None:
-    page = report(tmp_path / "run", [{"step": 9, "eval_mlm_loss": loss, "eval_nsp_accuracy": 0.75}])
-    headline = next(text for text in page.text if "held-out" in text)
-    assert f"{loss:.3f}, {words} the unigram entropy of 4.500" in headline
-    assert "0.750, guessing 0.625" in headline
+def test_the_headline_is_the_health_of_the_run(tmp_path: Path) -> None:
+    scores = {"mlm_loss": 4.0, "mlm_accuracy": 0.125, "nsp_accuracy": 0.75}
+    page = report(tmp_path / "run", [{"step": 9, **{f"eval_{name}": value for name, value in scores.items()}}])
+    assert f"Step 9: {health_line(scores, {'unigram entropy': 4.5, 'guessing': 0.625})}." in page.text
 
 
 def test_text_is_escaped(tmp_path: Path) -> None:
@@ -116,16 +109,15 @@ REVIEW = {
 def test_a_review_opens_with_the_score_and_the_baseline(tmp_path: Path) -> None:
     page = report(tmp_path / "run", rows(["loss", "eval_accuracy"]), review=REVIEW)
     text = "\n".join(page.text)
-    order = ["Accuracy 0.7500 on the dev split, where guessing scores 0.6250.", "accuracy of guessing", "1,234",
-             "Confusion matrix", "Calibration: expected error 0.125", "Predicted and true", "Scores", "By label",
+    order = ["0.7500", "0.6250", "1,234", "Confusion matrix", "error 0.125", "Predicted and true", "Scores", "By label",
              "Most confused", "By length", "<F1>", "The 1 mistake", "</td><b>why?", "3m10s", "Loss of the task's head"]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "b" not in page.tags[page.tags.index("table") :]
-    for hover in ("true <good>, predicted bad: 6 (75.0% of <good>)", "confidence 0.5 to 0.6, mean 0.550: 40.0% of 10 are right",
-                  "b: true 3, predicted 2", "training: 1.5 at step 2"):  # fmt: skip
-        assert hover in page.text
-    for axis in ("true", "predicted", "confidence", "share that is right", "step", "loss"):
+    assert ("title", "true <good>, predicted bad: 75.0 % of <good>") in page.attributes
+    for hover in ("0.5 to 0.6.*0.550.*40.0%.*10", "b.* 3.* 2", "1.5 at step 2"):
+        assert any(re.search(hover, part) for part in page.text), hover
+    for axis in ("true", "predicted", "confidence", "step", "loss"):
         assert axis in page.text
     confused = text[text.index("Most confused") :]
     assert confused.index("6") < confused.index("4") < confused.index("1")
@@ -137,20 +129,20 @@ def test_light_and_dark_and_any_width(tmp_path: Path) -> None:
     text = (tmp_path / "run" / "report.html").read_text()
     style, body = text.split("</style>")
     light, dark = style.split("prefers-color-scheme: dark")
-    used = set(re.findall(r"var\((--\w+)\)", text))
+    used = set(re.findall(r"var\((--\w+)\)", text)) - {"--share"}
     assert len(used) > 5
     for name in used:
         assert f"{name}:" in light
         assert f"{name}:" in dark
     assert 'name="viewport"' in text
-    assert body.count("<svg ") == body.count("viewBox=") >= 4
-    assert set(re.findall(r"#[0-9a-f]{3,6}", body)) <= {"#fff", "#1f6feb"}  # of the matrix, by the share
+    assert body.count("<svg ") == body.count("viewBox=") >= 3
+    assert re.findall(r"#[0-9a-f]{3,6}", body) == []
 
 
 def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
     kept = {key: REVIEW[key] for key in ("scores", "best_metric", "num_examples")} | {"guessing": {}}
     page = report(tmp_path / "run", rows(["loss"]), review=kept)
-    assert "Accuracy 0.7500 on the dev split." in page.text
+    assert any("0.7500" in part and "guessing" not in part for part in page.text)
     assert page.tags.count("svg") == 1
 
 
@@ -159,10 +151,8 @@ PAIRS = {**METRICS, "nsp_accuracy": 0.75}
 
 
 def test_the_model() -> None:
-    said = model_line(1_234_567, 3, 26, ["masked_lm", "next_sentence"], "fp32 on cpu, 2 process(es)")
-    assert said == (
-        "BERT with 1.2 M parameters (3 layers of 26), heads: masked_lm, next_sentence; fp32 on cpu, 2 process(es)"
-    )
+    line = model_line(1_234_567, 3, 26, ["masked_lm", "next_sentence"], "fp32 on cpu, 2 process(es)")
+    assert re.search("1.2 M .*3 .*26.*masked_lm, next_sentence.*fp32 on cpu, 2 process", line)
 
 
 def test_a_phase_names_its_steps_only_where_there_are_others() -> None:
@@ -183,10 +173,8 @@ def test_a_step() -> None:
 
 
 def test_health() -> None:
-    said = health_line(METRICS, {"unigram entropy": 6.1})
-    assert said == (
-        "held-out MLM loss 5.500, unigram entropy 6.100 (below it: learning from context), MLM accuracy 0.125"
-    )
+    line = health_line(METRICS, {"unigram entropy": 6.1})
+    assert re.search(r"5\.500.*6\.100 \(below it.*0\.125", line)
     assert "(not below it yet)" in health_line(METRICS, {"unigram entropy": 5.5})
     with_pairs = health_line(PAIRS, {"unigram entropy": 6.1, "guessing": 0.572})
-    assert with_pairs == f"{said}; NSP accuracy 0.750, guessing 0.572"
+    assert re.search(r"0\.750.*0\.572$", with_pairs.removeprefix(line))

@@ -26,7 +26,7 @@ from bertkit import load_embedder, load_predictor, load_tokenizer
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.model.bert_config import DecoderConfig
-from bertkit.view import serve_page
+from bertkit.view.page import render, serve_policy
 
 LABELS = {"sequence": ("bad", "good", "<b>ugly</b>"), "token": ("O", "B-X", "I-X", "B-Y", "I-Y")}
 HEADS: dict[str, tuple[str, ...]] = {
@@ -109,7 +109,11 @@ class Scripted(BaseHTTPRequestHandler):
         """Give the page."""
         model = {"name": "only", "kind": "spans", "columns": ["question", "context"], "needs_pair": True}
         model |= {"labels": [], "examples": []}
-        self._send(200, serve_page.page([model], True), "text/html; charset=utf-8")
+        self._send(
+            200,
+            render("serve.html", name="bertkit", served={"models": [model], "has_search": True}),
+            "text/html; charset=utf-8",
+        )
 
     def do_POST(self) -> None:
         """Answer a question by its word."""
@@ -129,7 +133,7 @@ class Scripted(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (("Content-Type", kind), ("Content-Length", str(len(content)))):
             self.send_header(name, value)
-        self.send_header("Content-Security-Policy", serve_page.policy())
+        self.send_header("Content-Security-Policy", serve_policy())
         self.end_headers()
         self.wfile.write(content)
 
@@ -440,7 +444,7 @@ def test_attention_of_the_same_input(browser: Browser, server: str) -> None:
     with inside(browser) as frame:
         frame.wait("document.documentElement?.dataset.ready")
         assert frame.ask("document.querySelectorAll('#heads button').length") == 6
-        assert "What it rests on" in frame.ask("document.body.innerText")
+        assert "Attributions" in frame.ask("document.body.innerText")
         num_tokens = frame.ask("document.querySelectorAll('#to bdi').length")
         assert frame.ask("document.querySelector('#matrix').width") == num_tokens
         with pytest.raises(AssertionError, match="SecurityError"):  # it does not reach the page around it
@@ -502,7 +506,7 @@ def test_what_goes_wrong_is_said(browser: Browser, scripted: str, server: str) -
     browser.open(server)
     use(browser, "stars")
     write(browser, "kan " * 300)
-    assert "expected at most 61 to look into" in answered(browser, "#look")
+    assert "expected at most 61" in answered(browser, "#look")
     told = [fault for fault in browser.faults if "Failed to load resource" in fault]
     assert browser.faults == told  # the browser's own lines about 429, 502, the lost connection and 413
     browser.faults.clear()
@@ -534,7 +538,7 @@ def test_alternatives_are_for_questions_alone(server: str, folders: dict[str, Pa
 def test_the_page_is_small_and_is_sent_with_its_policy(server: str) -> None:
     with urllib.request.urlopen(server) as reply:
         content = reply.read()
-        assert reply.headers["Content-Security-Policy"] == serve_page.policy()
+        assert reply.headers["Content-Security-Policy"] == serve_policy()
         assert reply.headers["Content-Type"].startswith("text/html")
     assert len(content) < 60_000
     assert os.linesep.encode() in content

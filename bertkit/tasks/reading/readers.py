@@ -156,7 +156,8 @@ def open_inputs(
         columns = dataclasses.replace(task.columns, text="text", text_pair=None, id=None)
         task = dataclasses.replace(task, columns=columns)
     try:
-        return _inputs(shape, task, input_table(task, file, name, format, gaps), keep_rows)
+        table = input_table(task, file, name, format, gaps)
+        return read_table(shape, task, table, keep_rows)
     except InputError as error:
         if is_guess and shape.plain and not is_of_pairs(task):
             raise InputError(f"{error}; for plain text set format={shape.plain}") from None
@@ -170,22 +171,26 @@ def take_texts(shape: Shape, task: TaskConfig, texts: Sequence[str], pairs: Sequ
         InputError: an example of the shape needs more texts, or fewer.
     """
     if shape.has_choices:
-        raise InputError("text=: a choice has several endings; use a file, with input=")
-    shape, is_of_spans = of_running_text(shape), shape.head == "span"
-    names = ("question", "context") if is_of_spans else ("text", "text_pair")
-    if pairs is None and (is_of_spans or is_of_pairs(task)):
-        raise InputError(f"text_pair: task={task.name} needs {'a context' if is_of_spans else 'a second text'}; set it")
-    if pairs is not None and not is_of_spans and shape.head != "sequence":
+        raise InputError("text=: a choice has several endings; give them in a file, by input=")
+    shape, names = of_running_text(shape), shape.text_columns
+    if pairs is None and (shape.needs_pair or is_of_pairs(task)):
+        raise InputError(f"text_pair: task={task.name} needs a second text (a question's context); set it")
+    if pairs is not None and len(names) == 1:
         raise InputError("text_pair: has no effect on this model, which reads single texts; leave it out")
     own = (texts,) if pairs is None else (texts, pairs)
     rows = ((number, dict(zip(names, values, strict=False))) for number, values in enumerate(zip(*own, strict=True), 1))
-    named = dict(zip(names, names if pairs is not None else (names[0], None), strict=True))
+    named = dict(zip(names, (*names[: len(own)], None), strict=False))
     task = dataclasses.replace(task, columns=dataclasses.replace(task.columns, id=None, **named), needs_pair=False)
     table = Table("text", "jsonl", names[: len(own)], rows, Gaps(are_filled=True), is_typed=True)
-    return _inputs(shape, task, table, keep_rows=False)
+    return read_table(shape, task, table)
 
 
-def _inputs(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool) -> Inputs:
+def read_table(shape: Shape, task: TaskConfig, table: Table, keep_rows: bool = False) -> Inputs:
+    """Read the rows of a table as examples to predict.
+
+    Raises:
+        InputError: a column is missing; for a wrong row, when it is read.
+    """
     columns = task.columns
     if table.names and shape.is_of_words and not {*names_of(columns.words or WORDS)} & {*table.names}:
         shape = of_running_text(shape) if {*names_of(columns.text or TEXTS)} & {*table.names} else shape

@@ -1,30 +1,29 @@
-"""Rows in memory as the JSON lines of a file: mappings, a `datasets.Dataset`, a pandas frame."""
+"""Rows in memory: mappings, a `datasets.Dataset` or a pandas frame."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bertkit.base.errors import InputError
 
 
-def as_json_lines(rows: Any, what: str) -> Iterator[str]:
-    """Write each row as a line of JSON.
+def plain_rows(rows: Any, what: str) -> Iterator[dict[str, Any]]:
+    """Turn rows into the mappings that a JSON file would hold.
 
     Args:
-        rows: mappings of columns to values, a `datasets.Dataset` (its class labels become their names), or a pandas frame
-            (a missing value becomes null).
-        what: the rows are called in messages.
+        rows: mappings of columns to values, a `datasets.Dataset` (class labels become their names), or a pandas frame
+            (a missing value becomes None).
+        what: the name of the rows in messages.
 
     Raises:
-        InputError: something else is given, or a value that JSON does not have.
+        InputError: `rows` is something else, or has a value that JSON lacks.
     """
     for number, row in enumerate(_mappings(rows, what), start=1):
         if not isinstance(row, Mapping):
             raise InputError(f"{what}:{number}: {type(row).__name__}: expected a mapping of columns to values")
         try:
-            yield json.dumps(dict(row), default=_plain)
+            yield _plain(dict(row))
         except TypeError as error:
             raise InputError(f"{what}:{number}: {error}; give texts, numbers, and lists of them") from None
 
@@ -43,13 +42,13 @@ def _mappings(rows: Any, what: str) -> Iterable[Any]:
 
 
 def label_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """Give the names of the numbered labels of each column of a dataset that has some."""
+    """Give the label names of every column of a dataset with numbered labels."""
     inner = {column: getattr(feature, "feature", feature) for column, feature in (features or {}).items()}
     return {column: feature.names for column, feature in inner.items() if hasattr(feature, "names")}
 
 
 def with_label_names(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
-    """Give rows whose numbered labels are names; -1, the hub's way to say that a label is not known, is None."""
+    """Replace label numbers by names; -1, the hub's number for an unknown label, becomes None."""
 
     def named(value: Any, of: list[str]) -> Any:
         if isinstance(value, list):
@@ -61,7 +60,13 @@ def with_label_names(rows: Iterable[Mapping[str, Any]], names: Mapping[str, list
 
 
 def _plain(value: Any) -> Any:
-    """Turn numpy's numbers and arrays into Python's."""
+    """Turn a value, with numpy's numbers and arrays in it, into Python's own types."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     if hasattr(value, "tolist"):
-        return value.tolist()
+        return _plain(value.tolist())
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     raise TypeError(f"a value is {type(value).__name__}")

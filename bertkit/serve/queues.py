@@ -1,4 +1,4 @@
-"""Requests that wait, and the thread that answers them: whatever waits is taken together, in the order in which it came."""
+"""Queues of requests; one thread answers all waiting requests of a queue together, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bertkit.base.errors import BertkitError, InputError, say
 
 
 class RefusedError(HTTPException):
-    """Why a request gets no answer.
+    """A request that is not answered.
 
     Args:
         status: of HTTP.
         code: a word for programs.
         message: a line for people.
-        headers: that go with it.
+        headers: of the response.
     """
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
@@ -36,85 +36,73 @@ class RefusedError(HTTPException):
         return str(self.detail)
 
 
-@dataclass
-class Counts:
-    """How much a batch was."""
-
-    num_sequences: int = 0
-    num_tokens: int = 0
-
-    def add(self, num_sequences: int, num_tokens: int) -> None:
-        """Count more."""
-        self.num_sequences, self.num_tokens = self.num_sequences + num_sequences, self.num_tokens + num_tokens
-
-
 @dataclass(eq=False, slots=True)
 class Job:
-    """A request that waits for its answer.
+    """A waiting request.
 
     Attributes:
-        kind: what is answered together, such as the path and the model.
-        given: what is asked.
-        size: about how many tokens.
-        future: of the answer; of the event loop.
+        kind: jobs of one kind, such as a path and a model, are answered together.
+        inputs: of the request.
+        size: estimated number of tokens.
+        future: receives the answer in the event loop.
     """
 
     kind: Any
-    given: Any
+    inputs: Any
     size: int
     future: asyncio.Future[Any]
 
 
-class Line:
-    """Requests in line for one thread.
+class Queue:
+    """Waiting requests, with the thread that answers them.
 
     Args:
-        answer: gives the answers, or an exception for each, of what is asked of one kind, in its order.
-        most_waiting: one more is refused.
-        batch_size: jobs are taken together up to this size; a larger one is taken by itself.
-        most_seconds: that a job may wait.
+        answer: (kind, inputs of the jobs) -> for each job its answer, or an exception.
+        max_waiting: number of waiting jobs; one more is refused.
+        batch_size: jobs are taken together up to this size; a larger one is taken alone.
+        max_seconds: the longest that a job waits.
     """
 
     def __init__(
-        self, answer: Callable[[Any, list[Any]], Sequence[Any]], most_waiting: int, batch_size: int, most_seconds: float
+        self, answer: Callable[[Any, list[Any]], Sequence[Any]], max_waiting: int, batch_size: int, max_seconds: float
     ) -> None:
-        self._answer, self.most_waiting, self.batch_size = answer, most_waiting, batch_size
-        self.most_seconds = most_seconds
+        self._answer, self.max_waiting, self.batch_size = answer, max_waiting, batch_size
+        self.max_seconds = max_seconds
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._seconds_each = 0.05  # of a job, a moving mean
+        self._seconds_per_job = 0.05  # a moving mean
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting jobs."""
         return len(self._waiting)
 
-    async def ask(self, kind: Any, given: Any, size: int) -> Any:
-        """Wait in line, and give the answer.
+    async def ask(self, kind: Any, inputs: Any, size: int) -> Any:
+        """Wait for an answer.
 
         Raises:
-            RefusedError: the line is full, or it took too long.
-            InputError: what is asked is wrong.
+            RefusedError: the queue is full, or the job waited too long.
+            InputError: the inputs are wrong.
         """
-        if len(self._waiting) >= self.most_waiting:
-            seconds = max(1, math.ceil(len(self._waiting) * self._seconds_each))
-            message = f"{len(self._waiting)} requests wait already; try again in {seconds} s"
+        if len(self._waiting) >= self.max_waiting:
+            seconds = max(1, math.ceil(len(self._waiting) * self._seconds_per_job))
+            message = f"{len(self._waiting)} requests are waiting; try again in {seconds} s"
             raise RefusedError(429, "queue_full", message, {"retry-after": str(seconds)})
-        job = Job(kind, given, size, self._loop.create_future())
+        job = Job(kind, inputs, size, self._loop.create_future())
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
-        until = self._loop.call_later(self.most_seconds, self._refuse, job)
+        timer = self._loop.call_later(self.max_seconds, self._refuse, job)
         try:
             return await job.future
         finally:
-            until.cancel()
+            timer.cancel()
 
     async def close(self) -> None:
-        """End the thread, after all that waits."""
+        """Answer all waiting jobs, then end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -126,15 +114,15 @@ class Line:
             for kind in dict.fromkeys(job.kind for job in jobs):
                 alike = [job for job in jobs if job.kind == kind]
                 try:
-                    answers = self._answer(kind, [job.given for job in alike])
+                    answers = self._answer(kind, [job.inputs for job in alike])
                 except Exception as error:
                     answers = [_reason(error, len(alike))] * len(alike)
                 self._loop.call_soon_threadsafe(_deliver, alike, answers)
-            each = (time.monotonic() - started_at) / len(jobs)
-            self._seconds_each += 0.2 * (each - self._seconds_each)
+            seconds = (time.monotonic() - started_at) / len(jobs)
+            self._seconds_per_job += 0.2 * (seconds - self._seconds_per_job)
 
     def _take(self) -> list[Job]:
-        """Wait for jobs, and take the first ones; none at the end."""
+        """Wait for jobs and take the first ones; none when the queue is closed."""
         taken: list[Job] = []
         size = 0
         with self._changed:
@@ -155,22 +143,20 @@ class Line:
                 return
             self._waiting.remove(job)
         if not job.future.done():
-            message = f"the request waited for more than {self.most_seconds:g} s; try again later"
+            message = f"the request waited for more than {self.max_seconds:g} s; try again later"
             job.future.set_exception(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
 
 
 def _reason(error: Exception, num_jobs: int) -> Exception:
-    """Give the reason that clients are told; what is not the user's fault is said here."""
+    """Give the error for the clients; the server's own faults are logged here."""
     if isinstance(error, (InputError, RefusedError)):
         return error
-    if not isinstance(error, BertkitError):
-        # not what the error says, which may be of what was asked
+    message = f"the model failed: {error}"
+    if not isinstance(error, BertkitError):  # its text may quote inputs, so it is not logged
         say(*"".join(traceback.format_tb(error.__traceback__)).splitlines(), file=sys.stderr)
-    what = str(error) if isinstance(error, BertkitError) else type(error).__name__
-    say(f"error: {num_jobs} requests failed together: {what}", file=sys.stderr)
-    return RefusedError(
-        500, "failed", f"the model failed: {what}" if isinstance(error, BertkitError) else "a fault here"
-    )
+        message = f"the server failed: {type(error).__name__}"
+    say(f"error: {num_jobs} requests failed together: {message}", file=sys.stderr)
+    return RefusedError(500, "failed", message)
 
 
 def _deliver(jobs: Sequence[Job], answers: Sequence[Any]) -> None:
