@@ -57,7 +57,7 @@ def open_predictor(settings: PredictSettings) -> Predictor:
     if opened.task.labels != "auto":
         check_labels(settings.model_dir, opened)
     opened.model.use(fast.choose(settings.kernels))
-    micro_tokens = micro_batches.TOKENS_AT_ONCE[device.type]
+    micro_tokens = micro_batches.AUTO_MICRO_TOKENS[device.type]
     return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), settings.top_k)
 
 

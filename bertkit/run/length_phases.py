@@ -17,7 +17,7 @@ from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig, SegmentsConfig
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.loop import Numbered
-from bertkit.train.micro_batches import FEWEST_PARTS, TOKENS_AT_ONCE, micro_batch_ranges, share_of_process
+from bertkit.train.micro_batches import FEWEST_PARTS, AUTO_MICRO_TOKENS, micro_batch_ranges, local_micro_batches
 from bertkit.view import console
 
 
@@ -58,7 +58,7 @@ class LengthPhases:
     def micro_batches(self, step: int, process: int, num_processes: int) -> Numbered:
         """Give a process's micro-batches of a step."""
         phase = self.at(step)
-        mine = share_of_process(len(phase.micro_batches), process, num_processes)
+        mine = local_micro_batches(len(phase.micro_batches), process, num_processes)
         ranges = [phase.micro_batches[number] for number in mine]
         return list(
             zip(mine, phase.sampler.micro_batches(step - phase.first_step, phase.batch_size, ranges), strict=True)
@@ -93,7 +93,7 @@ def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewe
         return min(batch.micro_sequences, batch.sequences)
     if batch.micro_tokens != "auto":
         return min(max(1, batch.micro_tokens // longest), batch.sequences)
-    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
+    most = max(1, min(AUTO_MICRO_TOKENS[device] // longest, batch.sequences // fewest))
     return math.ceil(batch.sequences / math.ceil(batch.sequences / most))
 
 

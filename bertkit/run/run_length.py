@@ -23,7 +23,7 @@ from bertkit.run.length_phases import LengthPhases, segments_of
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.micro_batches import micro_batch_ranges, share_of_process
+from bertkit.train.micro_batches import micro_batch_ranges, local_micro_batches
 from bertkit.train.processes import Accelerator, on_main_process
 from bertkit.view.progress import duration
 
@@ -139,7 +139,7 @@ def _seconds_of_steps(
     for segments, most in zip(segments_of(settings), choices.cut, strict=True):
         length, size = segments.max_seq_length, settings.batch.sequences
         ranges = micro_batch_ranges(size, most)
-        share = len(share_of_process(len(ranges), 0, accelerator.num_processes)) / len(ranges)
+        share = len(local_micro_batches(len(ranges), 0, accelerator.num_processes)) / len(ranges)
         num_sequences = max(1, min(size, TRIAL_TOKENS // length))
         seconds = min(_trial(model, num_sequences, length, settings) for _ in range(2))
         found.append(seconds * size * share / num_sequences)

@@ -30,7 +30,7 @@ from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.shapes import make_features, shape_of
 from bertkit.tasks.task import Feature
-from bertkit.train.micro_batches import FEWEST_PARTS, TOKENS_AT_ONCE, check_shares, num_parts_for
+from bertkit.train.micro_batches import FEWEST_PARTS, AUTO_MICRO_TOKENS, check_num_processes, num_parts_for
 from bertkit.train.processes import Accelerator
 
 CUT = (
@@ -253,7 +253,7 @@ def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
     elif batch.micro_tokens != "auto":
         cut = Cut(batch.micro_tokens, None, fewest)
     else:
-        cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
+        cut = Cut(AUTO_MICRO_TOKENS[accelerator.device.type], None, max(2, fewest))
     return Choices(
         cut=cut,
         num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
@@ -271,5 +271,5 @@ def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices,
     """
     assert isinstance(choices.cut, Cut), "of fine-tuning"
     order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, choices.cut)
-    check_shares(order.fewest_parts, choices.num_parts, num_processes)
+    check_num_processes(order.fewest_parts, choices.num_parts, num_processes)
     return order

@@ -36,7 +36,7 @@ class Service:
         self.settings, self.is_stopping, self._is_loading = settings, False, False
         device = processes.choose_device(settings.device)
         opened = self._open()
-        batch_tokens = settings.batch_tokens or micro_batches.TOKENS_AT_ONCE[device.type]
+        batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
         seconds = settings.request_seconds
         # what takes seconds has threads of its own, so that predictions share the processor with it, and do not wait for it
         self._line = Line(self._answer, settings.queue_requests, batch_tokens, seconds)

@@ -120,7 +120,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):
-        micro_tokens = micro_batches.TOKENS_AT_ONCE[accelerator.device.type]
+        micro_tokens = micro_batches.AUTO_MICRO_TOKENS[accelerator.device.type]
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, micro_tokens, model)
         losses: list[LossTerm] | None = [] if task.kind == "generation" else None

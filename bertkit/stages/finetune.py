@@ -49,7 +49,7 @@ from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, shape_of
 from bertkit.train.losses import LossTerm
-from bertkit.train.micro_batches import TOKENS_AT_ONCE
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import choose_device, make_accelerator
 from bertkit.view import console
 from bertkit.view.progress import Progress
@@ -159,7 +159,13 @@ class _Finetuning:
         self.losses = functools.partial(task_losses, precision=settings.precision, label_smoothing=smoothing)
         shape, device = shape_of(settings.task), state.accelerator.device.type
         self.predictor = Predictor(
-            state.model, shape, state.tokenizer, settings.task, data.labels, settings.precision, TOKENS_AT_ONCE[device]
+            state.model,
+            shape,
+            state.tokenizer,
+            settings.task,
+            data.labels,
+            settings.precision,
+            AUTO_MICRO_TOKENS[device],
         )
 
     @functools.cached_property

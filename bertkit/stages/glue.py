@@ -171,7 +171,7 @@ def _answers(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Sou
         task,
         source.labels,
         settings.precision,
-        micro_batches.TOKENS_AT_ONCE[accelerator.device.type],
+        micro_batches.AUTO_MICRO_TOKENS[accelerator.device.type],
     )
     features = list(make_features(task, source.examples, tokenizer, source.labels))
     return source, answer(accelerator, predictor, source.examples, features)

@@ -38,7 +38,7 @@ from bertkit.run.start import Start, build_model, known_start, starting_moments
 from bertkit.run.state import Choices, TrainingState, depends_on
 from bertkit.run.trainer import Recorded, Trained, TrainingPlan, fit
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.micro_batches import check_shares, micro_batch_ranges, num_parts_for
+from bertkit.train.micro_batches import check_num_processes, micro_batch_ranges, num_parts_for
 from bertkit.train.processes import Accelerator, make_accelerator
 from bertkit.view import console
 from bertkit.view.progress import Progress
@@ -82,7 +82,7 @@ def run(settings: PretrainSettings) -> None:
         assert isinstance(state.choices.cut, tuple), "of pretraining"
         phases = make_phases(settings, dataset, state.directory / "cache", state.choices.cut)
         for phase in phases.all:  # those of a run that is resumed, with perhaps other processes than it began with
-            check_shares(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)
+            check_num_processes(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)
         record_changes(state.first_step)
         pretraining = _Pretraining(settings, dataset, state, phases)
         lines = [*pretraining.lines(), *pace.lines(settings, phases, state.first_step)]
@@ -135,7 +135,7 @@ def _choose(settings: PretrainSettings, accelerator: Accelerator) -> Choices:
     micro_sequences = micro_sequences_of(settings, accelerator.device.type, size)
     fewest = min(len(micro_batch_ranges(settings.batch.sequences, most)) for most in micro_sequences)
     num_parts = num_parts_for(fewest) if settings.reproducibility == "strict" else None
-    check_shares(fewest, num_parts, size)  # before anything is written
+    check_num_processes(fewest, num_parts, size)  # before anything is written
     lengths = [segments.max_seq_length for segments in segments_of(settings)]
     return Choices(
         cut=tuple(micro_sequences),

@@ -40,7 +40,7 @@ def run(settings: ViewSettings) -> None:
     writes = opened.shape.head == "generation"
     _check_target(settings, writes)
     _check_head(settings, opened.model.config, writes)
-    predictor = opened.predictor("fp32", micro_batches.TOKENS_AT_ONCE[device.type], opened.model.to(device))
+    predictor = opened.predictor("fp32", micro_batches.AUTO_MICRO_TOKENS[device.type], opened.model.to(device))
     predictor, example = _example(settings, predictor)
     features = list(make_features(predictor.task, [example], predictor.tokenizer, predictor.labels, predictor.shape))
     target = None if settings.target is None else str(settings.target)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.train.losses import LossTerm
-from bertkit.train.micro_batches import TreeSum, exchange_and_add, parts_of_process
+from bertkit.train.micro_batches import TreeSum, exchange_and_add, local_parts
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.processes import Accelerator, gather_in_order, sum_over_processes
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepReport
@@ -221,7 +221,7 @@ class _InOrder:
     def parts(self, micro_batches: Numbered) -> list[Numbered]:
         """Group this process's micro-batches by parts; some may be empty."""
         by_number, rank, size = dict(micro_batches), self.accelerator.process_index, self.accelerator.num_processes
-        parts = parts_of_process(self.num_micro_batches, self.num_parts, rank, size)
+        parts = local_parts(self.num_micro_batches, self.num_parts, rank, size)
         return [[(number, by_number[number]) for number in part] for part in parts]
 
     def exchanged(self, is_last: bool) -> AbstractContextManager[None]:

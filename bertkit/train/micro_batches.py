@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from bertkit.base.errors import InputError
 
 # of one forward pass, where the micro-batch is chosen automatically: what fits a cache, and what fills a GPU
-TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 65536}
+AUTO_MICRO_TOKENS = {"cpu": 2048, "cuda": 65536}
 FEWEST_PARTS = 4  # so that a run can go on with 1, 2 or 4 processes, however it began
 
 
@@ -29,7 +29,7 @@ def micro_batch_ranges(num_sequences: int, micro_sequences: int) -> list[tuple[i
     return [(first, min(first + micro_sequences, num_sequences)) for first in range(0, num_sequences, micro_sequences)]
 
 
-def share_of_process(num_micro_batches: int, process: int, num_processes: int) -> range:
+def local_micro_batches(num_micro_batches: int, process: int, num_processes: int) -> range:
     """Give a process its neighbouring share of the micro-batches.
 
     Raises:
@@ -48,16 +48,16 @@ def num_parts_for(num_micro_batches: int) -> int:
     return max(FEWEST_PARTS, 1 << (num_micro_batches.bit_length() - 1))
 
 
-def parts_of_process(num_micro_batches: int, num_parts: int, process: int, num_processes: int) -> list[range]:
+def local_parts(num_micro_batches: int, num_parts: int, process: int, num_processes: int) -> list[range]:
     """Give the micro-batches of each of a process's parts; some parts are empty where micro-batches are few.
 
-    Together they are the process's share, `share_of_process`.
+    Together they are the process's share, `local_micro_batches`.
     """
     mine = range(num_parts * process // num_processes, num_parts * (process + 1) // num_processes)
     return [range(num_micro_batches * part // num_parts, num_micro_batches * (part + 1) // num_parts) for part in mine]
 
 
-def check_shares(num_micro_batches: int, num_parts: int | None, num_processes: int) -> None:
+def check_num_processes(num_micro_batches: int, num_parts: int | None, num_processes: int) -> None:
     """Refuse a number of processes that cannot train on a batch as the run cuts it.
 
     `num_micro_batches` are the fewest that a step may have, `num_parts` is K, None without `reproducibility=strict`.
@@ -71,7 +71,7 @@ def check_shares(num_micro_batches: int, num_parts: int | None, num_processes: i
             f"{num_processes} processes: reproducibility=strict adds the gradients of {num_parts} parts of a batch in one "
             f"order, for {', '.join(fitting[:-1])} or {fitting[-1]} processes; start as many"
         )
-    share_of_process(num_micro_batches, 0, num_processes)
+    local_micro_batches(num_micro_batches, 0, num_processes)
 
 
 class TreeSum:

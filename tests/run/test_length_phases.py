@@ -173,7 +173,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
     for path in all_checkpoints(tmp_path / "run")[:6]:
         shutil.rmtree(path)
     (tmp_path / "run" / "eval.json").unlink()
-    monkeypatch.setitem(micro_batches.TOKENS_AT_ONCE, "cpu", 100)
+    monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 100)
     assert micro_sequences_of(settings_of(), "cpu", 1) == [4, 1]
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert weights(tmp_path / "run") == whole

@@ -237,7 +237,7 @@ def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
 
 def test_a_process_without_a_shard_is_refused() -> None:
     with pytest.raises(InputError, match=r"3 processes but 2 micro-batches a step; raise batch\.sequences"):
-        micro_batches.share_of_process(2, 0, 3)
+        micro_batches.local_micro_batches(2, 0, 3)
 
 
 def test_evaluate_is_the_mean_over_all_predictions() -> None:

@@ -99,9 +99,9 @@ def test_the_micro_batches_of_the_parts(
     num_shards: int, num_parts: int, num_processes: int, expected: list[list[list[int]]]
 ) -> None:
     for process, parts in enumerate(expected):
-        found = [list(part) for part in micro_batches.parts_of_process(num_shards, num_parts, process, num_processes)]
+        found = [list(part) for part in micro_batches.local_parts(num_shards, num_parts, process, num_processes)]
         assert found == parts
-        share = micro_batches.share_of_process(num_shards, process, num_processes)
+        share = micro_batches.local_micro_batches(num_shards, process, num_processes)
         assert [number for part in found for number in part] == list(share)
 
 
@@ -111,8 +111,8 @@ def test_the_micro_batches_of_the_parts(
 )
 def test_processes_that_do_not_fit_are_refused(num_parts: int, num_processes: int, is_refused: bool) -> None:
     if not is_refused:
-        micro_batches.check_shares(8, num_parts, num_processes)
+        micro_batches.check_num_processes(8, num_parts, num_processes)
         return
     fitting = {4: "1, 2 or 4 processes", 8: "1, 2, 4 or 8 processes"}[num_parts]
     with pytest.raises(InputError, match=f"{num_processes} processes: reproducibility=strict .* for {fitting}; start"):
-        micro_batches.check_shares(8, num_parts, num_processes)
+        micro_batches.check_num_processes(8, num_parts, num_processes)
