@@ -5,6 +5,7 @@ Doors:
     directory        a run's folder: whose it is, whether it is done, a clean stop
     outputs          files that a user names to be written, and what may not be lost for them
     rules            which settings may change when a run is resumed
+    compatibility    whether model, tokenizer, dataset and settings fit together
     start            the weights that a run begins with
     task_data        the splits of a task, as features; what share of the examples the model sees
     length_phases    which steps see sequences of which length
@@ -15,6 +16,5 @@ Doors:
     trainer          `fit`: from the first step to the last, a generator of events
     objective        what is minimised, of a packed batch
     comparison       runs beside one another
-    measure          losses on prepared text, and whether things fit together
     memory_plan      what a step needs, and a refusal of what is too large
 """

@@ -16,8 +16,13 @@ from bertkit.data.batches.sampling import EpochCache, ExampleSource, InstanceSam
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig, SegmentsConfig
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.loop import Numbered
-from bertkit.train.micro_batches import FEWEST_PARTS, AUTO_MICRO_TOKENS, micro_batch_ranges, local_micro_batches
+from bertkit.train.micro_batches import (
+    AUTO_MICRO_TOKENS,
+    MIN_PARTS,
+    NumberedBatches,
+    local_micro_batches,
+    micro_batch_ranges,
+)
 from bertkit.view import console
 
 
@@ -55,7 +60,7 @@ class LengthPhases:
         """Give the phase of a step; beyond the end it is the last one."""
         return next((phase for phase in self.all if step < phase.last_step), self.all[-1])
 
-    def micro_batches(self, step: int, process: int, num_processes: int) -> Numbered:
+    def micro_batches(self, step: int, process: int, num_processes: int) -> NumberedBatches:
         """Give a process's micro-batches of a step."""
         phase = self.at(step)
         mine = local_micro_batches(len(phase.micro_batches), process, num_processes)
@@ -83,7 +88,7 @@ def micro_sequences_of(settings: PretrainSettings, device: str, num_processes: i
     Left to itself, a global batch is cut into two or more parts of equal size, the same ones for one process and for
     two, and into at least one for each process; with reproducibility=strict into four or more, whatever the processes.
     """
-    fewest = FEWEST_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
+    fewest = MIN_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
     return [_micro_sequences(settings, segments.max_seq_length, device, fewest) for segments in segments_of(settings)]
 
 

@@ -23,7 +23,7 @@ from bertkit.run.length_phases import LengthPhases, segments_of
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.micro_batches import micro_batch_ranges, local_micro_batches
+from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges
 from bertkit.train.processes import Accelerator, on_main_process
 from bertkit.view.progress import duration
 

@@ -24,13 +24,12 @@ from bertkit.model.bert_config import (
     AttentionConfig,
     BertConfig,
     NormConfig,
-    too_long,
 )
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layer_depth import depth_of, reinitialise_top
+from bertkit.run.compatibility import check_dataset, check_tokenizer, check_vocabulary
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
-from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
 from bertkit.run.memory_plan import check_size
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
@@ -84,7 +83,7 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
         model, report = load_directory(source, heads, with_pooler=predicts_next, seed=settings.seed)
         _check_size(settings, model.config)
         for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
-            check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
+            check_dataset(model.config, dataset, segments, f"{setting}.max_seq_length")
         check_vocabulary(source, dataset)
         summary = str(report)
         if world_from_environment().is_main:
@@ -100,7 +99,7 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
         pooling=settings.pooling,
         pad_token_id=vocab.pad,
     )
-    check_fit(config, dataset, settings.segments)
+    check_dataset(config, dataset, settings.segments)
     _check_size(settings, config)
     model = BertWithHeads(config, heads, with_pooler=predicts_next)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
@@ -196,20 +195,3 @@ def build_task_model(
     reinitialise_top(model, settings.reinit_layers, settings.seed)
     summary = str(report)
     return model, {"model_dir": settings.model_dir, "summary": summary, "sha256": hashes_of(source)}
-
-
-def check_task_fits(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) -> None:
-    """Refuse sequences or pairs that a model cannot take.
-
-    Raises:
-        InputError: it cannot.
-    """
-    longest, limit = settings.task.max_seq_length, config.max_position_embeddings
-    problems = too_long("task.max_seq_length", longest, limit, "task.max_seq_length")
-    if settings.task.generation is not None:
-        name = "task.generation.max_target_length"
-        problems += too_long(name, settings.task.generation.max_target_length, limit, name)
-    if has_pairs and config.type_vocab_size < 2:
-        problems.append(f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2")
-    if problems:
-        raise InputError(problems[0])

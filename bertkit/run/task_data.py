@@ -30,7 +30,7 @@ from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.shapes import make_features, shape_of
 from bertkit.tasks.task import Feature
-from bertkit.train.micro_batches import FEWEST_PARTS, AUTO_MICRO_TOKENS, check_num_processes, num_parts_for
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes, num_parts_for
 from bertkit.train.processes import Accelerator
 
 CUT = (
@@ -247,7 +247,7 @@ def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
     The cut is alike for one process and for two; with reproducibility=strict for any number.
     """
     batch, is_strict = settings.batch, settings.reproducibility == "strict"
-    fewest = FEWEST_PARTS if is_strict else accelerator.num_processes
+    fewest = MIN_PARTS if is_strict else accelerator.num_processes
     if batch.micro_sequences != "auto":
         cut = Cut(None, batch.micro_sequences, fewest)
     elif batch.micro_tokens != "auto":

@@ -23,7 +23,9 @@ from bertkit.run.state import TrainingState
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.log import MetricsLog
-from bertkit.train.loop import Course, Learner, Losses, Numbered, train
+from bertkit.train.loop import Course, Learner, train
+from bertkit.train.losses import Losses
+from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
 from bertkit.train.trackers import Trackers
@@ -34,7 +36,7 @@ from bertkit.view.progress import Progress
 class Order(Protocol):
     """Which examples make up each step, counted from 0."""
 
-    def micro_batches(self, step: int, process: int, num_processes: int) -> Numbered:
+    def micro_batches(self, step: int, process: int, num_processes: int) -> NumberedBatches:
         """Give a process's micro-batches of a step."""
 
     def names(self, step: int) -> Sequence[Any]:

@@ -19,9 +19,10 @@ from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.predict.answers import answer, mean_loss, perplexity
+from bertkit.predict.measure import measure_split
 from bertkit.predict.task_model import check_labels, open_task_model, task_settings_of_run
+from bertkit.run.compatibility import check_dataset, check_vocabulary, settings_of_instances
 from bertkit.run.directory import read_manifest, run_of
-from bertkit.run.measure import as_stored, check_fit, check_vocabulary, measure_split
 from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.reading import readers
@@ -51,8 +52,12 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
         raise InputError(
             f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
         )
-    segments, _ = as_stored(settings, dataset) if _measures_instances(settings, dataset) else (settings.segments, None)
-    check_fit(model.config, dataset, segments)
+    segments, _ = (
+        settings_of_instances(settings, dataset)
+        if _measures_instances(settings, dataset)
+        else (settings.segments, None)
+    )
+    check_dataset(model.config, dataset, segments)
     check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):

@@ -23,12 +23,13 @@ from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.predict.answers import answer, mean_loss, perplexity
 from bertkit.predict.task_model import Predictor
+from bertkit.run.compatibility import check_task
 from bertkit.run.directory import identity_there, is_finished
 from bertkit.run.memory_plan import MicroBatch
 from bertkit.run.objective import task_losses
 from bertkit.run.publishing import opened, plan, publish, report_of, reported, say_if_done, say_what_happens
 from bertkit.run.rules import FINETUNE, identity_of
-from bertkit.run.start import Start, build_task_model, check_task_fits
+from bertkit.run.start import Start, build_task_model
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import (
     TaskData,
@@ -80,7 +81,7 @@ def run(settings: FinetuneSettings) -> None:
     data = load_task_data(settings, tokenizer)
     check_metrics(settings.task, data.labels)
     model, init_from = build_task_model(settings, source, tokenizer, data.labels)
-    check_task_fits(settings, model.config, any(split.coverage.has_pairs for split in (data.train, data.dev)))
+    check_task(settings, model.config, any(split.coverage.has_pairs for split in (data.train, data.dev)))
     settings = settings.with_rate(settings.rate_for(model.config.hidden_size))
     weigh_classes(settings, data)
     steps = steps_of(settings, data.batches, world.size)

@@ -25,9 +25,10 @@ from bertkit.data.data_config import InstancesConfig
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.kernels import fast
 from bertkit.launch.world import world_from_environment
+from bertkit.predict.measure import measure_split
+from bertkit.run.compatibility import settings_of_instances
 from bertkit.run.directory import identity_there
 from bertkit.run.length_phases import LengthPhases, Phase, make_phases, micro_sequences_of, segments_of
-from bertkit.run.measure import as_stored, measure_split
 from bertkit.run.memory_plan import MicroBatch
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.publishing import opened, plan, publish, reported, say_if_done, say_what_happens
@@ -115,7 +116,7 @@ def _check(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDatase
         return None  # a finished run needs its data no more
     dataset = prepared.open_prepared(Path(settings.data_dir))
     if isinstance(settings.segments, InstancesConfig):
-        segments, masking = as_stored(settings, dataset)
+        segments, masking = settings_of_instances(settings, dataset)
         settings = dataclasses.replace(settings, segments=segments, masking=masking)
     elif has_instances(dataset):
         raise InputError(

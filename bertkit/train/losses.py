@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.base.batch import IGNORED
 
@@ -21,6 +22,9 @@ class LossTerm:
     sum: Tensor  # the loss summed over its predictions, with gradient
     count: float  # the number of predictions, or the sum of their weights
     correct: Tensor | None  # how many of them were right, weighted alike; None where no prediction is right or wrong
+
+
+Losses = Callable[[nn.Module, Any], dict[str, LossTerm]]  # model and micro-batch -> loss terms by name
 
 
 def cross_entropy(

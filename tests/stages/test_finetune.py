@@ -31,7 +31,7 @@ from bertkit.interop.load import load_packed
 from bertkit.model.layer_depth import freeze_below
 from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.train import checkpoint, loop
+from bertkit.train import checkpoint, evaluation
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics
 
@@ -338,7 +338,7 @@ def test_frozen_parts_have_no_dropout() -> None:
     model = small_model(dropout=0.5).train()
     freeze_below(model, 3)
     parts = [model.bert.embeddings, *model.bert.encoder.layers, model.heads]
-    with loop.evaluating(model):
+    with evaluation.evaluating(model):
         assert not any(module.training for module in model.modules())
     assert [{module.training for module in part.modules()} for part in parts] == [{False}] * 3 + [{True}] * 2
     assert [{p.requires_grad for p in part.parameters()} for part in parts] == [{False}] * 3 + [{True}] * 2

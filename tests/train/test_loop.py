@@ -22,7 +22,7 @@ from bertkit.base.files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import loop, micro_batches, processes
+from bertkit.train import evaluation, loop, micro_batches, processes
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
@@ -244,7 +244,7 @@ def test_evaluate_is_the_mean_over_all_predictions() -> None:
     model = small_model(dropout=0.5).train()
     accelerator = processes.make_accelerator("cpu", 1)
     cuts = [[batch for _, batch in numbered(0, size)] for size in (8, 3, 1)]
-    results = [loop.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
+    results = [evaluation.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
     assert model.training
     assert {name: measured.count for name, measured in results[0].items()} == {"mlm": sum(MASKED), "nsp": 8}
     terms = pretraining_losses(model.eval(), part(0, 0, 8))
@@ -252,7 +252,7 @@ def test_evaluate_is_the_mean_over_all_predictions() -> None:
         for name, term in terms.items():
             assert result[name].loss == pytest.approx(float(term.sum.detach()) / term.count, abs=1e-5)
             assert result[name].accuracy == float(term.correct) / term.count
-    assert loop.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
+    assert evaluation.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
 
 
 def test_two_processes_take_the_same_steps(tmp_path: Path, prepared_dir: Path, torchrun: list[str]) -> None:
