@@ -21,16 +21,15 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, train_wordpiece
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.load import load_tokenizer
-from bertkit.kernels import fast
-from bertkit.run.reproducibility import compiles
-from bertkit.run.state import Choices, depends_on
-from bertkit.settings.finetune import FinetuneSettings
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.state import Choices, make_choices
+from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.shapes import make_features, shape_of
 from bertkit.tasks.task import Feature
-from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes, num_parts_for
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
 
 CUT = (
@@ -110,10 +109,10 @@ class Split:
 class TaskData:
     """Both splits of a run."""
 
-    train: Split  # what it learns from
-    batches: FeatureBatches  # its features, packed at once, since it may be large
-    dev: Split  # what it is measured on
-    dev_features: list[Feature]  # its features
+    train: Split
+    batches: FeatureBatches  # the training features, packed at once, since they may be many
+    dev: Split
+    dev_features: list[Feature]
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -122,8 +121,18 @@ class TaskData:
 
     @property
     def fingerprint(self) -> list[str]:
-        """What identifies the examples of each split."""
-        return [fingerprint_of(split.source.examples) for split in (self.train, self.dev)]
+        """A hash of the examples of each split."""
+        return [hash_examples(split.source.examples) for split in (self.train, self.dev)]
+
+    def describe(self, batch_sequences: int) -> list[str]:
+        """Describe both splits, and warn of a batch that is larger than the training split."""
+        lines = [*self.train.describe(), *self.dev.describe()]
+        if batch_sequences > len(self.batches):
+            lines.append(
+                f"warning: batch.sequences={batch_sequences} is more than the {len(self.batches):,} training examples; every "
+                "step takes all of them"
+            )
+        return lines
 
 
 def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
@@ -186,7 +195,12 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     return TaskData(train, batches, dev, list(second))
 
 
-def fingerprint_of(examples: Sequence[Any]) -> str:
+def fingerprint_of(settings: FinetuneSettings) -> list[str]:
+    """Read both splits, and hash their examples."""
+    return [hash_examples(source.examples) for source in read_splits(settings)]
+
+
+def hash_examples(examples: Sequence[Any]) -> str:
     """Hash examples, as 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for example in examples:
@@ -242,25 +256,19 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
 
 
 def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
-    """Choose how a batch is cut, as it is set or to suit the device, and the order in which its parts are added.
+    """Choose how a batch is cut, as it is set or to suit the device.
 
-    The cut is alike for one process and for two; with reproducibility=strict for any number.
+    The cut is the same for one process and for two; with reproducibility=strict for any number.
     """
-    batch, is_strict = settings.batch, settings.reproducibility == "strict"
-    fewest = MIN_PARTS if is_strict else accelerator.num_processes
+    batch = settings.batch
+    fewest = MIN_PARTS if settings.reproducibility == "strict" else accelerator.num_processes
     if batch.micro_sequences != "auto":
         cut = Cut(None, batch.micro_sequences, fewest)
     elif batch.micro_tokens != "auto":
         cut = Cut(batch.micro_tokens, None, fewest)
     else:
         cut = Cut(AUTO_MICRO_TOKENS[accelerator.device.type], None, max(2, fewest))
-    return Choices(
-        cut=cut,
-        num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
-        kernels=fast.choose(settings.kernels).names,
-        is_compiled=compiles(settings.compile, accelerator.device.type),
-        settings=depends_on(settings),
-    )
+    return make_choices(settings, accelerator, cut, cut.fewest_parts(batch.sequences))
 
 
 def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices, num_processes: int) -> TrainingOrder:
@@ -273,3 +281,17 @@ def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices,
     order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, choices.cut)
     check_num_processes(order.fewest_parts, choices.num_parts, num_processes)
     return order
+
+
+def plan_lines(settings: FinetuneSettings, model: BertWithHeads, steps_per_epoch: int, steps: int) -> list[str]:
+    """Describe frozen parameters, epochs and learning rate."""
+    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    rate = f"{settings.optimizer.peak:g} after {settings.warmup_of(steps):g} steps"
+    published, width = settings.task.recipe.peak_learning_rate, model.config.hidden_size
+    if settings.optimizer.peak == settings.rate_for(width) != published:
+        rate += f" (the published {published:g} suits a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
+    return [
+        *([f"frozen: {settings.freeze}; {sum(trained) / 1e6:.1f} M parameters are trained"] if settings.freeze else []),
+        f"{steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} examples a step; "
+        f"learning rate {rate}",
+    ]

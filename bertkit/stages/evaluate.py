@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError, NumericsError, say
+from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import at
 from bertkit.data.batches.instances import has_instances, open_instances
 from bertkit.data.batches.sampling import ExampleSource, InstanceSampler, Sampler
@@ -93,8 +92,6 @@ def _measure(
     if not world_from_environment().is_main:
         return None
     metrics = {key: totals[key] / counts[key] for key in totals}
-    if not all(map(math.isfinite, metrics.values())):
-        raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights cannot be used")
     return {**metrics, "split": "+".join(names)}
 
 

@@ -90,7 +90,9 @@ def train(
             if oldest.fault is not None and oldest is not report:
                 skipped_before.append(oldest)
         seconds = time.perf_counter() - started_at
-        yield dataclasses.replace(report, seconds=seconds, is_read=reads_all, skips=skips, found=tuple(skipped_before))
+        yield dataclasses.replace(
+            report, seconds=seconds, is_read=reads_all, skips=skips, skipped_before=tuple(skipped_before)
+        )
 
 
 def optimizer_step(

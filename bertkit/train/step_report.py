@@ -63,7 +63,7 @@ class StepReport:
     seconds: float = 0.0  # wall-clock time of the step
     is_read: bool = False  # its numbers are read already: they cost no waiting
     skips: Skips = NO_SKIPS  # the skipped steps among those that are read
-    found: tuple[StepReport, ...] = ()  # earlier steps that are now known to have been skipped
+    skipped_before: tuple[StepReport, ...] = ()  # earlier steps that are now known to have been skipped
 
     @property
     def is_left_out(self) -> bool:

@@ -16,7 +16,7 @@ from bertkit.cli import run
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
-from bertkit.run.length_phases import make_phases, micro_sequences_of
+from bertkit.run.length_phases import choose_micro_sequences, make_phases
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train import micro_batches
@@ -70,7 +70,7 @@ def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: 
     (["batch.micro_tokens=170"], [7, 3]),
 ])  # fmt: skip
 def test_micro_batches_depend_on_the_length(more: list[str], expected: list[int]) -> None:
-    assert micro_sequences_of(settings_of(*more), "cpu", 1) == expected
+    assert choose_micro_sequences(settings_of(*more), "cpu", 1) == expected
 
 
 def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
         shutil.rmtree(path)
     (tmp_path / "run" / "eval.json").unlink()
     monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 100)
-    assert micro_sequences_of(settings_of(), "cpu", 1) == [4, 1]
+    assert choose_micro_sequences(settings_of(), "cpu", 1) == [4, 1]
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert weights(tmp_path / "run") == whole
     assert pretrain(prepared_dir, tmp_path / "other") == 0

@@ -225,10 +225,10 @@ def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
         assert pretrain(prepared_dir, tmp_path / "run", *wanted) == 0
         said = capsys.readouterr().out
         before = said[: said.index("step 1/7")]
-        often = re.search(r"warning: the text is seen \d+ times, the paper's about 0.1; set steps=(\d+)", before)
-        hours = "warning: about 1h45m on this CPU, as two trial passes took; for an hour set steps=4"
+        often = re.search(r"warning: \d+ epochs of the text.* 0.1; set steps=(\d+)", before)
+        hours = r"warning: about 1h45m on this CPU.* steps=4"
         assert often, said
-        assert hours in before, said
+        assert re.search(hours, before), said
         fewer = min(int(often[1]), 4)
         assert pretrain(prepared_dir, tmp_path / "fewer", *wanted, f"steps={fewer}") == 0
         assert "warning" not in capsys.readouterr().out
@@ -415,7 +415,7 @@ def test_other_threads(
         assert (code, after, f"warning: {line}" in said.out) == (0, here, True)
     else:
         assert code == 2
-        assert f"{line}: reproducibility=strict goes on only as it began; set OMP_NUM_THREADS={here + 1}" in said.err
+        assert re.search(f"{re.escape(line)}: reproducibility=strict .*; set OMP_NUM_THREADS={here + 1}", said.err)
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
@@ -430,7 +430,7 @@ def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode:
     line = f"torch 1.2.3 before, {torch.__version__} here: "
     if mode == "strict":
         assert code == 2
-        assert f"{line}reproducibility=strict goes on only as it began; install torch 1.2.3" in said.err
+        assert re.search(f"{re.escape(line)}reproducibility=strict .*; install torch 1.2.3", said.err)
     else:
         assert code == 0
         assert f"warning: {line}" in said.out

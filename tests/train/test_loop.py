@@ -164,7 +164,7 @@ def test_a_step_that_is_not_finite_is_skipped(value: float, is_read: bool) -> No
     assert [report.step for report in reports if report.fault] == [3, 4, 6]
     assert all("mlm_loss" in (report.fault or "") for report in reports if report.step in (3, 4, 6))
     counted = [(report.skips.total, report.skips.in_a_row) for report in reports]
-    found = [[earlier.step for earlier in report.found] for report in reports]
+    found = [[earlier.step for earlier in report.skipped_before] for report in reports]
     if is_read:
         assert counted == [(0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 1), (3, 0)]
         assert found == [[]] * 7
