@@ -251,7 +251,7 @@ def page_of(command: str) -> Callable[[Any], Any]:
     _quieten_libraries()
     place = f"bertkit.{command}.run" if command == "serve" else f"bertkit.stages.{command}"
     page = importlib.import_module(place)
-    return functools.partial(page.run, launched=_launched) if command == "glue" else page.run
+    return functools.partial(page.run, launch=_launched) if command == "glue" else page.run
 
 
 def _launched(command: str, settings: Any) -> bool:

@@ -31,6 +31,7 @@ Doors:
     corpus.statistics         what a dataset has, and what is wrong with its text
     corpus.manifest           what a dataset says of itself
     corpus.prepared           the dataset on the disk
+    corpus.dataset_writer     writes it from encoded documents
     corpus.sources            files and how they are cut; the rule for sentences
     batches.instances         the fixed instances on the disk, and as JSON lines
     batches.sampling          the batches of a step

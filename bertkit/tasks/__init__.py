@@ -22,4 +22,5 @@ The facts of each benchmark stand in `conf/task/`. A shape more is a file that e
     scoring.metrics         the official metrics
     scoring.review          scores by label, calibration, confusions, mistakes
     scoring.submission      the archive that the GLUE server takes
+    scoring.suite           the mean over seeds and the average over tasks
 """

@@ -70,7 +70,7 @@ def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: 
     (["batch.micro_tokens=170"], [7, 3]),
 ])  # fmt: skip
 def test_micro_batches_depend_on_the_length(more: list[str], expected: list[int]) -> None:
-    assert choose_micro_sequences(settings_of(*more), "cpu", 1) == expected
+    assert choose_micro_sequences(settings_of(*more), "cpu", 1) == tuple(expected)
 
 
 def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
         shutil.rmtree(path)
     (tmp_path / "run" / "eval.json").unlink()
     monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 100)
-    assert choose_micro_sequences(settings_of(), "cpu", 1) == [4, 1]
+    assert choose_micro_sequences(settings_of(), "cpu", 1) == (4, 1)
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert weights(tmp_path / "run") == whole
     assert pretrain(prepared_dir, tmp_path / "other") == 0
@@ -246,7 +246,7 @@ def test_moments_that_do_not_fit_are_refused(prepared_dir: Path, tmp_path: Path,
     cases = [
         (tmp_path / "run" / "model", [], "has no optimizer state; take a bertkit run or one of its checkpoints"),
         (tmp_path / "run", ["segments=full_sentences"], "holds moments of other parameters than this run's"),
-        (tmp_path / "run", ["optimizer=lamb"], "was trained with optimizer=adamw, whose moments mean something else"),
+        (tmp_path / "run", ["optimizer=lamb"], "was trained with optimizer=adamw"),
     ]
     for source, more, message in cases:
         refused(pretrain(prepared_dir, tmp_path / "next", *common, f"init_from={source}", *more), message, capsys)

@@ -19,8 +19,9 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import LOCK
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.stages.glue import ARCHIVE, LEFT_OUT, Run, best_of, summarise
+from bertkit.stages.glue import ARCHIVE
 from bertkit.tasks.scoring.submission import check_archive
+from bertkit.tasks.scoring.suite import LEFT_OUT, Run, best_of, summarise
 from bertkit.view.suite import suite_table
 
 WORDS = ("kan", "lon", "min", "kar", "lor", "mir")
