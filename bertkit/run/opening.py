@@ -18,10 +18,10 @@ from typing import Any
 import yaml
 
 from bertkit import __version__
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, listed, say
 from bertkit.base.files import LOCK, flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
 from bertkit.base.memory import processes_here
-from bertkit.base.typed_settings import differences, to_mapping
+from bertkit.base.typed_settings import differences, dotted_keys, nearest, to_mapping
 from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory
 from bertkit.run import rules as resume_rules
@@ -148,7 +148,10 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     Raises:
         InputError: the directory holds another run, or something that is no run; or `allow` has an unknown name.
     """
-    resume_rules.check_allowed(allow, identity)
+    known = dotted_keys(identity)
+    unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
+    if unknown:
+        raise InputError(*unknown)
     if not directory.exists():
         return []
     if not directory.is_dir():
@@ -173,8 +176,9 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
     changes = resume_rules.changes(saved, identity)
     refused = resume_rules.refused(changes, rules, allow)
     if refused:
+        pairs = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in refused]
         raise InputError(
-            f"output_dir={directory} holds another run ({resume_rules.listed(refused)}); choose another directory (with "
+            f"output_dir={directory} holds another run ({listed(pairs)}); choose another directory (with "
             f"model_dir={directory} to train its model further), {resume_rules.ways_out(refused, rules)}"
         )
     return changes

@@ -1,7 +1,4 @@
-"""What a fine-tuning run learns from and is measured on: the splits of its task, as features of its model.
-
-And what the features show of the examples: how many are cut, and which of them a model sees nothing of.
-"""
+"""The data of a fine-tuning run: both splits of its task, as features, and how much of the examples the model sees."""
 
 from __future__ import annotations
 
@@ -32,22 +29,17 @@ from bertkit.tasks.task import Feature
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
 
-CUT = (
-    "{}: every example is truncated, so the model never sees how a text ends; raise task.max_seq_length, or cut the texts "
-    "into parts that fit"
-)
-
 MAX_NAMED = 3  # examples that a warning names
 
 
 class Coverage:
-    """What share of the examples the model sees: counts features on their way; complete when all have passed.
+    """Counts how much of the examples the model sees, while their features pass.
 
     Attributes:
-        num_features: all of them.
-        num_truncated: examples of which a part is in no feature.
-        has_pairs: whether any has a second segment.
-        unknown: numbers of the examples of which a text, the first or the second, is nothing but [UNK].
+        num_features: of all examples.
+        num_truncated: examples that are partly in no feature.
+        has_pairs: whether an example has a second segment.
+        unknown: numbers of the examples with a text, the first or the second, of [UNK] alone.
     """
 
     def __init__(self, facts: VocabFacts) -> None:
@@ -56,7 +48,7 @@ class Coverage:
         self.unknown: list[int] = []
 
     def passing(self, features: Iterable[Feature]) -> Iterator[Feature]:
-        """Give the features on, those of an example together."""
+        """Pass the features on, those of an example together."""
         for example, group in itertools.groupby(features, key=lambda feature: feature.example):
             own = list(group)
             self.num_features += len(own)
@@ -73,36 +65,34 @@ class Coverage:
             yield from own
 
     def warnings(self, examples: Sequence[Any], description: str) -> list[str]:
-        """Say in a line that texts are all unknown, where some are."""
+        """Warn of texts without any known word."""
         if not self.unknown:
             return []
         ids = ", ".join(examples[number].id for number in self.unknown[:MAX_NAMED])
         return [
-            f"{description}: {len(self.unknown):,} examples have a text of which the tokenizer knows no word, only [UNK]; the first "
-            f"with the id {ids}; check that the model is one for this language"
+            f"{description}: {len(self.unknown):,} examples have a text of unknown words alone, all [UNK] (ids {ids}); take a "
+            "model for their language"
         ]
 
 
 @dataclass(frozen=True)
 class Split:
-    """The examples of a split, and what the model sees of them."""
+    """The examples of a split, and how much of them the model sees."""
 
     source: Source
     coverage: Coverage
 
     def describe(self) -> list[str]:
-        """Say what was read and how much of it does not fit, and then the warnings, a line each."""
-        num_cut, num_windows = self.coverage.num_truncated, self.coverage.num_features
-        num_examples = len(self.source.examples)
+        """Describe the examples and their truncation in a line, followed by warnings."""
+        source, num_truncated, num_windows = self.source, self.coverage.num_truncated, self.coverage.num_features
+        num_examples = len(source.examples)
         windows = f"; {num_windows:,} windows" if num_windows > num_examples else ""
-        cut = f"truncated {num_cut:,} ({num_cut / num_examples:.1%}){windows}"
-        full = [] if num_cut < num_examples else [CUT.format(self.source.description)]
-        warnings = [
-            *full,
-            *self.source.warnings,
-            *self.coverage.warnings(self.source.examples, self.source.description),
-        ]
-        return [f"{self.source.describe()}; {cut}", *(f"warning: {warning}" for warning in warnings)]
+        line = f"{source.describe()}; truncated {num_truncated:,} ({num_truncated / num_examples:.1%}){windows}"
+        warnings = [*source.warnings, *self.coverage.warnings(source.examples, source.description)]
+        if num_truncated == num_examples:
+            remedy = "raise task.max_seq_length, or cut the texts into parts that fit"
+            warnings.insert(0, f"{source.description}: every example is truncated; {remedy}")
+        return [line, *(f"warning: {warning}" for warning in warnings)]
 
 
 @dataclass(frozen=True)
@@ -136,10 +126,10 @@ class TaskData:
 
 
 def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
-    """Read the splits to train on and to measure on.
+    """Read the splits for training and for evaluation.
 
     Raises:
-        InputError: one of them is missing, or something in it is wrong.
+        InputError: one of them is missing or has errors.
     """
     task, data_dir = settings.task, settings.data_dir
     train = readers.read_examples(task, data_dir, "train")
@@ -159,23 +149,21 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
 
 
 def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
-    """Load the tokenizer of a model, or learn one from the texts to train on, on both sides."""
+    """Load the tokenizer of a model, or learn one from the training texts, sources and targets."""
     if source is not None:
         return load_tokenizer(source)
-    wanted = settings.tokenizer
-    assert wanted is not None, "refused by the settings"
-    rules: Rules | None = None if wanted.rules == "auto" else wanted.rules
-    if wanted.path is not None:
-        return load_tokenizer_files(Path(wanted.path), wanted.lowercase, rules)
+    config = settings.tokenizer
+    assert config is not None, "refused by the settings"
+    rules: Rules | None = None if config.rules == "auto" else config.rules
+    if config.path is not None:
+        return load_tokenizer_files(Path(config.path), config.lowercase, rules)
     examples = read_splits(settings)[0].examples
 
     def texts() -> Iterator[str]:
         return (text for example in examples for text in (example.source, example.target or "") if text)
 
-    # texts that are written keep their capitals, unless it is asked for
-    return train_wordpiece(
-        texts, wanted.vocab_size, wanted.lowercase is True, wanted.min_frequency, rules or "hugging_face"
-    )
+    is_lowercase = config.lowercase is True  # by default generated texts keep their capitals
+    return train_wordpiece(texts, config.vocab_size, is_lowercase, config.min_frequency, rules or "hugging_face")
 
 
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
@@ -185,8 +173,8 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     labels = train.source.labels
     if len(labels) == 1 and task.label_names is None and not task.multi_label:
         raise InputError(
-            f"{train.source.description}: every label is '{labels[0]}', and there is nothing to learn; give examples of "
-            "another one, or list all in task.labels="
+            f"{train.source.description}: every label is '{labels[0]}'; expected two or more; add examples, or list all "
+            "labels in task.labels="
         )
     first, second = (
         split.coverage.passing(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
@@ -209,7 +197,7 @@ def hash_examples(examples: Sequence[Any]) -> str:
 
 
 def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
-    """Give the training batches the weights of their labels, where the settings ask for them.
+    """Set the class weights of the training batches.
 
     Raises:
         InputError: there are more or fewer weights than labels.
@@ -226,7 +214,7 @@ def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
 
 
 def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]:
-    """Weigh each label by n / (labels * its count), so that all of them count alike; a label never seen weighs 1."""
+    """Weight each label by n / (labels * its count), so that all have the same total; a label without examples by 1."""
     counts = np.bincount(labels[labels != IGNORED], minlength=num_labels).tolist()
     return tuple(sum(counts) / (num_labels * count) if count else 1.0 for count in counts)
 
@@ -235,7 +223,7 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
     """Give the number of steps of a run.
 
     Raises:
-        InputError: the warm-up is longer, or the last batch of an epoch is too small for the processes.
+        InputError: the warm-up is longer, or the last batch of an epoch has fewer examples than there are processes.
     """
     size = settings.batch.sequences
     steps = math.ceil(settings.num_epochs * -(-len(batches) // size))
@@ -275,7 +263,7 @@ def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices,
     """Lay out the training examples over the steps.
 
     Raises:
-        InputError: a process would have nothing to do.
+        InputError: there are too many processes.
     """
     assert isinstance(choices.cut, Cut), "of fine-tuning"
     order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, choices.cut)

@@ -1,4 +1,4 @@
-"""Stage: a model on a task's labelled split -> its metrics; on a prepared dataset -> MLM and NSP loss and accuracy."""
+"""Stage: a model and a task's labelled split -> its metrics; a prepared dataset -> MLM and NSP loss and accuracy."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, make_features
-from bertkit.train import micro_batches
 from bertkit.train.losses import LossTerm
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
 
 
@@ -37,13 +37,12 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     """Evaluate; give the metrics, in the first process.
 
     Raises:
-        InputError: the model has no masked LM head, or its vocabulary is not the dataset's; it is not of the task, or the
-            split has no labels.
+        InputError: the model has no head for the task or for masked LM, or another vocabulary; the split has no labels.
     """
     if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
         return _evaluate_task(settings)
     settings.check_for_prepared()
-    settings = _as_trained(settings)
+    settings = _with_pairs_of_run(settings)
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model, report = load_packed(settings.model_dir)
@@ -51,11 +50,9 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
         raise InputError(
             f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
         )
-    segments, _ = (
-        settings_of_instances(settings, dataset)
-        if _measures_instances(settings, dataset)
-        else (settings.segments, None)
-    )
+    segments = settings.segments
+    if _measures_instances(settings, dataset):
+        segments, _ = settings_of_instances(settings, dataset)
     check_dataset(model.config, dataset, segments)
     check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
@@ -67,7 +64,7 @@ def _measure(
     settings: EvaluateSettings, dataset: PreparedDataset, model: BertWithHeads, accelerator: Accelerator
 ) -> dict[str, Any] | None:
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
-    chosen = _split_for(settings, dataset)
+    chosen, size, precision = _split_for(settings, dataset), settings.batch_sequences, settings.precision
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)
     totals: dict[str, float] = {}
@@ -76,28 +73,25 @@ def _measure(
         if dataset.splits[name].num_documents == 0:
             continue
         sampler = _sampler(settings, dataset, name)
-        for key, (value, count) in measure_split(
-            accelerator, prepared_model, sampler, settings.max_sequences, settings.batch_sequences, settings.precision
-        ).items():
+        results = measure_split(accelerator, prepared_model, sampler, settings.max_sequences, size, precision)
+        for key, (value, count) in results.items():
             totals[key] = totals.get(key, 0.0) + value * count
             counts[key] = counts.get(key, 0) + count
     if not totals:
-        way = "; prepare more documents, or with a larger held_out_prob,"
+        hint = "prepare more documents, or with a larger held_out_prob,"
         if has_instances(dataset):
-            way = ", since fixed instances hold all of them; leave segments out to measure the instances,"
+            hint = "fixed instances hold all of them: leave segments out to measure the instances,"
         raise InputError(
-            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}{way} or set split=all, which is text that "
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; {hint} or set split=all, a text that "
             "the model may have seen"
         )
     if not world_from_environment().is_main:
         return None
-    metrics = {key: totals[key] / counts[key] for key in totals}
-    return {**metrics, "split": "+".join(names)}
+    return {key: totals[key] / counts[key] for key in totals} | {"split": "+".join(names)}
 
 
 def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     """Score a labelled split as fine-tuning scores its dev split."""
-
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
     task = opened.task
     settings.check_for_task(task)
@@ -107,45 +101,46 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     if settings.task is None and settings.data_dir is None and not {"files", "hub"} & settings.task_changes.keys():
         raise InputError(
             f"model_dir={settings.model_dir}: missing value: set data_dir= to the folder of {task.name}, or task.files.{split}=, or "
-            f"task={task.name} for its dataset on the hub; what a run says of it is not opened"
+            f"task={task.name} for its dataset on the hub; files named in a run's own settings are not opened"
         )
     source = readers.read_examples(task, settings.data_dir, split, opened.labels or None)
     examples = source.examples
     num_unlabelled = sum(not opened.shape.is_labelled(example) for example in examples)
     if num_unlabelled:
         raise InputError(
-            f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label to measure "
-            "against; take split=dev, or bertkit predict"
+            f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label; take "
+            "split=dev, or bertkit predict"
         )
     coverage = Coverage(opened.tokenizer.facts)
     features = list(coverage.passing(make_features(task, examples, opened.tokenizer, opened.labels)))
-    warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):
-        micro_tokens = micro_batches.AUTO_MICRO_TOKENS[accelerator.device.type]
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
-        predictor = opened.predictor(settings.precision, micro_tokens, model)
+        predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
         losses: list[LossTerm] | None = [] if task.kind == "generation" else None
         predictions = answer(accelerator, predictor, examples, features, losses)
-        told = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
-        if not world_from_environment().is_main:
-            return None
-        for line in (source.describe(), *(f"warning: {text}" for text in warnings)):
-            say(line, file=sys.stderr)
-        # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
-        labels = task.label_names or opened.labels
-        metrics = opened.shape.score(task, examples, predictions, labels) | told
-        more = measured_beside(opened.shape.review(task, examples, predictions, labels))
-        signed = signatures(task.metrics)
-        more |= {"signatures": signed} if signed else {}
-        return {**metrics, "num_examples": len(examples), "split": split, **more}
+        by_loss = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
+    if not world_from_environment().is_main:
+        return None
+    warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
+    say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)
+    labels = task.label_names or opened.labels  # in the task's order: f1 is of its label 1, whatever the model's order
+    metrics = opened.shape.score(task, examples, predictions, labels) | by_loss
+    signed = signatures(task.metrics)
+    return {
+        **metrics,
+        "num_examples": len(examples),
+        "split": split,
+        **measured_beside(opened.shape.review(task, examples, predictions, labels)),
+        **({"signatures": signed} if signed else {}),
+    }
 
 
-def _as_trained(settings: EvaluateSettings) -> EvaluateSettings:
-    """Draw pairs as for the model's run, unless the command line says how: what a label means is the run's to say."""
+def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
+    """Draw pairs as the model's run did, which gives the labels their meaning, unless the command line says how."""
     run_dir, segments = run_of(settings.model_dir), settings.segments
-    is_given = "segments.next_sentence" in settings.given
-    if run_dir is None or is_given or isinstance(segments, InstancesConfig) or not segments.has_pairs:
+    is_set = "segments.next_sentence" in settings.given
+    if run_dir is None or is_set or isinstance(segments, InstancesConfig) or not segments.has_pairs:
         return settings
     trained = read_manifest(run_dir).identity
     next_sentence = at(trained, "segments.next_sentence")
@@ -157,7 +152,7 @@ def _as_trained(settings: EvaluateSettings) -> EvaluateSettings:
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:
-    """Whether the dataset's stored instances are what is measured: where it has them, unless pairs or blocks are given."""
+    """Tell whether fixed instances are measured: by default if the dataset has them."""
     return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.given)
 
 
@@ -169,7 +164,7 @@ def _sampler(settings: EvaluateSettings, dataset: PreparedDataset, split: str) -
 
 
 def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
-    """The held-out documents when the model was trained on this very dataset, else all of it."""
+    """Choose the held-out documents if the model was trained on this dataset, else all documents."""
     if _measures_instances(settings, dataset):
         if settings.split in ("held_out", "all"):
             raise InputError(
