@@ -27,8 +27,7 @@ def settings_of_instances(
     """
     if not has_instances(dataset):
         raise InputError(
-            f"data_dir={dataset.directory}: no fixed instances for segments=google; make them with bertkit prepare "
-            "segments=google, or take segments=pairs"
+            f"data_dir={dataset.directory}: no fixed instances; prepare it with segments=google, or take segments=pairs"
         )
     segments, masking = stored_settings(dataset)
     stored = {"segments": to_mapping(segments), "masking": to_mapping(masking)}
@@ -100,8 +99,8 @@ def check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
         place = next((n for n, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
         first = f"token {place} is {theirs[place]!r} and {ours[place]!r}" if place is not None else "one is longer"
         raise InputError(
-            f"{folder}: its vocabulary of {len(theirs)} differs from that of {dataset.directory}, {len(ours)} ({first}); "
-            f"prepare the text with tokenizer.path={folder}"
+            f"{folder} and {dataset.directory} have vocabularies of {len(theirs)} and {len(ours)} ({first}); prepare the text "
+            f"with tokenizer.path={folder}"
         )
 
 

@@ -29,19 +29,12 @@ FIRST_USE, SHARE_KEPT_BY_ALLOCATOR = 80_000_000, 0.25
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest micro-batch of the steps with one sequence length.
+    """The largest micro-batch of the steps with one sequence length."""
 
-    Attributes:
-        forward: passes so many sequences through the model, as training does, and gives their number of tokens.
-        num_tokens: of the micro-batch.
-        max_seq_length: of a sequence, in tokens.
-        by_sequences: whether batch.micro_sequences decides on its size, and not batch.micro_tokens.
-    """
-
-    forward: Callable[[int], int]
+    forward: Callable[[int], int]  # passes so many sequences through the model, and gives their number of tokens
     num_tokens: int
     max_seq_length: int
-    by_sequences: bool
+    by_sequences: bool  # whether batch.micro_sequences decides on its size, and not batch.micro_tokens
 
     @property
     def setting(self) -> tuple[str, int, int]:
@@ -131,7 +124,7 @@ def needs_of(model: BertWithHeads, standing: int, batch: LargestBatch) -> Needs:
 
 
 def memory_lines(model: BertWithHeads, standing: int, batches: Sequence[LargestBatch], num_here: int) -> list[str]:
-    """Print the expected peak memory, and a warning where it exceeds the free memory of each of `num_here` processes."""
+    """Write the expected peak memory, and a warning where it exceeds the free memory for each of `num_here` processes."""
     here = memory_here(next(model.parameters()).device.type)
     if here is None:
         return []

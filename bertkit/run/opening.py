@@ -27,11 +27,9 @@ from bertkit.run import directory as run_directory
 from bertkit.run import rules as resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
 from bertkit.run.memory_plan import LargestBatch, memory_lines, standing_bytes
-from bertkit.run.rules import Change, Rules
+from bertkit.run.rules import Change, Rules, RunSettings
 from bertkit.run.start import starting_weights
 from bertkit.run.state import TrainingState
-from bertkit.settings.finetune import FinetuneSettings
-from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.processes import Accelerator, Ranks, leaving_together, on_main_process
 from bertkit.view import console
 
@@ -40,7 +38,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "nu
 
 
 def is_done(
-    settings: PretrainSettings | FinetuneSettings,
+    settings: RunSettings,
     identity: dict[str, Any],
     rules: Rules,
     fingerprint: Callable[[], object],
@@ -65,7 +63,7 @@ def is_done(
 @contextlib.contextmanager
 def open_run(
     accelerator: Accelerator,
-    settings: PretrainSettings | FinetuneSettings,
+    settings: RunSettings,
     identity: dict[str, Any],
     facts: dict[str, Any],
     rules: Rules,
@@ -103,7 +101,7 @@ def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
             if not key.startswith("launch.") and not key.endswith("_dir"):  # hosts have their own
                 where = f"process {accelerator.process_index} on {socket.gethostname()}"
                 raise InputError(
-                    f"{where} differs from process 0: {key}={here!r}, {there!r} there; give all hosts the same settings"
+                    f"{where}: {key}={here!r}, but {there!r} in process 0; give all hosts the same settings"
                 )
 
     Ranks(accelerator.process_index, accelerator.num_processes).each(compare)
@@ -160,19 +158,14 @@ def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequen
         own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # of a run stopped while it began
         others = sorted({path.name for path in directory.iterdir()} - own)
         if others:
-            raise InputError(
-                f"output_dir={directory} exists and holds no run ({', '.join(others[:3])}); choose another one"
-            )
+            raise InputError(f"output_dir={directory} holds no run ({', '.join(others[:3])}); choose another one")
         return []
     for name in FOLDERS_OF_A_RUN:
         if (directory / name).is_symlink():
-            raise InputError(
-                f"output_dir={directory}: {name} in it is a link, and a run replaces and deletes files in that folder; move "
-                "the folder itself there"
-            )
+            raise InputError(f"output_dir={directory}: {name} in it is a link; move the folder itself there")
     saved = run_directory.saved_identity(directory)
     if not saved:
-        raise InputError(f"output_dir={directory} holds something that is not a run; choose another one")
+        raise InputError(f"output_dir={directory}: its manifest.json is not that of a run; choose another one")
     changes = resume_rules.changes(saved, identity)
     refused = resume_rules.refused(changes, rules, allow)
     if refused:
@@ -241,7 +234,7 @@ def _git_revision() -> str | None:
 
 
 def announce(
-    settings: PretrainSettings | FinetuneSettings,
+    settings: RunSettings,
     state: TrainingState,
     steps: int,
     lines: Sequence[str],

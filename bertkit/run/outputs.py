@@ -96,13 +96,9 @@ def beginning_of(file: Any) -> str | None:
 
 
 def check_free(output: str, source: str | None, overwrite: bool, beside: Sequence[Path] = ()) -> None:
-    """Refuse to overwrite the input, a file of a run, or, without `overwrite`, an existing file.
+    """Refuse to overwrite the input `source`, a file of a run, or, without `overwrite`, an existing file.
 
-    Args:
-        output: the setting.
-        source: `input=`.
-        overwrite: whether existing files are replaced.
-        beside: other files that are written with the output.
+    `beside` are other files that are written with the output.
 
     Raises:
         InputError: naming the first such file.

@@ -38,14 +38,8 @@ def publish(
 ) -> None:
     """Write the files of a finished run, by its first process; the final metrics last, they mark it as finished.
 
-    Args:
-        state: with the final weights.
-        plan: of the run.
-        facts: for the model card.
-        result: the final metrics.
-        files: of the predictions, by name; None for pretraining, which keeps all its checkpoints.
-        line: says how good the model is.
-        review: of the predictions, shown in the report.
+    `facts` are for the model card, `files` the predictions by name (None for pretraining, which keeps all its checkpoints),
+    `line` is printed, `review` is part of the report.
     """
     directory = state.directory
     with building_dir(directory / "model") as partial:
@@ -82,9 +76,7 @@ def publish_task(
     warnings = []
     if shape.is_degenerate(task, examples, predictions):
         result["is_degenerate"] = True
-        warnings.append(
-            "the model predicts the same for every example; train longer, or with another seed or learning rate"
-        )
+        warnings.append("the model predicts the same for every example; train longer, or with another learning rate")
     if baseline is not None:
         error = baseline.standard_error(predictions)
         warnings += baseline.warnings(predictions, scores[task.best_metric], error)

@@ -65,8 +65,8 @@ def restore_platform(
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if here.device == "cpu" and here.num_threads * local_size > cores:
         warn(
-            f"{local_size} process(es) of {here.num_threads} threads on {cores} core(s), as when the run began; this is slow. "
-            f"With {THREADS}=1 from the beginning a run can resume with another number of processes"
+            f"{local_size} process(es) of {here.num_threads} threads, as when the run began, are slow on {cores} core(s); begin "
+            f"a run with {THREADS}=1 to change the number of processes"
         )
     return here
 
@@ -91,10 +91,7 @@ def can_still_compile(device_type: str, is_strict: bool, where: object, warn: Ca
     """
     missing = missing_for(device_type)
     if missing is not None and is_strict:
-        raise InputError(
-            f"{where}: the run began with compiled layers, which need {missing}; install it, or begin another run with "
-            "compile=false"
-        )
+        raise InputError(f"{where}: its compiled layers need {missing}; install it, or begin a run with compile=false")
     if missing is not None:
         warn(f"the run began with compiled layers, which need {missing}; it resumes without them, with other dropout")
     return missing is None

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertkit.base.typed_settings import differences
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.pretrain import PretrainSettings
 
 FREE = "free"  # does not change what is learned: places, logs, saves
 WARN = "warn"  # takes effect, with a warning
@@ -18,6 +20,7 @@ BEGUN = "begun"  # had its effect when the run began, and can have none on resum
 REFUSED = (FIXED, BEGUN)
 
 Rules = Mapping[str, str]
+RunSettings = PretrainSettings | FinetuneSettings
 
 CONTENT = {"data_fingerprint": FIXED, "starting_weights": BEGUN, "vocabulary": BEGUN}
 BOTH = {

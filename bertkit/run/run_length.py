@@ -38,15 +38,10 @@ MASKED_SHARE = 0.15  # Devlin et al. 2019, A.1
 
 @dataclasses.dataclass(frozen=True)
 class RunLength:
-    """How long a run takes.
+    """How long a run takes."""
 
-    Attributes:
-        phase_seconds: of a step of each phase; None on a GPU, and for a run that is surely short.
-        reason: why the run has so many steps; empty where they are set.
-    """
-
-    phase_seconds: list[float] | None
-    reason: str = ""
+    phase_seconds: list[float] | None  # of a step of each phase; None on a GPU, and for a run that is surely short
+    reason: str = ""  # for the number of steps; empty where it is set
 
     def lines(self, settings: PretrainSettings, phases: LengthPhases, first_step: int) -> list[str]:
         """Give the reason for the number of steps, and warnings about too many epochs and about hours on a CPU."""
@@ -55,9 +50,9 @@ class RunLength:
             (phase.last_step - phase.first_step) * phase.batch_size / phase.sampler.epoch_length for phase in phases.all
         )
         if epochs > MOST_EPOCHS:
+            fewer = f"steps={_rounded(steps * MOST_EPOCHS / epochs)}"
             lines.append(
-                f"warning: {epochs:.0f} epochs of the text, the paper has about {MOST_EPOCHS}; set "
-                f"steps={_rounded(steps * MOST_EPOCHS / epochs)}, or prepare more text"
+                f"warning: {epochs:.0f} epochs, the paper has about {MOST_EPOCHS}; set {fewer}, or prepare more text"
             )
         if self.phase_seconds is None:
             return lines
@@ -66,9 +61,9 @@ class RunLength:
             for phase, seconds in zip(phases.all, self.phase_seconds, strict=True)
         )
         if left > MOST_SECONDS:
+            fewer = f"steps={first_step + _rounded((steps - first_step) * MOST_SECONDS / left)}"
             lines.append(
-                f"warning: about {duration(left)} on this CPU, by two trial passes; for an hour set "
-                f"steps={first_step + _rounded((steps - first_step) * MOST_SECONDS / left)}, or take a smaller model="
+                f"warning: about {duration(left)} on this CPU; for an hour set {fewer}, or take a smaller model="
             )
         return lines
 

@@ -25,6 +25,7 @@ from bertkit.run.compatibility import check_dataset, check_tokenizer, check_voca
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
 from bertkit.run.memory_plan import check_size
+from bertkit.run.rules import RunSettings
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.shapes import shape_of
@@ -37,23 +38,14 @@ SCORE = "score"  # the label of a regression
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts with.
-
-    Attributes:
-        model: with the starting weights.
-        tokenizer: of the model, saved in every checkpoint.
-        init_from: facts about the starting weights for the manifest; None for a new model.
-        moments: of the optimizer.
-        frozen_depth: how much of the model is not trained, as `model.layer_depth` counts it.
-        layer_decay: the learning rate of a layer is that of the layer above times this; the heads have the full rate.
-    """
+    """What a run starts with."""
 
     model: BertWithHeads
-    tokenizer: Tokenizer
-    init_from: dict[str, Any] | None
-    moments: dict[str, Tensor] = field(default_factory=dict)
-    frozen_depth: int = 0
-    layer_decay: float = 1.0
+    tokenizer: Tokenizer  # saved in every checkpoint
+    init_from: dict[str, Any] | None  # facts about the starting weights for the manifest; None for a new model
+    moments: dict[str, Tensor] = field(default_factory=dict)  # of the optimizer
+    frozen_depth: int = 0  # how much of the model is not trained, as `model.layer_depth` counts it
+    layer_decay: float = 1.0  # the learning rate of a layer is that of the layer above times this
 
     @property
     def hashes(self) -> dict[str, str] | None:
@@ -66,7 +58,7 @@ class Start:
         return float(self.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)))
 
 
-def starting_weights(settings: PretrainSettings | FinetuneSettings) -> dict[str, Any]:
+def starting_weights(settings: RunSettings) -> dict[str, Any]:
     """Give the starting weights as part of a run's identity; empty where they are no longer here."""
     if settings.model_dir is None:
         return {"starting_weights": None}
@@ -75,7 +67,7 @@ def starting_weights(settings: PretrainSettings | FinetuneSettings) -> dict[str,
     return {"starting_weights": _hashes(settings, resolve_model_dir(settings.model_dir))}
 
 
-def _hashes(settings: PretrainSettings | FinetuneSettings, source: Path) -> dict[str, str]:
+def _hashes(settings: RunSettings, source: Path) -> dict[str, str]:
     hashes = hashes_of(source)
     if isinstance(settings, PretrainSettings) and settings.init_moments:
         hashes |= {path.name: sha256_file(path) for path in checkpoint.moment_files(source)}
@@ -117,7 +109,7 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
     return Start(_new_model(config, heads, predicts_next, settings.seed), dataset.tokenizer, None)
 
 
-def _check_size(settings: PretrainSettings | FinetuneSettings, config: BertConfig) -> None:
+def _check_size(settings: RunSettings, config: BertConfig) -> None:
     if isinstance(settings, PretrainSettings):
         longest = max(segments.max_seq_length for segments in segments_of(settings))
     else:
@@ -139,23 +131,21 @@ def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads
     """
     if not checkpoint.moment_files(source):
         raise InputError(
-            f"model_dir={settings.model_dir} has no optimizer state; take a bertkit run or one of its checkpoints, or "
-            "set init_moments=false"
+            f"model_dir={settings.model_dir} has no optimizer state; take a bertkit run, or set init_moments=false"
         )
     made_by = run_of(source)
     name = None if made_by is None else at(read_manifest(made_by).identity, "optimizer.name")
     if made_by is not None and name != settings.optimizer.name:
         raise InputError(
-            f"model_dir={settings.model_dir} was trained with optimizer={name}, whose moments have another meaning in "
-            f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
+            f"model_dir={settings.model_dir} was trained with optimizer={name}, here optimizer={settings.optimizer.name}; "
+            "take the same, or set init_moments=false"
         )
     moments = checkpoint.read_moments(source)
     expected = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
     others = sorted(expected.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
     if others:
         raise InputError(
-            f"{source} holds moments of other parameters than this run's (such as {others[0][0]}); train the same heads, "
-            "or set init_moments=false"
+            f"{source} has moments of other parameters, such as {others[0][0]}; train its heads, or set init_moments=false"
         )
     return moments
 

@@ -31,9 +31,8 @@ from bertkit.run.reproducibility import (
     restore_platform,
     should_compile,
 )
+from bertkit.run.rules import RunSettings
 from bertkit.run.start import Start
-from bertkit.settings.finetune import FinetuneSettings
-from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
@@ -69,20 +68,11 @@ class Choices:
 
 
 def make_choices(
-    settings: PretrainSettings | FinetuneSettings,
-    accelerator: Accelerator,
-    cut: tuple[int, ...] | Cut,
-    fewest: int,
-    **more: Any,
+    settings: RunSettings, accelerator: Accelerator, cut: tuple[int, ...] | Cut, fewest: int, **more: Any
 ) -> Choices:
-    """Choose kernels, compilation and the order of gradients.
+    """Choose kernels, compilation and the order of gradients, for at least `fewest` micro-batches a step.
 
-    Args:
-        settings: of the run.
-        accelerator: of this start.
-        cut: how a batch is cut into micro-batches.
-        fewest: micro-batches of a step.
-        **more: values on which `cut` depends, beside the settings of the batch.
+    `more` has the values on which `cut` depends beside the settings of the batch.
 
     Raises:
         InputError: there are too many processes for a batch, or something that compile=true needs is missing.
@@ -116,24 +106,12 @@ class TrainingState:
         first_step: steps done by earlier starts.
         last_step: steps done as of the newest save.
         started_at: this start, by the monotonic clock.
-        choices: of the first start, or of this one where the settings changed.
-        writer: writes checkpoints, and knows the best of them.
-        platform: on which this start computes.
-        bare_model: the model without the accelerator's wrapper.
-        model: the model with it.
-        tokenizer: of the model.
+        model: with the accelerator's wrapper; `bare_model` is without.
         optimizer: of the parameters in `names`, which are trained.
-        frozen_depth: how much of the model is not trained, as `model.layer_depth` counts it.
-        ranks: the processes of the run.
+        writer: writes checkpoints, and knows the best of them.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        settings: PretrainSettings | FinetuneSettings,
-        start: Start,
-        choices: Choices,
-    ) -> None:
+    def __init__(self, accelerator: Accelerator, settings: RunSettings, start: Start, choices: Choices) -> None:
         """Resume, or start; the directory of the run is open, and the first process's choices hold for all.
 
         Raises:
@@ -144,7 +122,6 @@ class TrainingState:
         self.accelerator, self.directory = accelerator, Path(settings.output_dir)
         self.bare_model, self.tokenizer = start.model, start.tokenizer
         self.ranks = ranks_of(accelerator, settings.launch.hang_timeout_seconds)
-        self.frozen_depth = start.frozen_depth
         self.ranks.check_shared(self.directory)
         self.first_step = self.last_step = 0
         self.started_at = time.monotonic()
@@ -153,7 +130,7 @@ class TrainingState:
         self.platform = self.ranks.first(lambda: current_platform(accelerator))
         newest = self._newest()
         num_updates = 0 if newest is None else self._resume(newest)
-        self._compute_as_chosen()
+        self._compute_as_chosen(start.frozen_depth)
         self.model = accelerator.prepare_model(self.bare_model)
         self._make_optimizer(settings, start, newest, num_updates)
 
@@ -169,9 +146,9 @@ class TrainingState:
         for fault in faults:
             self.writer.warn(fault)
         if newest is None and faults:
+            where = checkpoint.checkpoints_dir(self.directory)
             raise StorageError(
-                f"{checkpoint.checkpoints_dir(self.directory)}: {len(faults)} checkpoint(s), all damaged; restore one from a "
-                "copy, or remove the directory to begin anew"
+                f"{where}: {len(faults)} checkpoint(s), all damaged; restore one, or remove the directory"
             )
         return newest
 
@@ -193,20 +170,18 @@ class TrainingState:
         self._load_weights(newest)
         return before.num_updates
 
-    def _compute_as_chosen(self) -> None:
+    def _compute_as_chosen(self, frozen_depth: int) -> None:
         """Set threads, the order of sums, kernels and compiled layers; freeze the lower part."""
         device, choices = self.accelerator.device, self.choices
         torch.set_num_threads(self.platform.num_threads)
         if choices.is_strict:
             add_deterministically(device)
         self.bare_model.use(FastWays.of(choices.kernels))
-        freeze_below(self.bare_model.train(), self.frozen_depth)
+        freeze_below(self.bare_model.train(), frozen_depth)
         if choices.is_compiled and can_still_compile(device.type, choices.is_strict, self.directory, self.writer.warn):
             compile_layers(self.bare_model.bert.encoder)
 
-    def _make_optimizer(
-        self, settings: PretrainSettings | FinetuneSettings, start: Start, newest: Path | None, num_updates: int
-    ) -> None:
+    def _make_optimizer(self, settings: RunSettings, start: Start, newest: Path | None, num_updates: int) -> None:
         groups = parameter_groups(self.bare_model, settings.optimizer.weight_decay, start.rate_scale_of)
         self.optimizer = OPTIMIZERS[settings.optimizer.name](groups, settings.optimizer)
         self.names: dict[Tensor, str] = {p: name for name, p in self.bare_model.named_parameters() if p.requires_grad}
@@ -241,10 +216,8 @@ class TrainingState:
         if directory.parent == checkpoint.checkpoints_dir(self.directory):
             fault = self.ranks.first(lambda: checkpoint.fault_of(directory))
             if fault is not None:
-                raise StorageError(
-                    f"{directory}, the best checkpoint, is damaged: {fault}; restore it from a copy, or remove it to take the "
-                    "weights of the last step"
-                )
+                remedy = "restore it, or remove it to take the weights of the last step"
+                raise StorageError(f"{directory}, the best checkpoint, is damaged: {fault}; {remedy}")
         self._load_weights(directory)
         return best.step
 
@@ -274,6 +247,5 @@ def _require_same_tensors(directory: Path, saved: dict[str, Tensor], own: dict[s
         if facts[0].get(name) != facts[1].get(name):
             shapes = [str(list(side[name][0])) if name in side else "missing" for side in facts]
             raise InputError(
-                f"{directory} is of another model: {name} is {shapes[0]} there, {shapes[1]} here; a run cannot change its "
-                "model: start another one from its weights"
+                f"{directory}: {name} is {shapes[0]} there, {shapes[1]} here; start another run with model_dir= for this model"
             )

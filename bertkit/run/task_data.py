@@ -118,10 +118,8 @@ class TaskData:
         """Describe both splits, and warn of a batch that is larger than the training split."""
         lines = [*self.train.describe(), *self.dev.describe()]
         if batch_sequences > len(self.batches):
-            lines.append(
-                f"warning: batch.sequences={batch_sequences} is more than the {len(self.batches):,} training examples; every "
-                "step takes all of them"
-            )
+            examples = f"the {len(self.batches):,} training examples, which every step takes"
+            lines.append(f"warning: batch.sequences={batch_sequences} is more than {examples}")
         return lines
 
 
@@ -139,9 +137,7 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
         try:
             readers.find_file(task, data_dir, "dev")
         except InputError as error:
-            raise InputError(
-                f"{error}; finetune needs a dev split, or dev_share=0.1 to hold out a tenth of train"
-            ) from None
+            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
         dev = readers.read_examples(task, data_dir, "dev", train.labels or None)
     if settings.max_train_examples is not None:
         train = train.first(settings.max_train_examples)
@@ -173,8 +169,7 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     labels = train.source.labels
     if len(labels) == 1 and task.label_names is None and not task.multi_label:
         raise InputError(
-            f"{train.source.description}: every label is '{labels[0]}'; expected two or more; add examples, or list all "
-            "labels in task.labels="
+            f"{train.source.description}: every label is '{labels[0]}'; add examples, or list all labels in task.labels="
         )
     first, second = (
         split.coverage.passing(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
@@ -231,14 +226,12 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
         raise InputError(f"num_epochs={settings.num_epochs:g}: less than one of {len(batches):,} examples; raise it")
     if settings.warmup_of(steps) > steps:
         raise InputError(
-            f"schedule.warmup_steps={settings.schedule.warmup_steps} exceeds the {steps} steps of the run; lower the "
-            "warm-up or train longer"
+            f"schedule.warmup_steps={settings.schedule.warmup_steps} exceeds the {steps} steps of the run; lower it"
         )
     rest = len(batches) % size or size
     if rest < num_processes:
         raise InputError(
-            f"the last batch of an epoch has {rest} example(s) for {num_processes} processes; change batch.sequences, or "
-            "start fewer processes"
+            f"the last batch of an epoch has {rest} example(s) for {num_processes} processes; change batch.sequences"
         )
     return steps
 

@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from bertkit.base.errors import StoppedError
 from bertkit.base.typed_settings import to_mapping
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
+from bertkit.run.length_phases import LengthPhases
+from bertkit.run.rules import RunSettings
 from bertkit.run.state import TrainingState
-from bertkit.settings.finetune import FinetuneSettings
-from bertkit.settings.pretrain import PretrainSettings
+from bertkit.tasks.batching import TrainingOrder
 from bertkit.train.log import MetricsLog
 from bertkit.train.loop import Course, Learner, train
 from bertkit.train.losses import Losses
-from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
 from bertkit.train.trackers import Trackers
@@ -38,22 +38,12 @@ from bertkit.view.report import Curves, write_report
 STDOUT = 1  # a file descriptor: a print might be under way
 
 
-class Order(Protocol):
-    """Which examples make up each step, counted from 0."""
-
-    def micro_batches(self, step: int, process: int, num_processes: int) -> NumberedBatches:
-        """Give a process's micro-batches of a step."""
-
-    def names(self, step: int) -> Sequence[Any]:
-        """Name the examples of a step, of all processes."""
-
-
 @dataclass(frozen=True)
 class TrainingPlan:
     """What a run learns, when it ends, and how its report is drawn."""
 
     label: str  # of the progress bar
-    order: Order  # of the examples
+    order: LengthPhases | TrainingOrder  # which examples make up each step
     losses: Losses  # model and micro-batch -> loss terms
     steps: int  # where the run ends
     warmup_steps: float  # the first of them
@@ -76,9 +66,7 @@ class FinishedStep:
     lines: list[str] = field(default_factory=list)  # printed below the step's own
 
 
-def fit(
-    settings: PretrainSettings | FinetuneSettings, state: TrainingState, plan: TrainingPlan
-) -> Generator[FinishedStep, None, None]:
+def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Generator[FinishedStep, None, None]:
     """Train from the current step of a run to its end; close the generator to leave it early.
 
     Raises:
@@ -122,9 +110,7 @@ def fit(
             if is_over:
                 break
             if report.stop_requested:
-                raise StoppedError(
-                    f"stopped at step {step} of {plan.steps}; its checkpoint is saved, and the same command resumes"
-                )
+                raise StoppedError(f"stopped at step {step} of {plan.steps}, which is saved; the same command resumes")
     if any(state.ranks.each(stop_requested)):  # in the last step, which is saved
         raise StoppedError(stopped_line(state.last_step))
 
@@ -179,7 +165,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState, plan: TrainingPlan) -> Course:
+def _course(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Course:
     rank, size, peak = state.ranks.rank, state.ranks.size, settings.optimizer.peak
     return Course(
         batches=lambda step: plan.order.micro_batches(step, rank, size),
@@ -193,13 +179,10 @@ def _course(settings: PretrainSettings | FinetuneSettings, state: TrainingState,
     )
 
 
-def _is_due(settings: PretrainSettings | FinetuneSettings, plan: TrainingPlan, step: int, what: str) -> bool:
+def _is_due(settings: RunSettings, plan: TrainingPlan, step: int, what: str) -> bool:
     """Tell whether a log row, an evaluation or a checkpoint is due after a step; all are after the last one."""
-    if what == "log":
-        every: int | str = settings.log.every_of(plan.steps)
-    else:
-        every = getattr(settings, what).every_steps
-    every = plan.steps_per_epoch or 1 if every == "epoch" else int(every)
+    every = settings.log.every_of(plan.steps) if what == "log" else getattr(settings, what).every_steps
+    every = plan.steps_per_epoch or 1 if every == "epoch" else every
     return bool(step == plan.steps or step % every == 0 or (what == "log" and step == 1))
 
 
@@ -214,7 +197,7 @@ class _Rows:
 
     def __init__(
         self,
-        settings: PretrainSettings | FinetuneSettings,
+        settings: RunSettings,
         state: TrainingState,
         plan: TrainingPlan,
         progress: Progress,

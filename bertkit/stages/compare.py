@@ -38,8 +38,7 @@ def run(settings: CompareSettings) -> None:
     records = _with_short_names([record for record in runs.values() if record is not None])
     if len(records) < 2:
         raise InputError(
-            f"runs={list(settings.runs)}: {len(records)} of them hold(s) a run; expected at least two directories of "
-            "pretraining or fine-tuning"
+            f"runs={list(settings.runs)}: {len(records)} of them hold(s) a run; expected at least two run directories"
         )
     groups = by_seed(records)
     if sum(len(group) > 1 for group in groups) < 2:  # not several seeds of several settings
@@ -106,9 +105,7 @@ def _describe(labels: Sequence[str], divergence: Divergence) -> list[str]:
     if "batch" in values:
         lines.append("the step has other examples")
     if not causes:
-        lines.append(
-            "why: no setting, data, start or version differs; another machine or number of threads may round differently"
-        )
+        lines.append("why: no setting, data, start or version differs; another machine may round differently")
     return lines + [
         f"why: {cause.key} is {_shown(cause.old)} in {first} and {_shown(cause.new)} in {second}" for cause in causes
     ]

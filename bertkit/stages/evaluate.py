@@ -47,9 +47,7 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     dataset = open_prepared(Path(settings.data_dir))
     model, report = load_packed(settings.model_dir)
     if "masked_lm" not in model.heads:
-        raise InputError(
-            f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
-        )
+        raise InputError(f"model_dir={settings.model_dir}: no masked LM head ({len(report.loaded)} tensors); set task=")
     segments = settings.segments
     if _measures_instances(settings, dataset):
         segments, _ = settings_of_instances(settings, dataset)
@@ -82,8 +80,7 @@ def _measure(
         if has_instances(dataset):
             hint = "fixed instances hold all of them: leave segments out to measure the instances,"
         raise InputError(
-            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; {hint} or set split=all, a text that "
-            "the model may have seen"
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; {hint} or set split=all"
         )
     if not world_from_environment().is_main:
         return None
@@ -108,8 +105,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     num_unlabelled = sum(not opened.shape.is_labelled(example) for example in examples)
     if num_unlabelled:
         raise InputError(
-            f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label; take "
-            "split=dev, or bertkit predict"
+            f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label; use predict"
         )
     coverage = Coverage(opened.tokenizer.facts)
     features = list(coverage.passing(make_features(task, examples, opened.tokenizer, opened.labels)))
@@ -168,12 +164,11 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
     if _measures_instances(settings, dataset):
         if settings.split in ("held_out", "all"):
             raise InputError(
-                f"split={settings.split}: {dataset.directory} holds fixed instances of all its documents; leave split out"
+                f"split={settings.split}: the instances of {dataset.directory} have no splits; leave split out"
             )
         if "seed" in settings.given:
             raise InputError(
-                f"seed={settings.seed}: has no effect on the fixed instances of {dataset.directory}; leave it out, or take "
-                "segments=pairs"
+                f"seed={settings.seed}: has no effect on the instances of {dataset.directory}; leave it out"
             )
         return "train"
     if settings.split != "auto":

@@ -54,8 +54,7 @@ def run(settings: GlueSettings, launch: Launch) -> None:
         return
     if world.world_from_environment().size > 1 or any(task.launch.num_hosts > 1 for task in settings.runs):
         raise InputError(
-            "glue runs on one host and starts its own processes: set launch.num_processes= and start it without torchrun or "
-            "srun; or run finetune on each task"
+            "glue starts its own processes, on one host: set launch.num_processes=, without torchrun, srun and launch.num_hosts="
         )
     assert settings.model_dir is not None
     assert settings.output_dir is not None

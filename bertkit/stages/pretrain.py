@@ -105,8 +105,7 @@ def _open_data(settings: PretrainSettings) -> tuple[PretrainSettings, PreparedDa
         settings = dataclasses.replace(settings, segments=segments, masking=masking)
     elif has_instances(dataset):
         raise InputError(
-            f"data_dir={dataset.directory} holds fixed instances, but segments={settings.segments.kind} cuts text; add "
-            "segments=google, or prepare the text without it"
+            f"data_dir={dataset.directory} holds fixed instances; set segments=google, not segments={settings.segments.kind}"
         )
     return settings, dataset
 

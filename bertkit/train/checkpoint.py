@@ -139,13 +139,7 @@ def save(
 ) -> Path:
     """Write a checkpoint; once it is safe on the disk, delete older ones (`rotate`). Every process calls this.
 
-    Args:
-        run_dir: seen by all processes.
-        part: of this process.
-        ranks: the processes.
-        keep_last: how many of the newest checkpoints are kept.
-        best: the step of another checkpoint that is kept.
-        last_good: the step of the newest valid checkpoint, for an error message.
+    `keep_last` and `best` are as for `rotate`; `last_good`, for an error message, is the step of the newest valid checkpoint.
 
     Raises:
         StorageError: the disk is full or failed; nothing was deleted.

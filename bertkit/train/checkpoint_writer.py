@@ -35,19 +35,13 @@ class History:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a run, one at a time; as a context it waits for a background save at the end.
-
-    Attributes:
-        config: how checkpoints are saved.
-        history: saved in the next checkpoint.
-        last_good: the step of the newest checkpoint on the disk, or None.
-        num_failed: failed saves since this start, with `on_save_error=continue`.
-    """
+    """Writes the checkpoints of a run, one at a time; as a context it waits for a background save at the end."""
 
     def __init__(self, directory: Path, config: SavingConfig, ranks: Ranks) -> None:
         self.directory, self.config, self.ranks = directory, config, ranks
-        self.history, self.num_failed = History(), 0
-        self.last_good: int | None = None
+        self.history = History()  # saved in the next checkpoint
+        self.num_failed = 0  # saves since this start, with `on_save_error=continue`
+        self.last_good: int | None = None  # step of the newest checkpoint on the disk
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._failed_step: int | None = None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.train.gradient_sums import DataParallelSum, OrderedSum
+from bertkit.train.gradient_sums import gradient_sum
 from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
@@ -32,27 +32,25 @@ from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepReport
 
 @dataclass(frozen=True)
 class Learner:
-    """What learns: a model, what updates it, and what is minimised."""
+    """A model with its optimizer and its losses."""
 
-    accelerator: Accelerator  # what `make_accelerator` gave
+    accelerator: Accelerator
     model: nn.Module  # prepared by the accelerator, in training mode
     optimizer: Optimizer  # over the model's parameters
-    losses: Losses  # model and micro-batch -> loss terms
+    losses: Losses
 
 
 @dataclass(frozen=True)
 class Course:
     """The steps to take."""
 
-    batches: Callable[[int], NumberedBatches]  # step, counted from 0 -> this process's micro-batches of it
+    batches: Callable[[int], NumberedBatches]  # step, counted from 0 -> this process's micro-batches
     learning_rate: Callable[[int], float]  # of a step, counted from 0
     first_step: int  # steps done already
     steps: int  # where to stop
     max_grad_norm: float  # the global norm is clipped to this
     seed: int  # of the dropout, which is a function of (seed, step, micro-batch)
-    # add the gradients of so many parts of the global batch in one order, the same for every number of processes
-    # (`shares`); None leaves the order to data-parallel training
-    num_parts: int | None = None
+    num_parts: int | None = None  # of a batch, whose gradients `OrderedSum` adds; None for `DataParallelSum`
     skip_steps: Sequence[int] = ()  # steps, counted from 1 as in the log, whose batches are left out
 
 
@@ -64,15 +62,15 @@ def train(
     is_read: Callable[[int], bool] = lambda step: True,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepReport]:
-    """Take the steps of a course, giving a report after each.
+    """Take the steps of a course; yield a report after each.
 
     Args:
         learner: trained in place.
         course: the steps.
         skips: of the steps done already.
-        is_read: whether the numbers of a step, counted from 1, will be read at once; those of other steps are read one
-            step later, when the device is done with them anyway, to find out which were skipped.
-        stop_requested: asked once a step; when any process says yes, every process's report says so.
+        is_read: whether the numbers of a step, counted from 1, will be read at once; the others are read one step later,
+            when the device is done with them, to learn which steps were skipped.
+        stop_requested: called once a step; if true on any process, all reports say so.
     """
     unread: list[StepReport] = []
     for step in range(course.first_step, course.steps):
@@ -82,7 +80,7 @@ def train(
         if not report.is_left_out:
             unread.append(report)
         skipped_before = []
-        # the newest report stays unread until the next step is under way: to read it now would wait for the device
+        # reading the newest report before the next step would wait for the device
         reads_all = is_read(step + 1) or report.stop_requested or step + 1 == course.steps
         while len(unread) > (0 if reads_all else 1):
             oldest = unread.pop(0)
@@ -98,23 +96,19 @@ def train(
 def optimizer_step(
     learner: Learner, course: Course, step: int, micro_batches: NumberedBatches, *, stop_requested: bool = False
 ) -> StepReport:
-    """Take one step over this process's share of the global batch; without micro-batches, only report."""
+    """Take one step over this process's micro-batches of the global batch; without any, only report."""
     report, num_micro_batches = _agree(learner, course, step, micro_batches, stop_requested)
     if not micro_batches:
         return report
     names, scored = list(report.counts), set()
-    gradients = (
-        DataParallelSum(learner.accelerator, learner.model)
-        if course.num_parts is None
-        else OrderedSum(learner.accelerator, learner.model, course.num_parts, num_micro_batches)
-    )
+    gradients = gradient_sum(learner.accelerator, learner.model, course.num_parts, num_micro_batches)
     for part in gradients.parts(micro_batches):
         numbers = torch.zeros(2 * len(names), dtype=torch.float64, device=learner.accelerator.device)
         for number, batch in part:
             torch.manual_seed(_dropout_seed(course.seed, step, number))
             with gradients.exchange(is_last=number == part[-1][0]):
                 terms = learner.losses(learner.model, batch)
-                # a loss without any prediction is 0 with a gradient of 0, so that every parameter takes part in every step
+                # a loss without predictions is 0 with a gradient of 0: every parameter takes part in every step
                 loss = sum(terms[name].sum / (report.counts[name] or 1) for name in names)
                 learner.accelerator.backward(loss * gradients.scale)
             for index, name in enumerate(names):
@@ -134,10 +128,7 @@ def optimizer_step(
 def _agree(
     learner: Learner, course: Course, step: int, micro_batches: NumberedBatches, stop_requested: bool
 ) -> tuple[StepReport, int]:
-    """Agree with the other processes on what this step is: counts, tokens, and whether any was asked to stop.
-
-    Gives the report to be filled in, and the number of all micro-batches.
-    """
+    """Sum counts, tokens and requests to stop over all processes; give an unfinished report and the micro-batches."""
     names = sorted(micro_batches[0][1].loss_counts) if micro_batches else []
     local: list[float] = [sum(batch.loss_counts[name] for _, batch in micro_batches) for name in names]
     local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
@@ -155,7 +146,7 @@ def _agree(
 
 
 def _update(optimizer: Optimizer, learning_rate: float, numbers: Tensor) -> None:
-    """Update the weights, unless a number is not finite; every process sees the same numbers, and so decides alike."""
+    """Update the weights, unless a number is not finite; the numbers are the same on every process."""
     optimizer.found_inf = (~torch.isfinite(numbers).all()).to(torch.float32)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["rate_scale"]

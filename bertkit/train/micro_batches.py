@@ -65,12 +65,9 @@ def local_parts(num_micro_batches: int, num_parts: int, process: int, num_proces
 
 
 def check_num_processes(num_micro_batches: int, num_parts: int | None, num_processes: int) -> None:
-    """Refuse a number of processes for which a batch cannot be divided.
+    """Refuse a number of processes for which a batch of at least so many micro-batches cannot be divided.
 
-    Args:
-        num_micro_batches: the smallest number in any step.
-        num_parts: K; None without `reproducibility=strict`.
-        num_processes: the processes of this start.
+    `num_parts` is K; None without `reproducibility=strict`.
 
     Raises:
         InputError: a process would have no micro-batch, or K is not divisible.

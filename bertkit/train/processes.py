@@ -38,12 +38,7 @@ def choose_device(device: str) -> torch.device:
 
 
 def make_accelerator(device: str, num_processes: int, timeout_seconds: float | None = None) -> Accelerator:
-    """Set up processes and device.
-
-    Args:
-        device: "cpu", "cuda" or "auto".
-        num_processes: that were started; accelerate alone would silently train with fewer.
-        timeout_seconds: after which a process that waits for the others fails; None for torch's default.
+    """Set up processes and device; with a timeout after which a process that waits for the others fails.
 
     Raises:
         InputError: there is no CUDA device, or another number of processes found each other.
@@ -53,8 +48,8 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
     accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
-            f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "
-            f"launch.num_processes={num_processes}, or with torchrun"
+            f"{num_processes} processes were started but {accelerator.num_processes} found each other; set "
+            f"launch.num_processes={num_processes}, or start them with torchrun"
         )
     return accelerator
 
@@ -88,8 +83,8 @@ def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
         return  # Slurm gave each its own
     if num_here > num_devices:
         raise InputError(
-            f"{num_here} processes on this host for {num_devices} CUDA device(s); start at most one for each device "
-            f"(launch.num_processes={num_devices}, or srun with --gpus-per-task=1), or set device=cpu"
+            f"{num_here} processes on this host for {num_devices} CUDA device(s); set launch.num_processes={num_devices}, "
+            "start srun with --gpus-per-task=1, or set device=cpu"
         )
 
 

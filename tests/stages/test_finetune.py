@@ -128,7 +128,7 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
         rows = "kan lon min kan lon min kan\tgood\nkar lor mir kar lor mir kar\tbad\n"
         (long / f"{name}.tsv").write_text("text\tlabel\n" + rows * 4)
     assert finetune(long, start, tmp_path / "cut", "task.max_seq_length=8", "num_epochs=1") == 0
-    assert capsys.readouterr().out.count("every example is truncated, so the model never sees how a text ends") == 2
+    assert capsys.readouterr().out.count("every example is truncated") == 2
     assert finetune(long, start, tmp_path / "whole", "task.max_seq_length=24", "num_epochs=1") == 0
     assert "truncated, so" not in capsys.readouterr().out
 
@@ -561,7 +561,7 @@ def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_pat
     ("task.metrics=[acc]", "task.metrics: unknown acc"),
     ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
     ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
-    ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
+    ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split: set dev_share=0.1"),
     ("dev_share=1", "dev_share=1.0: expected a number between 0 and 1"),
     ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
     ("task=sequense", "task=sequense; did you mean 'sequence'?"),
@@ -602,12 +602,11 @@ def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: Caps
     assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
     said = capsys.readouterr().out
     one_class = "every label is 'entailment'; nothing can be learned or measured from one class"
-    unknown = "2 examples have a text of which the tokenizer knows no word, only [UNK]; the first with the id 0, 2;"
     for name in ("train", "dev"):
         assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
-        assert f"warning: {tmp_path}/{name}.tsv (tsv): {unknown}" in said
+        assert re.search(rf"warning: {tmp_path}/{name}\.tsv \(tsv\): 2 examples .*ids 0, 2\)", said)
     assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}"]) == 0
-    assert f"warning: {tmp_path}/dev.tsv (tsv): {unknown}" in capsys.readouterr().err
+    assert re.search(rf"warning: {tmp_path}/dev\.tsv \(tsv\): 2 examples .*ids 0, 2\)", capsys.readouterr().err)
 
 
 def test_one_order_of_adding_is_kept_from_the_start(data: Path, start: Path, tmp_path: Path) -> None:
