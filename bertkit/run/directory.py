@@ -90,10 +90,9 @@ def _manifest(directory: Path) -> Manifest | None:
 def run_of(model_dir: str | Path) -> Path | None:
     """Find the run of a model directory: the directory itself, or the run of which it is a checkpoint or the model."""
     path = Path(model_dir).expanduser().resolve()
-    for candidate in (path, path.parent, path.parent.parent):
-        if (candidate / "config.yaml").is_file() and (candidate / "manifest.json").is_file():
-            return candidate
-    return None
+    places = (path, path.parent, path.parent.parent)
+    names = ("config.yaml", "manifest.json")
+    return next((place for place in places if all((place / name).is_file() for name in names)), None)
 
 
 def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:

@@ -11,7 +11,7 @@ need of a micro-batch of any size. All sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,13 +68,9 @@ def standing_bytes(model: BertWithHeads, num_processes: int, is_strict: bool, sa
     They are the gradients; a buffer for their exchange; with `is_strict` the sums of parts, and one part in one piece;
     with `saves_copies` copies of weights and moments for a save in the background.
     """
-    gradients = _bytes_of(parameter for parameter in model.parameters() if parameter.requires_grad)
-    copies = _bytes_of(model.parameters()) + 2 * gradients if saves_copies else 0
+    gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    copies = sum(parameter.nbytes for parameter in model.parameters()) + 2 * gradients if saves_copies else 0
     return gradients * (1 + (num_processes > 1) + 3 * is_strict) + copies
-
-
-def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
 
 
 def kept_by_autograd(model: BertWithHeads, forward: Callable[[int], int], num_sequences: int) -> tuple[int, int]:

@@ -37,12 +37,7 @@ EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # in cache/, with the host and process that 
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
-def is_done(
-    settings: RunSettings,
-    identity: dict[str, Any],
-    rules: Rules,
-    fingerprint: Callable[[], object],
-) -> bool:
+def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, fingerprint: Callable[[], object]) -> bool:
     """Tell, and print, whether a run is finished: by its settings, then by its starting weights and data.
 
     Weights and data that are no longer here are not compared. `fingerprint` reads the data, only when it is needed.
@@ -62,11 +57,7 @@ def is_done(
 
 @contextlib.contextmanager
 def open_run(
-    accelerator: Accelerator,
-    settings: RunSettings,
-    identity: dict[str, Any],
-    facts: dict[str, Any],
-    rules: Rules,
+    accelerator: Accelerator, settings: RunSettings, identity: dict[str, Any], facts: dict[str, Any], rules: Rules
 ) -> Iterator[Callable[[int], None]]:
     """Hold the directory of a run, by its first process; yield a function that records, at a step, what changed since.
 
@@ -234,11 +225,7 @@ def _git_revision() -> str | None:
 
 
 def announce(
-    settings: RunSettings,
-    state: TrainingState,
-    steps: int,
-    lines: Sequence[str],
-    batches: Sequence[LargestBatch],
+    settings: RunSettings, state: TrainingState, steps: int, lines: Sequence[str], batches: Sequence[LargestBatch]
 ) -> None:
     """Print what is trained and how, the stage's own lines, the memory that is needed, and where a run resumes."""
     accelerator, model = state.accelerator, state.bare_model

@@ -109,11 +109,6 @@ class TaskData:
         """The names of the labels, in the order of their numbers."""
         return self.train.source.labels
 
-    @property
-    def fingerprint(self) -> list[str]:
-        """A hash of the examples of each split."""
-        return [hash_examples(split.source.examples) for split in (self.train, self.dev)]
-
     def describe(self, batch_sequences: int) -> list[str]:
         """Describe both splits, and warn of a batch that is larger than the training split."""
         lines = [*self.train.describe(), *self.dev.describe()]
@@ -178,17 +173,14 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     return TaskData(train, batches, dev, list(second))
 
 
-def fingerprint_of(settings: FinetuneSettings) -> list[str]:
-    """Read both splits, and hash their examples."""
-    return [hash_examples(source.examples) for source in read_splits(settings)]
-
-
-def hash_examples(examples: Sequence[Any]) -> str:
-    """Hash examples, as 32 hexadecimal digits."""
-    digest = hashlib.blake2b(digest_size=16)
-    for example in examples:
-        digest.update(repr(example).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+def fingerprint(splits: Iterable[Source]) -> list[str]:
+    """Hash the examples of each split, as 32 hexadecimal digits."""
+    digests = []
+    for split in splits:
+        digests.append(hashlib.blake2b(digest_size=16))
+        for example in split.examples:
+            digests[-1].update(repr(example).encode("utf-8", "surrogatepass"))
+    return [digest.hexdigest() for digest in digests]
 
 
 def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
@@ -237,10 +229,7 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
 
 
 def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
-    """Choose how a batch is cut, as it is set or to suit the device.
-
-    The cut is the same for one process and for two; with reproducibility=strict for any number.
-    """
+    """Choose how a batch is cut, the same for one process and for two, with reproducibility=strict for any number."""
     batch = settings.batch
     fewest = MIN_PARTS if settings.reproducibility == "strict" else accelerator.num_processes
     if batch.micro_sequences != "auto":
@@ -253,11 +242,7 @@ def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
 
 
 def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices, num_processes: int) -> TrainingOrder:
-    """Lay out the training examples over the steps.
-
-    Raises:
-        InputError: there are too many processes.
-    """
+    """Lay out the training examples over the steps; refuse too many processes."""
     assert isinstance(choices.cut, Cut), "of fine-tuning"
     order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, choices.cut)
     check_num_processes(order.fewest_parts, choices.num_parts, num_processes)

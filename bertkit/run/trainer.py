@@ -195,13 +195,7 @@ def _is_over(step: int, plan: TrainingPlan, state: TrainingState) -> bool:
 class _Rows:
     """The rows of metrics.jsonl and their lines on the console, by the first process."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        state: TrainingState,
-        plan: TrainingPlan,
-        progress: Progress,
-    ) -> None:
+    def __init__(self, settings: RunSettings, state: TrainingState, plan: TrainingPlan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
         is_main = state.accelerator.is_main_process
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step) if is_main else None

@@ -65,17 +65,12 @@ def _measure(
     chosen, size, precision = _split_for(settings, dataset), settings.batch_sequences, settings.precision
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)
-    totals: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for name in names:
-        if dataset.splits[name].num_documents == 0:
-            continue
-        sampler = _sampler(settings, dataset, name)
-        results = measure_split(accelerator, prepared_model, sampler, settings.max_sequences, size, precision)
-        for key, (value, count) in results.items():
-            totals[key] = totals.get(key, 0.0) + value * count
-            counts[key] = counts.get(key, 0) + count
-    if not totals:
+    samplers = [_sampler(settings, dataset, name) for name in names if dataset.splits[name].num_documents]
+    most, measured = settings.max_sequences, dict[str, list[tuple[float, int]]]()
+    for sampler in samplers:
+        for key, pair in measure_split(accelerator, prepared_model, sampler, most, size, precision).items():
+            measured.setdefault(key, []).append(pair)
+    if not measured:
         hint = "prepare more documents, or with a larger held_out_prob,"
         if has_instances(dataset):
             hint = "fixed instances hold all of them: leave segments out to measure the instances,"
@@ -84,7 +79,11 @@ def _measure(
         )
     if not world_from_environment().is_main:
         return None
-    return {key: totals[key] / counts[key] for key in totals} | {"split": "+".join(names)}
+    means = {
+        key: sum(value * count for value, count in pairs) / sum(count for _, count in pairs)
+        for key, pairs in measured.items()
+    }
+    return {**means, "split": "+".join(names)}
 
 
 def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:

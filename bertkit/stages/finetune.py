@@ -61,7 +61,7 @@ def run(settings: FinetuneSettings) -> None:
     rate = at(saved_identity(Path(settings.output_dir)), "optimizer.peak_learning_rate")
     settings = settings.with_rate(rate) if isinstance(rate, float) else settings  # a resumed run keeps its rate
     identity = identity_of(to_mapping(settings), FINETUNE)
-    if is_done(settings, identity, FINETUNE, lambda: task_data.fingerprint_of(settings)):
+    if is_done(settings, identity, FINETUNE, lambda: task_data.fingerprint(task_data.read_splits(settings))):
         return
     choose_device(settings.device)  # refused before all the files are read
     check_metrics(settings.task, settings.task.label_names)
@@ -82,7 +82,8 @@ def run(settings: FinetuneSettings) -> None:
     task_data.training_order(settings, data, choices, world.size)
     identity = identity_of(to_mapping(settings), FINETUNE)
     vocabulary = hashlib.sha256(tokenizer.files(0)["vocab.txt"].encode()).hexdigest()
-    identity |= {"data_fingerprint": data.fingerprint, "starting_weights": start.hashes}
+    identity["data_fingerprint"] = task_data.fingerprint((data.train.source, data.dev.source))
+    identity["starting_weights"] = start.hashes
     identity |= {"vocabulary": vocabulary} if source is None else {}  # learned again at every start
     facts = {
         "corpus": {"description": data.train.source.description, "has_pairs": data.train.coverage.has_pairs},

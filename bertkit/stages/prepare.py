@@ -85,12 +85,8 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     }
     kind = manifest.FORMAT if settings.shard is None else manifest.SHARD_FORMAT
 
-    def hash_text() -> str:
-        return encoded_documents.text_sha256(
-            document for portion in chosen.values() for document in corpus.documents(portion)
-        )
-
-    if manifest.is_there(output_dir, kind, facts, hash_text):
+    documents = (document for portion in chosen.values() for document in corpus.documents(portion))
+    if manifest.is_there(output_dir, kind, facts, lambda: encoded_documents.text_sha256(documents)):
         return False
     made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version]
     # a streamed dataset may change unnoticed, so its portions are not kept

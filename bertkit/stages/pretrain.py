@@ -69,8 +69,8 @@ def run(settings: PretrainSettings) -> None:
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     choices = _choose(settings, accelerator)
     settings, run_length = choose_steps(settings, dataset, start.model, accelerator, choices)
-    identity["steps"] = settings.num_steps
-    identity |= {"data_fingerprint": dataset.fingerprint, "starting_weights": start.hashes}
+    content = {"data_fingerprint": dataset.fingerprint, "starting_weights": start.hashes}
+    identity |= {"steps": settings.num_steps, **content}
     facts = {
         "data_fingerprint": dataset.fingerprint,
         "corpus": dataset.manifest["corpus"],
@@ -78,10 +78,9 @@ def run(settings: PretrainSettings) -> None:
         "init_from": start.init_from,
     }
     with open_run(accelerator, settings, identity, facts, PRETRAIN) as record_changes:
-        state = TrainingState(accelerator, settings, start, choices)
-        steps = settings.num_steps
+        state, steps = TrainingState(accelerator, settings, start, choices), settings.num_steps
         if state.first_step > steps:
-            raise InputError(f"steps={steps}: the run in {state.directory} has done {state.first_step}; ask for more")
+            raise InputError(f"steps={steps}: the run in {state.directory} has done {state.first_step}; raise it")
         phases = make_phases(settings, dataset, state.directory / "cache", state.choices.micro_sequences)
         for phase in phases.all:  # the run may have begun with another number of processes
             check_num_processes(len(phase.micro_batches), state.choices.num_parts, accelerator.num_processes)

@@ -22,15 +22,6 @@ from bertkit.train.micro_batches import NumberedBatches, local_parts
 from bertkit.train.processes import Accelerator
 
 
-def gradient_sum(
-    accelerator: Accelerator, model: nn.Module, num_parts: int | None, num_micro_batches: int
-) -> DataParallelSum | OrderedSum:
-    """Choose the order in which the gradients of so many micro-batches are added: fixed if there are parts."""
-    if num_parts is None:
-        return DataParallelSum(accelerator, model)
-    return OrderedSum(accelerator, model, num_parts, num_micro_batches)
-
-
 class DataParallelSum:
     """Gradients added by data-parallel training, in the order that is fastest.
 

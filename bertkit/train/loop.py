@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.train.gradient_sums import gradient_sum
+from bertkit.train.gradient_sums import DataParallelSum, OrderedSum
 from bertkit.train.losses import Losses
 from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
@@ -101,7 +101,9 @@ def optimizer_step(
     if not micro_batches:
         return report
     names, scored = list(report.counts), set()
-    gradients = gradient_sum(learner.accelerator, learner.model, course.num_parts, num_micro_batches)
+    gradients: DataParallelSum | OrderedSum = DataParallelSum(learner.accelerator, learner.model)
+    if course.num_parts is not None:
+        gradients = OrderedSum(learner.accelerator, learner.model, course.num_parts, num_micro_batches)
     for part in gradients.parts(micro_batches):
         numbers = torch.zeros(2 * len(names), dtype=torch.float64, device=learner.accelerator.device)
         for number, batch in part:

@@ -38,13 +38,17 @@ def choose_device(device: str) -> torch.device:
 
 
 def make_accelerator(device: str, num_processes: int, timeout_seconds: float | None = None) -> Accelerator:
-    """Set up processes and device; with a timeout after which a process that waits for the others fails.
+    """Set up the device and, from torchrun's environment, the processes; one that waits longer for the others fails.
 
     Raises:
-        InputError: there is no CUDA device, or another number of processes found each other.
+        InputError: there are too few CUDA devices, or another number of processes found each other.
     """
-    chosen = choose_device(device).type
-    join(chosen, timeout_seconds)
+    chosen, is_distributed = choose_device(device).type, os.environ.get("WORLD_SIZE", "1") != "1"
+    if "RANK" in os.environ and is_distributed and not dist.is_initialized():
+        if chosen == "cuda":
+            check_devices(os.environ, torch.cuda.device_count())
+        timeout = None if timeout_seconds is None else datetime.timedelta(seconds=timeout_seconds)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if chosen == "cuda" else "gloo", timeout=timeout)
     accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
@@ -52,24 +56,6 @@ def make_accelerator(device: str, num_processes: int, timeout_seconds: float | N
             f"launch.num_processes={num_processes}, or start them with torchrun"
         )
     return accelerator
-
-
-def join(device_type: str, timeout_seconds: float | None) -> None:
-    """Make the process group from torchrun's environment; a single process has none.
-
-    Raises:
-        InputError: there are more processes on this host than CUDA devices.
-    """
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") in (None, "1") or dist.is_initialized():
-        return
-    if device_type == "cuda":
-        check_devices(os.environ, torch.cuda.device_count())
-    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=_timeout(timeout_seconds))
-
-
-def _timeout(seconds: float | None) -> datetime.timedelta | None:
-    return None if seconds is None else datetime.timedelta(seconds=seconds)
 
 
 def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
@@ -169,7 +155,7 @@ def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
     """Connect the processes for saving, apart from training, so that both can work at once; every process calls this."""
     if accelerator.num_processes == 1:
         return ALONE
-    group = dist.new_group(backend="gloo", timeout=_timeout(timeout_seconds))
+    group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds))
     return Ranks(accelerator.process_index, accelerator.num_processes, group)
 
 
