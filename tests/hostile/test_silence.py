@@ -51,9 +51,8 @@ def test_said(case: Case, tmp_path: Path, tiny_runs: Path, python: Path) -> None
 def test_more_in_a_step_than_there_is(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     arguments = [f"model_dir={tiny_runs / 'pre'}", f"data_dir={tiny_runs / 'task'}", f"output_dir={tmp_path / 'o'}"]
     assert run(["finetune", *TINY_FINETUNE, *arguments, "batch.sequences=1000"]) == 0
-    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: batch.sequences=")]
-    too_many = "batch.sequences=1000 is more than the 16 "
-    assert warnings == [f"warning: {too_many}"]
+    (warning,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: batch.sequences="))
+    assert warning.startswith("warning: batch.sequences=1000 is more than the 16 ")
 
 
 def test_a_file_by_several_names_is_read_once(tmp_path: Path, capsys: Capsys) -> None:

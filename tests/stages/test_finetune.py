@@ -96,21 +96,16 @@ def predictions_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
 
 
-def test_a_run_says_what_it_reads_and_starts_from(two_epochs: tuple[Path, str]) -> None:
-    said = two_epochs[1]
-    assert "train.tsv" in said
-    assert "53 rows; " in said
-    assert "truncated 0 (0.0%)" in said
-    assert "2 newly initialised (sequence)" in said
-
-
-def test_scores_stand_beside_guessing(two_epochs: tuple[Path, str]) -> None:
-    """The commonest label of the training rows, for every dev row; each line of scores has it."""
-    result = result_of(two_epochs[0])
-    majority, rows = result["majority_baseline"]["accuracy"], predictions_of(two_epochs[0])
+def test_what_a_run_prints(two_epochs: tuple[Path, str]) -> None:
+    """Its data and start, and its scores beside those of the commonest training label."""
+    run_dir, said = two_epochs
+    for text in ("train.tsv", "53 rows; ", "truncated 0 (0.0%)", "2 newly initialised (sequence)"):
+        assert text in said
+    result = result_of(run_dir)
+    majority, rows = result["majority_baseline"]["accuracy"], predictions_of(run_dir)
     shares = {name: sum(row["reference"] == name for row in rows) / len(rows) for name in WORDS}
     assert majority in shares.values()
-    assert two_epochs[1].count(f" (majority {majority:.4f})") == 3  # after each epoch, and at the end
+    assert said.count(f" (majority {majority:.4f})") == 3  # after each epoch, and at the end
     assert 0 < result["standard_error"] < 0.2
     assert result["warnings"] == []
 
@@ -154,16 +149,12 @@ def test_rates_by_width() -> None:
     assert settings.with_rate(1e-4).with_rate(2e-4).optimizer.peak == 1e-4
 
 
-def test_every_step_is_logged_and_every_epoch_is_measured(finished: Path) -> None:
-    rows = read_metrics(finished / "metrics.jsonl")
+def test_every_epoch_is_measured_and_the_best_step_is_the_result(finished: Path) -> None:
+    rows, result, lines = read_metrics(finished / "metrics.jsonl"), result_of(finished), predictions_of(finished)
     assert [row["step"] for row in rows] == list(range(1, 15))
     assert {"loss", "sequence_loss", "sequence_accuracy", "epoch", "learning_rate", "grad_norm"} <= set(rows[0])
     for name in ("eval_accuracy", "eval_loss"):
         assert [row["step"] for row in rows if name in row] == [7, 14]
-
-
-def test_the_result_and_the_predictions_are_those_of_the_best_step(finished: Path) -> None:
-    rows, result, lines = read_metrics(finished / "metrics.jsonl"), result_of(finished), predictions_of(finished)
     assert result["accuracy"] == max(row["eval_accuracy"] for row in rows if "eval_accuracy" in row)
     assert [line["id"] for line in lines] == [str(number) for number in range(23)]
     assert np.mean([line["label"] == line["reference"] for line in lines]) == pytest.approx(result["accuracy"])
