@@ -212,14 +212,6 @@ def test_refusals(more: list[str], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_model_too_short_for_the_final_phase(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
-    more = [f"init_from={tmp_path / 'run'}", "final_phase.max_seq_length=65"]
-    message = "max_seq_length=65 exceeds the model's max_position_embeddings=64; lower final_phase.max_seq_length"
-    refused(pretrain(prepared_dir, tmp_path / "next", *more), message, capsys)
-    assert not (tmp_path / "next").exists()
-
-
 def test_moments_to_start_from(prepared_dir: Path, tmp_path: Path) -> None:
     """The first update of a run adds the same gradient to them that it adds to nothing otherwise; counts start anew."""
     common = ["final_phase.max_seq_length=null", "schedule.warmup_steps=0", "optimizer=lamb"]
@@ -240,14 +232,15 @@ def test_moments_to_start_from(prepared_dir: Path, tmp_path: Path) -> None:
     assert "optimizer.safetensors" in identity["starting_weights"]
 
 
-def test_moments_that_do_not_fit_are_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    common = ["final_phase.max_seq_length=null", "steps=2", "init_moments=true"]
-    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
-    cases = [
-        (tmp_path / "run" / "model", [], "run/model has no optimizer state"),
-        (tmp_path / "run", ["segments=full_sentences"], "set init_moments=false"),
-        (tmp_path / "run", ["optimizer=lamb"], "was trained with optimizer=adamw"),
-    ]
-    for source, more, message in cases:
-        refused(pretrain(prepared_dir, tmp_path / "next", *common, f"init_from={source}", *more), message, capsys)
+def test_a_start_that_does_not_fit_is_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+    one_phase = ["final_phase.max_seq_length=null", "init_moments=true"]
+    assert pretrain(prepared_dir, tmp_path / "run", one_phase[0], "steps=2") == 0
+    for source, more, message in (
+        ("run/model", one_phase, "run/model has no optimizer state"),
+        ("run", [*one_phase, "segments=full_sentences"], "set init_moments=false"),
+        ("run", [*one_phase, "optimizer=lamb"], "was trained with optimizer=adamw"),
+        ("run", ["final_phase.max_seq_length=65"], "max_seq_length=65 exceeds the model's max_position_embeddings=64"),
+    ):
+        start = f"init_from={tmp_path / source}"
+        refused(pretrain(prepared_dir, tmp_path / "next", "steps=2", start, *more), message, capsys)
         assert not (tmp_path / "next").exists()

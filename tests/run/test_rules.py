@@ -30,13 +30,13 @@ CLASSES = {  # by hand; the others of a group are as it is
         WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens", "data.skip_steps"],
         BEGUN: ["optimizer.name", "init_moments", "model.hidden_size", "segments.kind", "segments.next_sentence"],
         FIXED: ["seed", "batch.sequences", "optimizer.peak_learning_rate",
-                "schedule.warmup_steps", "masking.probability", "masking.max_ngram", "segments.max_seq_length", "precision"],
+                "schedule.warmup_steps", "masking.probability", "masking.max_ngram", "segments.max_seq_length", "precision"]
     },
     "finetune": {
         FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps", "checkpoint.every_steps"],
         WARN: ["batch.micro_sequences", "evaluation.patience"],
         BEGUN: ["optimizer.name", "freeze", "reinit_layers", "task.labels"],
-        FIXED: ["seed", "num_epochs", "task.max_seq_length", "optimizer.peak_learning_rate", "batch.sequences"],
+        FIXED: ["seed", "num_epochs", "task.max_seq_length", "optimizer.peak_learning_rate", "batch.sequences"]
     },
 }  # fmt: skip
 

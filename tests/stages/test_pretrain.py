@@ -401,20 +401,16 @@ def test_other_threads(
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
 def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode: str) -> None:
-    """Refused when every bit must be the same, said in a line when not."""
+    """Refused when every bit must be the same, else a warning."""
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
     assert pretrain(prepared_dir, run_dir, *more) == 0
     (run_dir / "eval.json").unlink()
     set_platform(run_dir, torch="1.2.3")
     capsys.readouterr()
-    code, said = pretrain(prepared_dir, run_dir, *more), capsys.readouterr()
-    line = f"torch 1.2.3 before, {torch.__version__} here: "
-    if mode == "strict":
-        assert code == 2
-        assert re.search(f"{re.escape(line)}reproducibility=strict .*; install torch 1.2.3", said.err)
-    else:
-        assert code == 0
-        assert f"warning: {line}" in said.out
+    assert pretrain(prepared_dir, run_dir, *more) == (2 if mode == "strict" else 0)
+    said, line = capsys.readouterr(), re.escape(f"torch 1.2.3 before, {torch.__version__} here: ")
+    assert re.search(line + "reproducibility=strict .*; install torch 1.2.3", said.err) or mode == "default"
+    assert re.search("warning: " + line, said.out) or mode == "strict"
 
 
 def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:

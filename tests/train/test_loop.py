@@ -17,7 +17,7 @@ from step_worker import LENGTHS, MASKED, part
 from torch import Tensor, nn
 
 from bertkit.base.batch import PretrainBatch
-from bertkit.base.errors import InputError, NumericsError
+from bertkit.base.errors import NumericsError
 from bertkit.base.files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
@@ -233,11 +233,6 @@ def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
     answers = iter([False, True, False])
     reports = list(steps_of(model, Recording(model), 4, steps=3, stop_requested=lambda: next(answers)))
     assert [report.stop_requested for report in reports] == [False, True, False]
-
-
-def test_a_process_without_a_shard_is_refused() -> None:
-    with pytest.raises(InputError, match=r"3 processes but 2 micro-batches a step; raise batch\.sequences"):
-        micro_batches.local_micro_batches(2, 0, 3)
 
 
 def test_evaluate_is_the_mean_over_all_predictions() -> None:
