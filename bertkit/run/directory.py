@@ -63,7 +63,7 @@ def is_finished(directory: Path, identity: dict[str, Any], rules: Rules) -> bool
 
 def saved_identity(directory: Path) -> dict[str, Any]:
     """Read the identity of the run in a directory; empty where there is none."""
-    manifest = _manifest(directory) if (directory / "manifest.json").is_file() else None
+    manifest = _manifest(directory)
     return {} if manifest is None else manifest.identity
 
 
@@ -81,10 +81,9 @@ def read_manifest(run_dir: Path) -> Manifest:
 
 def _manifest(directory: Path) -> Manifest | None:
     path = directory / "manifest.json"
-    content = read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
-        return None
-    return checked(Manifest, content, path)
+    content = read_json(path) if path.is_file() else None
+    is_of_run = isinstance(content, dict) and isinstance(content.get("identity"), dict)
+    return checked(Manifest, content, path) if is_of_run else None
 
 
 def run_of(model_dir: str | Path) -> Path | None:

@@ -47,8 +47,7 @@ class LargestBatch:
 def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, device: str) -> None:
     """Refuse a model or a batch that is too large for this machine, before anything is made.
 
-    Estimated is the least that they need: four numbers for a trained weight (itself, its gradient, two moments), and the
-    ids of a batch.
+    A weight needs at least four numbers (itself, its gradient, two moments), a token of a batch its ids.
 
     Raises:
         InputError: with the estimate.

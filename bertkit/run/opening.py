@@ -95,7 +95,7 @@ def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
                     f"{where}: {key}={here!r}, but {there!r} in process 0; give all hosts the same settings"
                 )
 
-    Ranks(accelerator.process_index, accelerator.num_processes).each(compare)
+    Ranks(accelerator.process_index, accelerator.num_processes).on_every(compare)
 
 
 @contextlib.contextmanager

@@ -19,11 +19,7 @@ from bertkit.run.directory import FILES_OF_A_RUN, run_of
 
 
 def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> None:
-    """Refuse a name that cannot be written, or an existing file without `overwrite`; an empty file may be replaced.
-
-    Raises:
-        InputError: with a remedy.
-    """
+    """Refuse a name that cannot be written, or an existing file without `overwrite`; an empty file may be replaced."""
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{setting}={name} is a folder; give a file in it")

@@ -51,8 +51,11 @@ def restore_platform(
     if before.torch != here.torch:
         changed.append((f"torch {before.torch} before, {here.torch} here", f"install torch {before.torch}"))
     if before.num_threads != here.num_threads:
-        text = f"{before.num_threads} threads before, {here.num_threads} here"
-        changed.append((text, f"set {THREADS}={before.num_threads}"))
+        threads = (
+            f"{before.num_threads} threads before, {here.num_threads} here",
+            f"set {THREADS}={before.num_threads}",
+        )
+        changed.append(threads)
     texts = "; ".join(text for text, _ in changed)
     if changed and is_strict:
         remedies = " and ".join(remedy for _, remedy in changed)

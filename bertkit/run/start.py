@@ -76,12 +76,13 @@ def _hashes(settings: RunSettings, source: Path) -> dict[str, str]:
 
 def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
     """Make a new model, or load that of `model_dir`."""
-    predicts_next = settings.segments.predicts_next
+    predicts_next, device = settings.segments.predicts_next, choose_device(settings.device).type
+    longest = max(segments.max_seq_length for segments in segments_of(settings))
     heads = PRETRAINING_HEADS if predicts_next else ("masked_lm",)
     if settings.model_dir is not None:
         source = resolve_model_dir(settings.model_dir)
         model, report = load_directory(source, heads, with_pooler=predicts_next, seed=settings.seed)
-        _check_size(settings, model.config)
+        check_size(model.config, settings.batch.sequences, longest, device)
         for segments, group in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
             check_dataset(model.config, dataset, segments, f"{group}.max_seq_length")
         check_vocabulary(source, dataset)
@@ -105,16 +106,8 @@ def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> S
         pad_token_id=vocab.pad,
     )
     check_dataset(config, dataset, settings.segments)
-    _check_size(settings, config)
+    check_size(config, settings.batch.sequences, longest, device)
     return Start(_new_model(config, heads, predicts_next, settings.seed), dataset.tokenizer, None)
-
-
-def _check_size(settings: RunSettings, config: BertConfig) -> None:
-    if isinstance(settings, PretrainSettings):
-        longest = max(segments.max_seq_length for segments in segments_of(settings))
-    else:
-        longest = settings.task.max_seq_length
-    check_size(config, settings.batch.sequences, longest, choose_device(settings.device).type)
 
 
 def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:
@@ -198,5 +191,5 @@ def _new_generator(settings: FinetuneSettings, tokenizer: Tokenizer) -> BertWith
         decoder=decoder.of_model(vocab.cls, vocab.sep),
         pad_token_id=vocab.pad,
     )
-    _check_size(settings, config)
+    check_size(config, settings.batch.sequences, settings.task.max_seq_length, choose_device(settings.device).type)
     return _new_model(config, ("generation",), with_pooler=False, seed=settings.seed)

@@ -126,8 +126,8 @@ class TrainingState:
         self.first_step = self.last_step = 0
         self.started_at = time.monotonic()
         self.writer = CheckpointWriter(self.directory, settings.checkpoint, self.ranks)
-        self.choices = self.ranks.first(lambda: choices)
-        self.platform = self.ranks.first(lambda: current_platform(accelerator))
+        self.choices = self.ranks.on_first(lambda: choices)
+        self.platform = self.ranks.on_first(lambda: current_platform(accelerator))
         newest = self._newest()
         num_updates = 0 if newest is None else self._resume(newest)
         self._compute_as_chosen(start.frozen_depth)
@@ -142,7 +142,7 @@ class TrainingState:
                 remove_leftovers(checkpoint.checkpoints_dir(self.directory), checkpoint.NAMES)
             return checkpoint.newest_valid(self.directory)
 
-        newest, faults = self.ranks.first(look)
+        newest, faults = self.ranks.on_first(look)
         for fault in faults:
             self.writer.warn(fault)
         if newest is None and faults:
@@ -164,7 +164,7 @@ class TrainingState:
             before.platform, self.platform, self.choices.is_strict, self.directory, self.writer.warn
         )
         best = before.standing.best
-        if best is not None and self.ranks.first(self.best_dir) is None:
+        if best is not None and self.ranks.on_first(self.best_dir) is None:
             self.writer.warn(f"the best checkpoint, of step {best.step}, is gone; a later one takes its place")
             self.writer.history.best = None
         self._load_weights(newest)
@@ -210,11 +210,11 @@ class TrainingState:
         Raises:
             StorageError: their checkpoint is damaged.
         """
-        best, directory = self.writer.history.best, self.ranks.first(self.best_dir)
+        best, directory = self.writer.history.best, self.ranks.on_first(self.best_dir)
         if best is None or directory is None:
             return self.last_step
         if directory.parent == checkpoint.checkpoints_dir(self.directory):
-            fault = self.ranks.first(lambda: checkpoint.fault_of(directory))
+            fault = self.ranks.on_first(lambda: checkpoint.fault_of(directory))
             if fault is not None:
                 remedy = "restore it, or remove it to take the weights of the last step"
                 raise StorageError(f"{directory}, the best checkpoint, is damaged: {fault}; {remedy}")

@@ -251,13 +251,14 @@ def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices,
 
 def plan_lines(settings: FinetuneSettings, model: BertWithHeads, steps_per_epoch: int, steps: int) -> list[str]:
     """Describe frozen parameters, epochs and learning rate."""
-    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    frozen = [f"frozen: {settings.freeze}; {trained / 1e6:.1f} M parameters are trained"] if settings.freeze else []
     rate = f"{settings.optimizer.peak:g} after {settings.warmup_of(steps):g} steps"
     published, width = settings.task.recipe.peak_learning_rate, model.config.hidden_size
     if settings.optimizer.peak == settings.rate_for(width) != published:
         rate += f" (the published {published:g} suits a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
     return [
-        *([f"frozen: {settings.freeze}; {sum(trained) / 1e6:.1f} M parameters are trained"] if settings.freeze else []),
+        *frozen,
         f"{steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} examples a step; "
         f"learning rate {rate}",
     ]

@@ -100,7 +100,8 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
             is_saved = save_is_due or is_over or done.must_save
             if is_saved:
                 state.writer.history.skips = report.skips
-                rows.sync()  # so that a power cut leaves no gap before the checkpoint
+                if rows.log is not None:
+                    rows.log.sync()  # so that a power cut leaves no gap before the checkpoint
                 state.save(step, is_required=report.stop_requested and not is_over)
             progress.advance(step)
             for line in done.lines if is_main else ():
@@ -111,7 +112,7 @@ def fit(settings: RunSettings, state: TrainingState, plan: TrainingPlan) -> Gene
                 break
             if report.stop_requested:
                 raise StoppedError(f"stopped at step {step} of {plan.steps}, which is saved; the same command resumes")
-    if any(state.ranks.each(stop_requested)):  # in the last step, which is saved
+    if any(state.ranks.on_every(stop_requested)):  # in the last step, which is saved
         raise StoppedError(stopped_line(state.last_step))
 
 
@@ -242,11 +243,6 @@ class _Rows:
         self.log.write({**row, "batch": batch})
         self.trackers.log(row)
         self.progress.line(console.step_line(row, self.plan.steps, self.progress.time_left()))
-
-    def sync(self) -> None:
-        """Flush the rows to the disk."""
-        if self.log is not None:
-            self.log.sync()
 
     def close(self) -> None:
         """Flush the rows to the disk, close the file, and end the trackers."""

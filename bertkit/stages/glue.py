@@ -80,11 +80,7 @@ def run(settings: GlueSettings, launch: Launch) -> None:
 
 
 def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
-    """Read every split of every task, so that no bad file ends the suite after hours of training.
-
-    Raises:
-        InputError: naming the tasks whose files are missing or wrong, and those that would run.
-    """
+    """Read every split of every task, and refuse bad ones now, not after hours of training."""
     faults: dict[str, str] = {}
     for settings in tasks:
         try:

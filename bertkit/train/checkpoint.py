@@ -147,7 +147,7 @@ def save(
     """
     directory, final = checkpoints_dir(run_dir), step_dir(run_dir, part.step)
     partial = final.with_name(final.name + files.PARTIAL)
-    need = int(SPACE_FACTOR * sum(ranks.each(lambda: part.num_bytes))) + (1 << 20)
+    need = int(SPACE_FACTOR * sum(ranks.on_every(lambda: part.num_bytes))) + (1 << 20)
     kept = "no checkpoint yet" if last_good is None else f"last good step {last_good}"
 
     def prepare() -> None:
@@ -163,9 +163,11 @@ def save(
         _known_damaged.discard(final)
 
     try:
-        ranks.first(prepare)
-        facts = {file: fact for written in ranks.each(lambda: part.write(partial)) for file, fact in written.items()}
-        ranks.first(commit)
+        ranks.on_first(prepare)
+        facts = {
+            file: fact for written in ranks.on_every(lambda: part.write(partial)) for file, fact in written.items()
+        }
+        ranks.on_first(commit)
     except Exception as error:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -178,16 +180,15 @@ def save(
         else:
             raise
         raise StorageError(f"step {part.step} is not saved: {reason}; {kept}") from None
-    ranks.first(lambda: rotate(run_dir, part.step, keep_last, best))
+    ranks.on_first(lambda: rotate(run_dir, part.step, keep_last, best))
     return final
 
 
 def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
     """Delete the checkpoints before the newest `keep_last` valid ones up to `step`, except that of step `best`.
 
-    One that cannot be deleted is named in a warning, and deleted at the next save. Valid here means: with a manifest, and not
-    known as damaged; hashing all checkpoints at every save would cost more than the save. Checkpoints of later steps, unused
-    since the run resumed before them, are neither counted nor deleted.
+    One that cannot be deleted is named in a warning, and tried again at the next save. Valid means: with a manifest, and not
+    known as damaged, since hashing all of them would cost more than the save. Later steps are neither counted nor deleted.
     """
     num_valid = 0
     for path in all_checkpoints(run_dir):

@@ -6,7 +6,6 @@ import functools
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from bertkit.base.errors import StorageError, say
 from bertkit.train import checkpoint
@@ -109,9 +108,7 @@ class CheckpointWriter:
     def __enter__(self) -> CheckpointWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.wait()
         except Exception as failure:

@@ -25,8 +25,7 @@ from bertkit.train.processes import Accelerator
 class DataParallelSum:
     """Gradients added by data-parallel training, in the order that is fastest.
 
-    Attributes:
-        scale: a factor for every loss. The exchange averages over the processes; times their number it is the sum.
+    `scale` is a factor for every loss: the exchange averages over the processes; times their number it is the sum.
     """
 
     def __init__(self, accelerator: Accelerator, model: nn.Module) -> None:

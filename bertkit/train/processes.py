@@ -93,7 +93,7 @@ class Ranks:
     size: int = 1
     group: Any = None  # a process group for objects on the CPU; None for the default one
 
-    def each(self, work: Callable[[], T]) -> list[T]:
+    def on_every(self, work: Callable[[], T]) -> list[T]:
         """Call a function on every process; all get all results, or raise the first process's error."""
         outcome: list[Any] = [None, None]
         try:
@@ -109,9 +109,9 @@ class Ranks:
                 raise failure
         return [result for result, _ in outcomes]
 
-    def first(self, work: Callable[[], T]) -> T:
+    def on_first(self, work: Callable[[], T]) -> T:
         """Call a function on the first process only; all get its result, or raise its error."""
-        return self.each(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+        return self.on_every(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
     def check_shared(self, directory: Path) -> None:
         """Refuse a directory that is not on a disk shared by all processes.
@@ -128,7 +128,7 @@ class Ranks:
             write_durably(place, token)
             return token, socket.gethostname()
 
-        token, host = self.first(write)
+        token, host = self.on_first(write)
 
         def look() -> None:
             # a network file system may show a new file only after a while
@@ -142,7 +142,7 @@ class Ranks:
                 time.sleep(0.1)
 
         try:
-            self.each(look)
+            self.on_every(look)
         finally:
             if self.rank == 0:
                 place.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
 
 def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
     """Call a function on the main process only; all get its result, or raise its error."""
-    return Ranks(accelerator.process_index, accelerator.num_processes).first(function)
+    return Ranks(accelerator.process_index, accelerator.num_processes).on_first(function)
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:

@@ -27,7 +27,7 @@ print("met", flush=True)
 if accelerator.process_index == 0:
     time.sleep(60)
 try:
-    torch.distributed.all_reduce(torch.zeros(1)) if sys.argv[1] == "training" else ranks.first(lambda: 1)
+    torch.distributed.all_reduce(torch.zeros(1)) if sys.argv[1] == "training" else ranks.on_first(lambda: 1)
 except RuntimeError as error:
     print(is_lost_peer(error), flush=True)
 """
