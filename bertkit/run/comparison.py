@@ -120,13 +120,11 @@ def diverge(first: RunRecord, second: RunRecord) -> Divergence:
     causes = [Change(key, *pair) for key, pair in different_settings([first, second]).items() if _is_cause(key, first)]
     rows, others = ({row["step"]: row for row in record.rows} for record in (first, second))
     shared = sorted(rows.keys() & others.keys())
-    step_before = None
-    for step in shared:
+    for place, step in enumerate(shared):
         values = _different_values(rows[step], others[step])
         if values:
-            return Divergence(step, step_before, len(shared), values, causes)
-        step_before = step
-    return Divergence(None, step_before, len(shared), {}, causes)
+            return Divergence(step, shared[place - 1] if place else None, len(shared), values, causes)
+    return Divergence(None, shared[-1] if shared else None, len(shared), {}, causes)
 
 
 def _different_values(row: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

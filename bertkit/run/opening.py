@@ -231,13 +231,12 @@ def announce(
     accelerator, model = state.accelerator, state.bare_model
     if not accelerator.is_main_process:
         return
-    config, device = model.config, accelerator.device.type
+    config, device, num_processes = model.config, accelerator.device.type, accelerator.num_processes
     size = sum(parameter.numel() for parameter in model.parameters())
-    how = f"{settings.precision} on {device}, {accelerator.num_processes} process(es)"
+    how = f"{settings.precision} on {device}, {num_processes} process(es)"
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
     say(*lines)
-    background = settings.checkpoint.background
-    standing = standing_bytes(model, accelerator.num_processes, state.choices.is_strict, background)
+    standing = standing_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
     say(*memory_lines(model, standing, batches, processes_here(device)))
     if state.first_step:
         say(f"resumed from step {state.first_step} of {steps}")

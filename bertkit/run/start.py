@@ -124,7 +124,7 @@ def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads
     """
     if not checkpoint.moment_files(source):
         raise InputError(
-            f"model_dir={settings.model_dir} has no optimizer state; take a bertkit run, or set init_moments=false"
+            f"model_dir={settings.model_dir} has no optimizer state; take a run, or set init_moments=false"
         )
     made_by = run_of(source)
     name = None if made_by is None else at(read_manifest(made_by).identity, "optimizer.name")

@@ -217,9 +217,8 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
     if settings.num_epochs * len(batches) < 1:
         raise InputError(f"num_epochs={settings.num_epochs:g}: less than one of {len(batches):,} examples; raise it")
     if settings.warmup_of(steps) > steps:
-        raise InputError(
-            f"schedule.warmup_steps={settings.schedule.warmup_steps} exceeds the {steps} steps of the run; lower it"
-        )
+        warmup = f"schedule.warmup_steps={settings.schedule.warmup_steps}"
+        raise InputError(f"{warmup} exceeds the {steps} steps of the run; lower it")
     rest = len(batches) % size or size
     if rest < num_processes:
         raise InputError(

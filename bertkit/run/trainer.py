@@ -189,8 +189,8 @@ def _is_due(settings: RunSettings, plan: TrainingPlan, step: int, what: str) -> 
 
 def _is_over(step: int, plan: TrainingPlan, state: TrainingState) -> bool:
     """Tell whether the last step is done, or the score has not improved for too long."""
-    is_impatient = plan.patience is not None and state.writer.history.num_worse >= plan.patience
-    return step >= plan.steps or is_impatient
+    num_worse = state.writer.history.num_worse
+    return step >= plan.steps or (plan.patience is not None and num_worse >= plan.patience)
 
 
 class _Rows:

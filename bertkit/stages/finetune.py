@@ -164,8 +164,9 @@ class _Finetuning:
         done.must_save = writer.offer_best(done.step, scores[self.settings.task.best_metric])
         writer.history.num_worse = 0 if done.must_save else writer.history.num_worse + 1
         done.metrics = scores | {"loss": loss}
-        majority = {} if self.baseline is None else self.baseline.scores
-        done.lines.append(f"  dev: {console.scores_line(done.metrics, majority)}")
+        if self.state.accelerator.is_main_process:
+            majority = {} if self.baseline is None else self.baseline.scores
+            done.lines.append(f"  dev: {console.scores_line(done.metrics, majority)}")
 
     def publish(self) -> None:
         """Evaluate the best weights, and write the model, its predictions and metrics, and the report."""
