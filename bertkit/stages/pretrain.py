@@ -150,8 +150,9 @@ class _Pretraining:
         batches = []
         for phase in self.phases.all:
             length, num_sequences = phase.max_seq_length, phase.micro_batches[0][1]
-            forward_length = functools.partial(forward, length)
-            batches.append(LargestBatch(forward_length, num_sequences * length, length, by_sequences))
+            batches.append(
+                LargestBatch(functools.partial(forward, length), num_sequences * length, length, by_sequences)
+            )
         return batches
 
     def evaluate_if_due(self, done: FinishedStep) -> None:
