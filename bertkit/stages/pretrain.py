@@ -149,10 +149,8 @@ class _Pretraining:
 
         batches = []
         for phase in self.phases.all:
-            length, num_sequences = phase.max_seq_length, phase.micro_batches[0][1]
-            batches.append(
-                LargestBatch(functools.partial(forward, length), num_sequences * length, length, by_sequences)
-            )
+            length, size = phase.max_seq_length, phase.micro_batches[0][1]
+            batches.append(LargestBatch(functools.partial(forward, length), size * length, length, by_sequences))
         return batches
 
     def evaluate_if_due(self, done: FinishedStep) -> None:
