@@ -283,7 +283,7 @@ def stage_of(command: str) -> Callable[[Any], Any]:
     """Import the stage of a command: a function of its settings, which returns its result, if any."""
     _quieten_libraries()
     stage = importlib.import_module("bertkit.serve.run" if command == "serve" else f"bertkit.stages.{command}")
-    return functools.partial(stage.run, launched=_launched) if command == "glue" else stage.run
+    return functools.partial(stage.run, launch=_launched) if command == "glue" else stage.run
 
 
 def _launched(command: str, settings: Any) -> bool:

@@ -16,7 +16,7 @@ import bertkit
 from bertkit import commands
 from bertkit.base.errors import InputError
 from bertkit.cli import run as command_line
-from bertkit.run.directory import stop_on_signal
+from bertkit.run.trainer import stop_on_signal
 from bertkit.settings.compose import compose, spelled
 
 

@@ -28,7 +28,7 @@ from bertkit.model.bert_config import AttentionConfig
 from bertkit.model.compiled import compile_layers
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses, task_losses
-from bertkit.train import loop, processes
+from bertkit.train import evaluation, loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import StepReport
@@ -276,7 +276,7 @@ def test_nothing_is_compiled_in_fifty_steps_of_other_lengths(precision: str) -> 
         for step in range(50):
             trained.step(step, batch_of(step))
             if step % 10 == 0:
-                loop.evaluate(
+                evaluation.evaluate(
                     trained.accelerator,
                     model,
                     lambda m, b: pretraining_losses(m, b, precision),

@@ -30,6 +30,7 @@ Doors:
     corpus.statistics         counts of a text, and warnings about it
     corpus.manifest           the manifest of a dataset
     corpus.prepared           the dataset on disk
+    corpus.dataset_writer     writes the dataset from encoded documents
     corpus.sources            files and how they are cut; sentence splitting
     batches.description       a dataset described in words
     batches.instances         the fixed instances on disk, and as JSON lines

@@ -17,7 +17,8 @@ from bertkit.predict.task_model import Predictor
 from bertkit.run.objective import best_tokens, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
-from bertkit.train import loop, processes
+from bertkit.train import processes
+from bertkit.train.evaluation import evaluating
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
@@ -45,7 +46,7 @@ def answer(
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
     borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
     predictions: list[tuple[int, Any]] = []
-    with loop.evaluating(predictor.model):
+    with evaluating(predictor.model):
         for start in range(first, last, EXAMPLES_AT_ONCE):
             stop = min(start + EXAMPLES_AT_ONCE, last)
             mine = [

@@ -181,5 +181,5 @@ def load_embedder(
     if problems:
         raise InputError(*problems)
     model.use(fast.choose("auto"))
-    num_tokens = batch_tokens or micro_batches.TOKENS_AT_ONCE[chosen.type]
+    num_tokens = batch_tokens or micro_batches.AUTO_MICRO_TOKENS[chosen.type]
     return Embedder(model.eval().to(chosen), tokenizer, chosen_pooling, precision, num_tokens)

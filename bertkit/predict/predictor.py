@@ -52,7 +52,7 @@ def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -
     device = processes.choose_device(settings.device)
     opened = open_task_model(str(settings.model_dir), settings.task, settings.task_changes)
     opened.model.use(fast.choose(settings.kernels))
-    micro_tokens = micro_batches.TOKENS_AT_ONCE[device.type]
+    micro_tokens = micro_batches.AUTO_MICRO_TOKENS[device.type]
     return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), top_k)
 
 

@@ -2,19 +2,20 @@
 
 Doors:
 
-    directory        a run's folder: whose it is, whether it is done, a clean stop
-    outputs          files that a user names to be written, and what may not be lost for them
+    directory        what a run directory says of its run
+    opening          is the run finished already? holds its directory, and announces what will happen
+    outputs          files that a user names to be written
     rules            which settings may change when a run is resumed
-    start            the weights that a run begins with
-    task_data        the splits of a task, as features; what share of the examples the model sees
-    length_phases    which steps see sequences of which length
+    compatibility    whether model, tokenizer, dataset and settings fit together
+    start            the starting weights
+    task_data        the splits of a task, as features, and how much of the examples the model sees
+    length_phases    the sequence length of every step of pretraining
     run_length       how many steps, and how long they take
-    publishing       holds the folder, says what is going to happen, and writes what a run leaves
-    reproducibility  what the last bits depend on beside the settings
+    memory_plan      how much memory a run needs
     state            model, optimizer and checkpoints
-    trainer          `fit`: from the first step to the last, a generator of events
-    objective        what is minimised, of a packed batch
+    reproducibility  the platform, on which the last bits of the weights depend
+    trainer          `fit`: from the first step to the last, a generator of steps
+    objective        the losses of a packed batch
+    publishing       writes the model, metrics and report of a finished run
     comparison       runs beside one another
-    measure          losses on prepared text, and whether things fit together
-    memory_plan      what a step needs, and a refusal of what is too large
 """

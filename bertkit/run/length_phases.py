@@ -1,7 +1,7 @@
-"""The phases of a pretraining run: which steps see sequences of which length, from which sampler, in which micro-batches.
+"""The phases of a pretraining run: the sequence length, the sampler and the micro-batches of every step.
 
-A run has one phase, or two, the second with longer sequences for the last steps. There is one step counter, one schedule
-and one optimizer throughout; each phase counts its own epochs, from the first of its steps.
+A run has one phase, or two, the second with longer sequences for the last steps. Both share the step counter, the
+schedule and the optimizer; each counts its own epochs, from its first step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ from bertkit.data.batches.sampling import EpochCache, ExampleSource, InstanceSam
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig, SegmentsConfig
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.loop import Numbered
-from bertkit.train.micro_batches import FEWEST_PARTS, TOKENS_AT_ONCE, micro_batch_ranges, share_of_process
+from bertkit.train.micro_batches import (
+    AUTO_MICRO_TOKENS,
+    MIN_PARTS,
+    NumberedBatches,
+    local_micro_batches,
+    micro_batch_ranges,
+)
 from bertkit.view import console
 
 
@@ -38,11 +43,10 @@ class Phase:
         return self.micro_batches[-1][1]
 
     def describe(self, steps: int) -> str:
-        """Say how often the phase sees the text, and how a step is cut up; of which steps, where it has not all of them."""
+        """Write the epochs, the batch, and the steps and length of a phase that has not all `steps`."""
         own = range(self.first_step, self.last_step)
-        longest = self.max_seq_length if len(own) < steps else None
-        epoch_length = self.sampler.epoch_length
-        return console.phase_line(own, longest, self.batch_size, epoch_length, len(self.micro_batches))
+        length = self.max_seq_length if len(own) < steps else None
+        return console.phase_line(own, length, self.batch_size, self.sampler.epoch_length, len(self.micro_batches))
 
 
 class LengthPhases:
@@ -55,10 +59,20 @@ class LengthPhases:
         """Give the phase of a step; beyond the end it is the last one."""
         return next((phase for phase in self.all if step < phase.last_step), self.all[-1])
 
-    def micro_batches(self, step: int, process: int, num_processes: int) -> Numbered:
+    def lines(self, settings: PretrainSettings, step: int) -> list[str]:
+        """Describe the phase of a step, and warn of missing held-out text."""
+        lines = [self.at(step).describe(settings.num_steps)]
+        if self.all[0].held_out is None:
+            hint = "prepare more documents, or with a larger held_out_prob"
+            if isinstance(settings.segments, InstancesConfig):
+                hint = "fixed instances hold all of them"
+            lines.append(f"warning: no held-out documents, so no evaluation; {hint}")
+        return lines
+
+    def micro_batches(self, step: int, process: int, num_processes: int) -> NumberedBatches:
         """Give a process's micro-batches of a step."""
         phase = self.at(step)
-        mine = share_of_process(len(phase.micro_batches), process, num_processes)
+        mine = local_micro_batches(len(phase.micro_batches), process, num_processes)
         ranges = [phase.micro_batches[number] for number in mine]
         return list(
             zip(mine, phase.sampler.micro_batches(step - phase.first_step, phase.batch_size, ranges), strict=True)
@@ -77,14 +91,15 @@ def segments_of(settings: PretrainSettings) -> list[SegmentsConfig | InstancesCo
     return [settings.segments, *final]
 
 
-def micro_sequences_of(settings: PretrainSettings, device: str, num_processes: int) -> list[int]:
-    """Give how many sequences one forward pass takes in each phase: what is set, or what suits the device.
+def choose_micro_sequences(settings: PretrainSettings, device: str, num_processes: int) -> tuple[int, ...]:
+    """Choose the sequences of a micro-batch in each phase: a setting, or a number that suits the device.
 
-    Left to itself, a global batch is cut into two or more parts of equal size, the same ones for one process and for
-    two, and into at least one for each process; with reproducibility=strict into four or more, whatever the processes.
+    By default a global batch has two or more micro-batches of equal size, the same for one process and for two, and at
+    least one for each process; with reproducibility=strict four or more, for any number of processes.
     """
-    fewest = FEWEST_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
-    return [_micro_sequences(settings, segments.max_seq_length, device, fewest) for segments in segments_of(settings)]
+    fewest = MIN_PARTS if settings.reproducibility == "strict" else max(2, num_processes)
+    lengths = [segments.max_seq_length for segments in segments_of(settings)]
+    return tuple(_micro_sequences(settings, length, device, fewest) for length in lengths)
 
 
 def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewest: int) -> int:
@@ -93,17 +108,16 @@ def _micro_sequences(settings: PretrainSettings, longest: int, device: str, fewe
         return min(batch.micro_sequences, batch.sequences)
     if batch.micro_tokens != "auto":
         return min(max(1, batch.micro_tokens // longest), batch.sequences)
-    most = max(1, min(TOKENS_AT_ONCE[device] // longest, batch.sequences // fewest))
+    most = max(1, min(AUTO_MICRO_TOKENS[device] // longest, batch.sequences // fewest))
     return math.ceil(batch.sequences / math.ceil(batch.sequences / most))
 
 
 def make_phases(
     settings: PretrainSettings, dataset: PreparedDataset, cache_dir: Path, micro_sequences: tuple[int, ...]
 ) -> LengthPhases:
-    """Lay out a run.
+    """Lay out the phases of a run.
 
-    `cache_dir` keeps the examples of each epoch, by length and seed, so that phases do not meet; `micro_sequences` are
-    those of each phase, as `micro_sequences_of` chose them when the run began.
+    `cache_dir` keeps the examples of each epoch, by length and seed; `micro_sequences` were chosen when the run began.
     """
     border = settings.final_phase.first_step(settings.num_steps)
     borders = sorted({0, border, settings.num_steps})
@@ -126,7 +140,7 @@ def make_phases(
 def _samplers(
     settings: PretrainSettings, segments: SegmentsConfig | InstancesConfig, dataset: PreparedDataset, cache_dir: Path
 ) -> tuple[ExampleSource, ExampleSource | None]:
-    """Give what to train on, and what to evaluate on, None where nothing is held out."""
+    """Give the samplers for training and for evaluation, None where nothing is held out."""
     if isinstance(segments, InstancesConfig):
         return InstanceSampler(open_instances(dataset), settings.seed), None
     train, held_out = dataset.splits["train"], dataset.splits["held_out"]

@@ -1,17 +1,17 @@
-"""Whether a run will fit into the memory that this machine has: refused before anything is made, or said before training.
+"""How much memory a run needs: a refusal before anything is made, and an estimate before training.
 
-    peak = what the process holds anyway, with the weights and the optimizer's moments
-         + gradients, their copies, and copies of the state that are being saved
-         + activations: what autograd keeps of a forward pass
-         + what the allocator and the libraries take besides
+    peak = the process with the weights and the optimizer's moments
+         + gradients, their copies, and copies of the state that is being saved
+         + activations, which autograd keeps during a forward pass
+         + overhead of the allocator and the libraries
 
-Activations are measured. They grow evenly with the number of tokens, so that one sequence and two of them, passed through the
-model as in training, tell of a micro-batch of any size. All sizes are bytes.
+Activations are measured with one and with two sequences. They grow linearly with the number of tokens, which gives the
+need of a micro-batch of any size. All sizes are bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,31 +28,26 @@ FIRST_USE, SHARE_KEPT_BY_ALLOCATOR = 80_000_000, 0.25
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """The largest micro-batch of steps of one shape.
+class LargestBatch:
+    """The largest micro-batch of the steps with one sequence length."""
 
-    Attributes:
-        model: that is trained.
-        forward: passes so many sequences through it, as training does, and gives their number of tokens.
-        standing: bytes beside the activations.
-        num_tokens: of the micro-batch.
-        setting: name and value of the one that its size comes from.
-        tokens_of_setting: that one of it stands for.
-    """
+    forward: Callable[[int], int]  # passes so many sequences through the model, and gives their number of tokens
+    num_tokens: int
+    max_seq_length: int
+    by_sequences: bool  # whether batch.micro_sequences decides on its size, and not batch.micro_tokens
 
-    model: BertWithHeads
-    forward: Callable[[int], int]
-    standing: int
-    num_tokens: int = 0
-    setting: tuple[str, int] = ("batch.micro_tokens", 0)
-    tokens_of_setting: int = 1
+    @property
+    def setting(self) -> tuple[str, int, int]:
+        """The setting that decides on its size: name, value, and tokens for each unit of the value."""
+        if self.by_sequences:
+            return "batch.micro_sequences", -(-self.num_tokens // self.max_seq_length), self.max_seq_length
+        return "batch.micro_tokens", self.num_tokens, 1
 
 
-def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, device: str, setting: str) -> None:
-    """Refuse a model or a batch that this machine cannot hold, by the least that they need, before anything is made.
+def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, device: str) -> None:
+    """Refuse a model or a batch that is too large for this machine, before anything is made.
 
-    A weight that is trained needs four numbers: itself, its gradient and two moments. Of a batch, what is sure is what its
-    tokens take before they are numbers of the model.
+    A weight needs at least four numbers (itself, its gradient, two moments), a token of a batch its ids.
 
     Raises:
         InputError: with the estimate.
@@ -60,34 +55,30 @@ def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, de
     names = ("hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
     shape = ", ".join(f"{name}={getattr(config, name)}" for name in names)
     weights = config.num_weights
-    what = f"a model of {weights:.3g} weights (model.{shape}, {config.vocab_size} tokens)"
-    require_memory(what, 16 * weights, "take a smaller one", device)
-    what = f"{setting}={batch_sequences} of {max_seq_length} tokens"
-    require_memory(what, BYTES_OF_A_TOKEN * batch_sequences * max_seq_length, f"lower {setting}")
+    model = f"a model of {weights:.3g} weights (model.{shape}, {config.vocab_size} tokens)"
+    require_memory(model, 16 * weights, "take a smaller one", device)
+    batch = f"batch.sequences={batch_sequences} of {max_seq_length} tokens"
+    require_memory(batch, BYTES_OF_A_TOKEN * batch_sequences * max_seq_length, "lower batch.sequences")
 
 
 def standing_bytes(model: BertWithHeads, num_processes: int, is_strict: bool, saves_copies: bool) -> int:
-    """Say what a step needs beside weights, moments and activations.
+    """Count the bytes that a step needs beside weights, moments and activations.
 
-    Gradients; what processes exchange; the sums of parts, and one part in one piece, where gradients are added in one
-    order; copies of weights and moments to be saved while training goes on.
+    They are the gradients; a buffer for their exchange; with `is_strict` the sums of parts, and one part in one piece;
+    with `saves_copies` copies of weights and moments for a save in the background.
     """
-    gradients = _bytes_of(parameter for parameter in model.parameters() if parameter.requires_grad)
-    copies = _bytes_of(model.parameters()) + 2 * gradients if saves_copies else 0
+    gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    copies = sum(parameter.nbytes for parameter in model.parameters()) + 2 * gradients if saves_copies else 0
     return gradients * (1 + (num_processes > 1) + 3 * is_strict) + copies
 
 
-def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
-
-
 def kept_by_autograd(model: BertWithHeads, forward: Callable[[int], int], num_sequences: int) -> tuple[int, int]:
-    """Pass sequences through a model; give their number of tokens, and the bytes that autograd keeps, weights aside.
+    """Pass sequences through a model; give their number of tokens, and the bytes that autograd keeps, without the weights.
 
-    Everything stays as it is, random numbers too. Layers that are compiled are not, and need somewhat less.
+    Random numbers and the model stay as they are. Layers run uncompiled, and so need somewhat more.
     """
     first = next(model.parameters())
-    kept: dict[int, torch.UntypedStorage] = {}  # by its address; holding them, so that none is used twice
+    kept: dict[int, torch.UntypedStorage] = {}  # by its address, which stays its own while it is held
 
     def keep(tensor: Tensor) -> None:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
@@ -104,44 +95,44 @@ def kept_by_autograd(model: BertWithHeads, forward: Callable[[int], int], num_se
 
 @dataclass(frozen=True)
 class Needs:
-    """What steps need beyond what a process holds that has the model and the optimizer."""
+    """The bytes that steps need beyond those of a process with the model and the optimizer."""
 
     fixed: float  # with the narrowed copies of the weights in bf16
-    by_token: float
+    per_token: float
 
     def of(self, num_tokens: int) -> int:
         """Give the bytes for micro-batches of so many tokens."""
-        return round(self.fixed + self.by_token * num_tokens)
+        return round(self.fixed + self.per_token * num_tokens)
 
     def fitting(self, num_bytes: int) -> int:
         """Give the most tokens of a micro-batch for which so many bytes are enough."""
-        return int((num_bytes - self.fixed) / self.by_token)
+        return int((num_bytes - self.fixed) / self.per_token)
 
 
-def needs_of(part: MicroBatch) -> Needs:
-    """Measure the activations, and add what is needed beside them."""
-    on_cpu = next(part.model.parameters()).device.type == "cpu"
-    more, factor = (FIRST_USE, 1 + SHARE_KEPT_BY_ALLOCATOR) if on_cpu else (0, 1.0)
-    (fewer, less), (tokens, kept) = (kept_by_autograd(part.model, part.forward, count) for count in (1, 2))
-    by_token = (kept - less) / (tokens - fewer)
-    return Needs(more + factor * (part.standing + kept - by_token * tokens), factor * by_token)
+def needs_of(model: BertWithHeads, standing: int, batch: LargestBatch) -> Needs:
+    """Measure the activations of one and two sequences, and add `standing`, the bytes beside them."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    first_use, factor = (FIRST_USE, 1 + SHARE_KEPT_BY_ALLOCATOR) if on_cpu else (0, 1.0)
+    (fewer, less), (tokens, kept) = (kept_by_autograd(model, batch.forward, count) for count in (1, 2))
+    per_token = (kept - less) / (tokens - fewer)
+    return Needs(first_use + factor * (standing + kept - per_token * tokens), factor * per_token)
 
 
-def memory_lines(parts: Sequence[MicroBatch], device: str, num_here: int) -> list[str]:
-    """Say what the part that needs most will need, and warn where that is more than is free to each of the processes."""
-    here = memory_here(device)
+def memory_lines(model: BertWithHeads, standing: int, batches: Sequence[LargestBatch], num_here: int) -> list[str]:
+    """Write the expected peak memory, and a warning where it exceeds the free memory for each of `num_here` processes."""
+    here = memory_here(next(model.parameters()).device.type)
     if here is None:
         return []
-    measured = [(part, needs_of(part)) for part in parts]
-    part, needs = max(measured, key=lambda each: each[1].of(each[0].num_tokens))
-    needed, free = needs.of(part.num_tokens), here.free // num_here
-    each = "" if num_here == 1 else f" in each of {num_here} processes"
-    lines = [f"expected peak memory {gigabytes(here.held + needed)}{each} of {gigabytes(here.total)} here"]
+    measured = [(batch, needs_of(model, standing, batch)) for batch in batches]
+    batch, needs = max(measured, key=lambda pair: pair[1].of(pair[0].num_tokens))
+    needed, free = needs.of(batch.num_tokens), here.free // num_here
+    where = "" if num_here == 1 else f" in each of {num_here} processes"
+    lines = [f"expected peak memory {gigabytes(here.held + needed)}{where} of {gigabytes(here.total)} here"]
     if needed > free:
-        name, value = part.setting
-        fitting = needs.fitting(free) // part.tokens_of_setting
+        name, value, unit = batch.setting
+        fitting = needs.fitting(free) // unit
         advice = f"{name}={fitting} would fit" if 0 < fitting < value else "take a smaller model or a larger machine"
         lines.append(
-            f"warning: {name}={value} needs {gigabytes(needed)} more{each}, {gigabytes(free)} are free; {advice}"
+            f"warning: {name}={value} needs {gigabytes(needed)} more{where}, {gigabytes(free)} are free; {advice}"
         )
     return lines

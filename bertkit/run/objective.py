@@ -1,4 +1,4 @@
-"""What training minimises, of a packed batch: masked LM and next sentence in pretraining, one loss of a task's head.
+"""The losses and outputs of a packed batch: masked LM and next sentence in pretraining, one loss for a task's head.
 
 Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 """
@@ -23,11 +23,10 @@ from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, 
 
 @dataclass(frozen=True)
 class Entrance:
-    """Where batches enter a model: onto its device, in a precision, and with numbers of rows that come again.
+    """Moves batches to a model's device, in a precision.
 
-    oneDNN makes and keeps a program for each number of rows (`FastWays.even_rows`). Where it computes, tokens and masked
-    positions are rounded up here, and who asks for logits takes those of the first, real rows; nothing flows back from
-    the others.
+    oneDNN compiles a program for each number of rows (`FastWays.even_rows`). Where it computes, the numbers of tokens and
+    masked positions are rounded up here to recurring ones; only logits of the first, real rows are used.
     """
 
     device: torch.device
@@ -36,30 +35,27 @@ class Entrance:
 
     @classmethod
     def of(cls, model: nn.Module, precision: str) -> Entrance:
-        """That of a model, on the device where its weights are."""
+        """Make the entrance of a model, on the device of its weights."""
         weight, fast = next(model.parameters()), _fast_ways_of(model)
         is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
         return cls(weight.device, precision, fast.even_rows and is_by_onednn and weight.device.type == "cpu")
 
     def num_slack(self, num_rows: int) -> int:
-        """There are 32 numbers of rows between each power of 2 and the next, so that at most a 32nd is added."""
+        """Give the rows to add: up to a 32nd, so that 32 numbers of rows remain between one power of 2 and the next."""
         return -num_rows % (1 << max(0, num_rows.bit_length() - 6)) if self.is_rounding else 0
 
     def rows(self, array: NDArray[Any], of_slack: int = 0) -> Tensor:
-        """Take a number for each row; those of slack are `of_slack`."""
+        """Move a number for each row; slack rows have `of_slack`."""
         padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=of_slack)
         return _tensor(padded, self.device)
 
     def tokens(self, batch: PretrainBatch | TaskBatch) -> tuple[Tensor, Tensor, Layout]:
-        """Take the sequences of a batch."""
-        return (
-            self.rows(batch.input_ids),
-            self.rows(batch.token_type_ids),
-            self._layout(batch.input_ids, batch.sequence_lengths),
-        )
+        """Move the ids, segment ids and layout of a batch."""
+        layout = self._layout(batch.input_ids, batch.sequence_lengths)
+        return self.rows(batch.input_ids), self.rows(batch.token_type_ids), layout
 
     def targets(self, batch: TaskBatch) -> Targets | None:
-        """Take the texts that a batch gives for its sequences, if it does."""
+        """Move the target texts of a batch; None without any."""
         ids, lengths = batch.target_ids, batch.target_lengths
         return None if ids is None or lengths is None else Targets(self.rows(ids), self._layout(ids, lengths))
 
@@ -115,11 +111,11 @@ def task_losses(
 ) -> dict[str, LossTerm]:
     """Run the model over a packed batch with labels; give the loss of its head, by the head's name.
 
-    sequence: cross-entropy over the labels; the squared error of a regression; a cross-entropy for each label where
-    several may hold. token: cross-entropy of every token that has a label. choice: cross-entropy over the endings.
-    span: the mean of the cross-entropies of start and end, each over the tokens of its own sequence, with no padding
-    among them as Hugging Face has it (google-research/bert run_squad.py, lines 642-662). Class weights, of the batch,
-    weight the cross-entropy of sequence and token. generation: the cross-entropy of every token of the texts, smoothed.
+    sequence: cross-entropy over the labels, binary for each label where several may hold; squared error in a regression.
+    token: cross-entropy of every labelled token. Both with the batch's class weights. choice: cross-entropy over the
+    endings. span: the mean of the cross-entropies of start and end, each over the tokens of its sequence, without the
+    padding of Hugging Face (google-research/bert run_squad.py, lines 642-662). generation: smoothed cross-entropy of
+    every target token.
     """
     if batch.head == "generation":
         return {batch.head: _generation_loss(model, batch, precision, label_smoothing)}
@@ -140,7 +136,7 @@ def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
     assert batch.labels is not None, "no labels to learn from"
     device = logits.device
     if batch.head in ("sequence", "token") and batch.labels.dtype.kind != "f":
-        known = np.flatnonzero(batch.labels != IGNORED)  # found on the host, so that it need not wait for a device
+        known = np.flatnonzero(batch.labels != IGNORED)  # on the host, without waiting for the device
         weights = None if batch.class_weights is None else _tensor(batch.class_weights, device)
         labels = _tensor(batch.labels[known], device)
         return cross_entropy(logits[_tensor(known, device)], labels, weights, batch.loss_counts[batch.head])
@@ -158,7 +154,7 @@ def _task_loss(logits: Tensor, batch: TaskBatch) -> LossTerm:
 def task_logits(
     model: nn.Module, batch: TaskBatch, precision: str = "fp32"
 ) -> tuple[list[NDArray[np.float32]], LossTerm | None]:
-    """Run the model over a packed batch; give the logits of each sequence, and their loss where the batch has labels.
+    """Run the model over a packed batch; give the logits of each sequence, and the loss of a batch with labels.
 
     sequence: (C,); token: (T, C); span: (T, 2); choice: (1,).
     """
@@ -172,14 +168,7 @@ def task_logits(
 
 @torch.no_grad()
 def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: str = "fp32") -> NDArray[np.float32]:
-    """Run the encoder over a packed batch; pool the tokens of each sequence into one vector: (B, D).
-
-    Args:
-        model: the encoder, with any heads.
-        batch: of single texts.
-        pooling: "mean" or "max" over the tokens, or "cls", the first of them.
-        precision: of the matrix products.
-    """
+    """Run the encoder over a packed batch of texts; pool each by "mean", "max" or "cls", its first token: (B, D)."""
     entrance = Entrance.of(model, precision)
     with entrance.autocast():
         hidden = model(*entrance.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)

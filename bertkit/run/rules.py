@@ -1,7 +1,6 @@
-"""What may change when a run is resumed: every setting of pretraining and of fine-tuning has its class here.
+"""Which settings may change when a run is resumed: each has a class, its own or that of its group.
 
-A run is identified by its settings that are not free, and by its data and starting weights. A name stands for itself and
-for everything below it that has no class of its own; a test asks for the class of every setting.
+A run is identified by its settings that are not free, and by the content of its data and starting weights.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.base import errors
-from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import differences, dotted_keys, nearest
+from bertkit.base.typed_settings import differences
+from bertkit.settings.finetune import FinetuneSettings
+from bertkit.settings.pretrain import PretrainSettings
 
-FREE = "free"  # changes nothing of what is learned: places, logs, saves
-WARN = "warn"  # takes effect, and is said in a line
+FREE = "free"  # does not change what is learned: places, logs, saves
+WARN = "warn"  # takes effect, with a warning
 FIXED = "fixed"  # refused, unless resume.allow names it; then it takes effect
-BEGUN = "begun"  # had its effect when the run began, and can have none on resume: refused, whatever is allowed
+BEGUN = "begun"  # had its effect when the run began, and can have none on resume: always refused
 REFUSED = (FIXED, BEGUN)
 
 Rules = Mapping[str, str]
+RunSettings = PretrainSettings | FinetuneSettings
 
-# of data and starting weights the content counts, not the place
 CONTENT = {"data_fingerprint": FIXED, "starting_weights": BEGUN, "vocabulary": BEGUN}
 BOTH = {
     **CONTENT,
@@ -32,12 +31,12 @@ BOTH = {
     "precision": FIXED,
     "kernels": WARN,  # rounding and dropout differ
     "compile": WARN,
-    "device": FREE,  # of another kind than before: said when the checkpoint is loaded
+    "device": FREE,  # a warning about another kind comes with the checkpoint
     "batch.sequences": FIXED,
     "batch.micro_sequences": WARN,  # rounding and dropout differ
     "batch.micro_tokens": WARN,
     "optimizer": FIXED,
-    "optimizer.name": BEGUN,  # the moments of one mean something else to another
+    "optimizer.name": BEGUN,  # the moments have another meaning in another optimizer
     "schedule": FIXED,
     "reproducibility": FIXED,
     "numerics": FREE,
@@ -51,10 +50,10 @@ PRETRAIN: Rules = {
     **BOTH,
     "model_dir": FREE,
     "init_moments": BEGUN,
-    "steps": WARN,  # train longer, or less; the schedule is that of the new number of steps from there on
+    "steps": WARN,  # the schedule continues with the new number
     **dict.fromkeys(("model", "attention", "norm", "pooling"), BEGUN),  # the weights have their shape
     "segments": FIXED,
-    **dict.fromkeys(("segments.kind", "segments.next_sentence"), BEGUN),  # they decide on the heads
+    **dict.fromkeys(("segments.kind", "segments.next_sentence"), BEGUN),  # the heads depend on them
     "final_phase": FIXED,
     "masking": FIXED,
     "evaluation": FREE,
@@ -72,14 +71,14 @@ FINETUNE: Rules = {
     "class_weights": FIXED,
     "max_train_examples": FIXED,
     "dev_share": FIXED,
-    "evaluation": WARN,  # which weights are the best depends on when they are measured
+    "evaluation": WARN,  # the best weights depend on the steps of evaluation
 }
-LENGTH = "steps"  # the one setting to warn of that gives a finished run something to do
+LENGTH = "steps"  # the only WARN setting with which a finished run continues
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting that is another one than before."""
+    """A setting with another value than before."""
 
     key: str
     old: Any
@@ -87,7 +86,7 @@ class Change:
 
 
 def class_of(key: str, rules: Rules) -> str:
-    """Give the class of a dotted key: its own, or that of the nearest group that has one."""
+    """Give the class of a dotted key: its own, or that of the nearest group with one."""
     parts = key.split(".")
     for length in range(len(parts), 0, -1):
         if ".".join(parts[:length]) in rules:
@@ -99,55 +98,34 @@ def identity_of(settings: Mapping[str, Any], rules: Rules, prefix: str = "") -> 
     """Give the settings that are not free, nested as they are."""
     identity: dict[str, Any] = {}
     for key, value in settings.items():
-        inner = identity_of(value, rules, f"{prefix}{key}.") if isinstance(value, Mapping) else value
-        is_free = not inner if isinstance(value, Mapping) else class_of(f"{prefix}{key}", rules) == FREE
-        if not is_free:
-            identity[key] = inner
+        if isinstance(value, Mapping):
+            inner = identity_of(value, rules, f"{prefix}{key}.")
+            identity |= {key: inner} if inner else {}
+        elif class_of(f"{prefix}{key}", rules) != FREE:
+            identity[key] = value
     return identity
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """List what differs between two identities; what only one of them says is not compared."""
+    """List the differences of two identities, for the top-level keys that both have."""
     common = [key for key in old if key in new]
-    found = differences({key: old[key] for key in common}, {key: new[key] for key in common})
-    return [Change(*difference) for difference in found]
+    pairs = differences({key: old[key] for key in common}, {key: new[key] for key in common})
+    return [Change(*pair) for pair in pairs]
 
 
-def check_allowed(allow: Sequence[str], identity: Mapping[str, Any]) -> None:
-    """Refuse names that stand for nothing.
-
-    Raises:
-        InputError: naming each of them, with the nearest name.
-    """
-    known = dotted_keys(identity)
-    unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
-    if unknown:
-        raise InputError(*unknown)
-
-
-def refused(found: Sequence[Change], rules: Rules, allow: Sequence[str]) -> list[Change]:
-    """Give the changes that are refused.
-
-    Those of a fixed setting that no name in `allow`, of the setting or of a group that it is in, permits; and all of one
-    that had its effect when the run began.
-    """
+def refused(changes: Sequence[Change], rules: Rules, allow: Sequence[str]) -> list[Change]:
+    """Give the changes that are refused: those of BEGUN settings, and of FIXED ones unless `allow` names them or a group."""
 
     def is_allowed(key: str) -> bool:
         return class_of(key, rules) != BEGUN and any(key == name or key.startswith(f"{name}.") for name in allow)
 
-    return [change for change in found if class_of(change.key, rules) in REFUSED and not is_allowed(change.key)]
+    return [change for change in changes if class_of(change.key, rules) in REFUSED and not is_allowed(change.key)]
 
 
-def ways_out(found: Sequence[Change], rules: Rules) -> str:
-    """Say what to do about refused changes, but for choosing another directory."""
-    begun = [change.key for change in found if class_of(change.key, rules) == BEGUN]
+def ways_out(changes: Sequence[Change], rules: Rules) -> str:
+    """Write the remedies for refused changes, besides another directory."""
+    begun = [change.key for change in changes if class_of(change.key, rules) == BEGUN]
     if begun:
         return f"or go back to its settings: {', '.join(begun)} had its effect when the run began"
-    return (
-        f"use its settings, or change them from here on with resume.allow=[{','.join(change.key for change in found)}]"
-    )
-
-
-def listed(found: Sequence[Change]) -> str:
-    """Write changes for people, the first few of many."""
-    return errors.listed([f"{change.key}: {change.old!r} there, {change.new!r} here" for change in found])
+    names = ",".join(change.key for change in changes)
+    return f"use its settings, or change them from here on with resume.allow=[{names}]"

@@ -1,6 +1,6 @@
-"""How many steps a run takes, and how long they take on a CPU: said, and where it is left to bertkit chosen, before training.
+"""How long a run takes: resolves steps=auto, and estimates the time on a CPU before training.
 
-The time is that of two trial passes, forward and back, over a few sequences of random tokens, of which the faster counts.
+The time is that of the faster of two trial passes, forward and back, over a few sequences of random tokens.
 """
 
 from __future__ import annotations
@@ -23,78 +23,71 @@ from bertkit.run.length_phases import LengthPhases, segments_of
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.micro_batches import micro_batch_ranges, share_of_process
+from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges
 from bertkit.train.processes import Accelerator, on_main_process
 from bertkit.view.progress import duration
 
 MOST_EPOCHS = 40  # Devlin et al. 2019, A.2: "approximately 40 epochs"
 MOST_STEPS = 1_000_000  # Devlin et al. 2019, A.2
 MOST_SECONDS = 3600  # on a CPU
-LARGE_TEXT = 10_000_000  # tokens, whose examples take some seconds to count
-TRIAL_TOKENS = 512  # of a trial pass; larger ones take as long a token
-SLOW_CPU = 2e10  # operations a second of a core at its slowest, so that runs that are surely short need no trial
+LARGE_TEXT = 10_000_000  # tokens; to count its examples takes some seconds
+TRIAL_TOKENS = 512  # of a trial pass; with more, a token takes the same time
+SLOW_CPU = 2e10  # operations a second of a slow core; a run that is short even there needs no trial
 MASKED_SHARE = 0.15  # Devlin et al. 2019, A.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
-    """How long the steps of a run take.
+class RunLength:
+    """How long a run takes."""
 
-    Attributes:
-        phase_seconds: of a step of each phase; None on a GPU, and where the run is surely short.
-        chosen: why the run has so many steps; empty where they are set.
-    """
-
-    phase_seconds: list[float] | None
-    chosen: str = ""
+    phase_seconds: list[float] | None  # of a step of each phase; None on a GPU, and for a run that is surely short
+    reason: str = ""  # for the number of steps; empty where it is set
 
     def lines(self, settings: PretrainSettings, phases: LengthPhases, first_step: int) -> list[str]:
-        """Say why there are so many steps, and warn of a text that is seen too often and of hours on a CPU."""
-        found, steps = [self.chosen] if self.chosen else [], settings.num_steps
+        """Give the reason for the number of steps, and warnings about too many epochs and about hours on a CPU."""
+        lines, steps = [self.reason] if self.reason else [], settings.num_steps
         epochs = sum(
             (phase.last_step - phase.first_step) * phase.batch_size / phase.sampler.epoch_length for phase in phases.all
         )
         if epochs > MOST_EPOCHS:
-            found.append(
-                f"warning: the text is seen {epochs:.0f} times, the paper's about {MOST_EPOCHS}; set "
-                f"steps={_rounded(steps * MOST_EPOCHS / epochs)}, or prepare more text"
+            fewer = f"steps={_rounded(steps * MOST_EPOCHS / epochs)}"
+            lines.append(
+                f"warning: {epochs:.0f} epochs, the paper has about {MOST_EPOCHS}; set {fewer}, or prepare more text"
             )
         if self.phase_seconds is None:
-            return found
-        left = [
-            (phase.last_step - max(first_step, phase.first_step)) * seconds
+            return lines
+        left = sum(
+            max(0, phase.last_step - max(first_step, phase.first_step)) * seconds
             for phase, seconds in zip(phases.all, self.phase_seconds, strict=True)
-            if phase.last_step > first_step
-        ]
-        if sum(left) > MOST_SECONDS:
-            share = MOST_SECONDS / sum(left)
-            found.append(
-                f"warning: about {duration(sum(left))} on this CPU, as two trial passes took; for an hour set "
-                f"steps={first_step + _rounded((steps - first_step) * share)}, or take a smaller model="
+        )
+        if left > MOST_SECONDS:
+            fewer = f"steps={first_step + _rounded((steps - first_step) * MOST_SECONDS / left)}"
+            lines.append(
+                f"warning: about {duration(left)} on this CPU; for an hour set {fewer}, or take a smaller model="
             )
-        return found
+        return lines
 
 
-def settle(
+def choose_steps(
     settings: PretrainSettings,
     dataset: PreparedDataset,
     model: BertWithHeads,
     accelerator: Accelerator,
     choices: Choices,
-) -> tuple[PretrainSettings, Pace]:
-    """Choose the steps of a run that sets none, and find out how long they take; every process takes part.
+) -> tuple[PretrainSettings, RunLength]:
+    """Resolve steps=auto, and measure how long a step takes; every process takes part.
 
     Raises:
         InputError: a warm-up or a final phase does not fit the steps.
     """
-    measured = None
+    seconds = None
     if accelerator.device.type == "cpu" and (settings.steps == "auto" or _may_be_long(settings, model)):
         here = _seconds_of_steps(settings, model, accelerator, choices)
-        measured = on_main_process(accelerator, lambda: here)
+        seconds = on_main_process(accelerator, lambda: here)
     if settings.steps != "auto":
-        return settings, Pace(measured)
-    steps, chosen = _choose(settings, _epoch_length(settings, dataset), measured)
-    return dataclasses.replace(settings, steps=steps), Pace(measured, chosen)
+        return settings, RunLength(seconds)
+    steps, reason = _choose(settings, _epoch_length(settings, dataset), seconds)
+    return dataclasses.replace(settings, steps=steps), RunLength(seconds, reason)
 
 
 def _may_be_long(settings: PretrainSettings, model: BertWithHeads) -> bool:
@@ -104,23 +97,23 @@ def _may_be_long(settings: PretrainSettings, model: BertWithHeads) -> bool:
     return operations > MOST_SECONDS * SLOW_CPU
 
 
-def _choose(settings: PretrainSettings, epoch_length: float, measured: list[float] | None) -> tuple[int, str]:
-    """Give the steps, and say why."""
+def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list[float] | None) -> tuple[int, str]:
+    """Give the steps, and the reason."""
     by_text = min(_rounded(MOST_EPOCHS * epoch_length / settings.batch.sequences), MOST_STEPS)
     text = f"{MOST_EPOCHS} epochs of the text" if by_text < MOST_STEPS else "as many as in the paper"
-    if measured is None:
+    if phase_seconds is None:
         return by_text, f"steps={by_text}: {text}"
-    share = settings.final_phase.share if len(measured) > 1 else 0
-    seconds = measured[0] * (1 - share) + measured[-1] * share
+    share = settings.final_phase.share if len(phase_seconds) > 1 else 0
+    seconds = phase_seconds[0] * (1 - share) + phase_seconds[-1] * share
     by_time, hours = _rounded(MOST_SECONDS / seconds), duration(by_text * seconds)
-    how = f"at {seconds:.2g} s a step, as two trial passes took"
+    how = f"at {seconds:.2g} s a step, by two trial passes"
     if by_text <= by_time:
         return by_text, f"steps={by_text}: {text}, about {hours} on this CPU {how}"
     return by_time, f"steps={by_time}: about an hour on this CPU {how}; steps={by_text}, {text}, would be {hours}"
 
 
 def _epoch_length(settings: PretrainSettings, dataset: PreparedDataset) -> float:
-    """Give the number of examples in an epoch; of a large text about that, by its tokens."""
+    """Give the number of examples in an epoch, for a large text an estimate from its tokens."""
     segments, train = settings.segments, dataset.splits["train"]
     if isinstance(segments, InstancesConfig):
         return len(open_instances(dataset))
@@ -132,18 +125,17 @@ def _epoch_length(settings: PretrainSettings, dataset: PreparedDataset) -> float
 def _seconds_of_steps(
     settings: PretrainSettings, model: BertWithHeads, accelerator: Accelerator, choices: Choices
 ) -> list[float]:
-    """Give the seconds of a step of each phase, on the process that has most to do; the model stays as it is."""
-    found = []
+    """Give the seconds of a step of each phase, on the first process; the model stays as it is."""
+    phase_seconds = []
     model.use(FastWays.of(choices.kernels))
-    assert isinstance(choices.cut, tuple), "of pretraining"
-    for segments, most in zip(segments_of(settings), choices.cut, strict=True):
+    for segments, micro_sequences in zip(segments_of(settings), choices.micro_sequences, strict=True):
         length, size = segments.max_seq_length, settings.batch.sequences
-        ranges = micro_batch_ranges(size, most)
-        share = len(share_of_process(len(ranges), 0, accelerator.num_processes)) / len(ranges)
+        ranges = micro_batch_ranges(size, micro_sequences)
+        share = len(local_micro_batches(len(ranges), 0, accelerator.num_processes)) / len(ranges)
         num_sequences = max(1, min(size, TRIAL_TOKENS // length))
-        seconds = min(_trial(model, num_sequences, length, settings) for _ in range(2))
-        found.append(seconds * size * share / num_sequences)
-    return found
+        seconds = min(_trial(model, num_sequences, length, settings.precision) for _ in range(2))
+        phase_seconds.append(seconds * size * share / num_sequences)
+    return phase_seconds
 
 
 def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> PretrainBatch:
@@ -161,12 +153,12 @@ def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> Pretr
     )
 
 
-def _trial(model: BertWithHeads, num_sequences: int, length: int, settings: PretrainSettings) -> float:
-    """Pass once through the model and back, over random tokens."""
+def _trial(model: BertWithHeads, num_sequences: int, length: int, precision: str) -> float:
+    """Time one pass through the model and back, over random tokens."""
     batch = random_batch(model, num_sequences, length)
     with torch.random.fork_rng(devices=[]):
         started_at = time.perf_counter()
-        terms = pretraining_losses(model.train(), batch, settings.precision)
+        terms = pretraining_losses(model.train(), batch, precision)
         torch.stack([term.sum for term in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
         seconds = time.perf_counter() - started_at
     model.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""What a training run begins with: weights, made anew or those of another model, and perhaps its optimizer's moments."""
+"""What a training run starts with: a new model or that of `model_dir`, and perhaps the moments of its optimizer."""
 
 from __future__ import annotations
 
@@ -18,20 +18,14 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert import init_weights
-from bertkit.model.bert_config import (
-    POOLED_HEADS,
-    PRETRAINING_HEADS,
-    AttentionConfig,
-    BertConfig,
-    NormConfig,
-    too_long,
-)
+from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, AttentionConfig, BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.layer_depth import depth_of, reinitialise_top
+from bertkit.run.compatibility import check_dataset, check_tokenizer, check_vocabulary
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
-from bertkit.run.measure import check_fit, check_tokenizer, check_vocabulary
 from bertkit.run.memory_plan import check_size
+from bertkit.run.rules import RunSettings
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.shapes import shape_of
@@ -44,53 +38,64 @@ SCORE = "score"  # the label of a regression
 
 @dataclass(frozen=True)
 class Start:
-    """What a run begins with."""
+    """What a run starts with."""
 
-    model: BertWithHeads  # with the weights to start from
-    tokenizer: Tokenizer  # goes into every checkpoint
+    model: BertWithHeads
+    tokenizer: Tokenizer  # saved in every checkpoint
+    init_from: dict[str, Any] | None  # facts about the starting weights for the manifest; None for a new model
     moments: dict[str, Tensor] = field(default_factory=dict)  # of the optimizer
-    frozen_depth: int = 0  # how much of the model is not trained, as `run.depth` counts it
-    # the learning rate of each layer is that of the one above, times this; the heads have the full rate
-    layer_decay: float = 1.0
+    frozen_depth: int = 0  # how much of the model is not trained, as `model.layer_depth` counts it
+    layer_decay: float = 1.0  # the learning rate of a layer is that of the layer above times this
+
+    @property
+    def hashes(self) -> dict[str, str] | None:
+        """SHA-256 of the starting weights, by file; None for a new model."""
+        return None if self.init_from is None else self.init_from["sha256"]
 
     def rate_scale_of(self, name: str) -> float:
-        """What the learning rate of a parameter is multiplied with."""
+        """Give the factor of a parameter's learning rate."""
         num_layers = self.model.config.num_hidden_layers
         return float(self.layer_decay ** (num_layers + 1 - depth_of(name, num_layers)))
 
 
-def known_start(settings: PretrainSettings) -> dict[str, Any]:
-    """The starting weights as they identify a run; nothing where they are no longer here to be read."""
+def starting_weights(settings: RunSettings) -> dict[str, Any]:
+    """Give the starting weights as part of a run's identity; empty where they are no longer here."""
     if settings.model_dir is None:
         return {"starting_weights": None}
     if not Path(settings.model_dir).expanduser().exists():
         return {}
-    return {"starting_weights": _hashes_of_start(settings, resolve_model_dir(settings.model_dir))}
+    return {"starting_weights": _hashes(settings, resolve_model_dir(settings.model_dir))}
 
 
-def _hashes_of_start(settings: PretrainSettings, source: Path) -> dict[str, str]:
+def _hashes(settings: RunSettings, source: Path) -> dict[str, str]:
     hashes = hashes_of(source)
-    if settings.init_moments:
+    if isinstance(settings, PretrainSettings) and settings.init_moments:
         hashes |= {path.name: sha256_file(path) for path in checkpoint.moment_files(source)}
     return hashes
 
 
-def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[BertWithHeads, dict[str, Any] | None]:
-    """Make the model anew, or from `model_dir`; give it with what is known of the weights it starts from."""
-    predicts_next = settings.segments.predicts_next
+def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
+    """Make a new model, or load that of `model_dir`."""
+    predicts_next, device = settings.segments.predicts_next, choose_device(settings.device).type
+    longest = max(segments.max_seq_length for segments in segments_of(settings))
     heads = PRETRAINING_HEADS if predicts_next else ("masked_lm",)
     if settings.model_dir is not None:
         source = resolve_model_dir(settings.model_dir)
         model, report = load_directory(source, heads, with_pooler=predicts_next, seed=settings.seed)
-        _check_size(settings, model.config)
-        for segments, setting in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
-            check_fit(model.config, dataset, segments, f"{setting}.max_seq_length")
+        check_size(model.config, settings.batch.sequences, longest, device)
+        for segments, group in zip(segments_of(settings), ("segments", "final_phase"), strict=False):
+            check_dataset(model.config, dataset, segments, f"{group}.max_seq_length")
         check_vocabulary(source, dataset)
-        summary = str(report)
         if world_from_environment().is_main:
-            say(f"starting from {settings.model_dir}, whose shape replaces model=: {summary}")
-        facts = {"model_dir": settings.model_dir, "summary": summary, "sha256": _hashes_of_start(settings, source)}
-        return model, {**facts, "shape": dataclasses.asdict(model.config)}
+            say(f"starting from {settings.model_dir}, whose shape replaces model=: {report}")
+        init_from = {
+            "model_dir": settings.model_dir,
+            "summary": str(report),
+            "sha256": _hashes(settings, source),
+            "shape": dataclasses.asdict(model.config),
+        }
+        moments = _read_moments(source, settings, model) if settings.init_moments else {}
+        return Start(model, dataset.tokenizer, init_from, moments)
     vocab = dataset.tokenizer.facts
     config = BertConfig(
         **dataclasses.asdict(settings.model),
@@ -100,85 +105,58 @@ def build_model(settings: PretrainSettings, dataset: PreparedDataset) -> tuple[B
         pooling=settings.pooling,
         pad_token_id=vocab.pad,
     )
-    check_fit(config, dataset, settings.segments)
-    _check_size(settings, config)
-    model = BertWithHeads(config, heads, with_pooler=predicts_next)
-    init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
-    return model, None
+    check_dataset(config, dataset, settings.segments)
+    check_size(config, settings.batch.sequences, longest, device)
+    return Start(_new_model(config, heads, predicts_next, settings.seed), dataset.tokenizer, None)
 
 
-def _check_size(settings: PretrainSettings, config: BertConfig) -> None:
-    longest = max(segments.max_seq_length for segments in segments_of(settings))
-    check_size(config, settings.batch.sequences, longest, choose_device(settings.device).type, "batch.sequences")
+def _new_model(config: BertConfig, heads: tuple[str, ...], with_pooler: bool, seed: int) -> BertWithHeads:
+    model = BertWithHeads(config, heads, with_pooler=with_pooler)
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
+    return model
 
 
-def starting_moments(settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
-    """Read the optimizer's moments of `model_dir`; with `init_moments` false there are none.
+def _read_moments(source: Path, settings: PretrainSettings, model: BertWithHeads) -> dict[str, Tensor]:
+    """Read the moments of the optimizer in a model directory.
 
     Raises:
-        InputError: `model_dir` has no moments, or they are those of other parameters.
+        InputError: there are none, or they belong to other parameters or another optimizer.
     """
-    if settings.model_dir is None or not settings.init_moments:
-        return {}
-    source = resolve_model_dir(settings.model_dir)
     if not checkpoint.moment_files(source):
         raise InputError(
-            f"model_dir={settings.model_dir} has no optimizer state; take a bertkit run or one of its checkpoints, or "
-            "set init_moments=false"
+            f"model_dir={settings.model_dir} has no optimizer state; take a run, or set init_moments=false"
         )
     made_by = run_of(source)
-    if made_by is not None:
-        name = at(read_manifest(made_by).identity, "optimizer.name")
-        if name != settings.optimizer.name:
-            raise InputError(
-                f"model_dir={settings.model_dir} was trained with optimizer={name}, whose moments mean something else to "
-                f"{settings.optimizer.name}; take optimizer={name}, or set init_moments=false"
-            )
+    name = None if made_by is None else at(read_manifest(made_by).identity, "optimizer.name")
+    if made_by is not None and name != settings.optimizer.name:
+        raise InputError(
+            f"model_dir={settings.model_dir} was trained with optimizer={name}, here optimizer={settings.optimizer.name}; "
+            "take the same, or set init_moments=false"
+        )
     moments = checkpoint.read_moments(source)
-    wanted = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
-    others = sorted(wanted.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
+    expected = {f"{name}.{moment}": p.shape for name, p in model.named_parameters() for moment in MOMENTS}
+    others = sorted(expected.items() ^ {name: tensor.shape for name, tensor in moments.items()}.items())
     if others:
         raise InputError(
-            f"{source} holds moments of other parameters than this run's (such as {others[0][0]}); train the same heads, "
-            "or set init_moments=false"
+            f"{source} has moments of other parameters, such as {others[0][0]}; train its heads, or set init_moments=false"
         )
     return moments
 
 
-def _make_task_model(settings: FinetuneSettings, tokenizer: Tokenizer) -> tuple[BertWithHeads, dict[str, Any]]:
-    """Make a model that starts from nothing: encoder and decoder."""
-    shape, decoder, facts = settings.model, settings.decoder, tokenizer.facts
-    assert shape is not None, "refused by the settings"
-    assert decoder is not None, "refused by the settings"
-    is_transformer = decoder.kind == "transformer"
-    sizes = dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)}
-    config = BertConfig(
-        **sizes,
-        vocab_size=facts.size,
-        attention=AttentionConfig(positions="sinusoidal" if is_transformer else "none"),
-        norm=NormConfig(placement=decoder.norm),
-        decoder=decoder.of_model(facts.cls, facts.sep),
-        pad_token_id=facts.pad,
-    )
-    longest, device = settings.task.max_seq_length, choose_device(settings.device).type
-    check_size(config, settings.batch.sequences, longest, device, "batch.sequences")
-    model = BertWithHeads(config, ("generation",), with_pooler=False)
-    init_weights(model, config.initializer_range, torch.Generator().manual_seed(settings.seed))
-    return model, {"model_dir": None, "summary": f"a new model, decoder={decoder.kind}", "sha256": None}
-
-
-def build_task_model(
+def start_finetuning(
     settings: FinetuneSettings, source: Path | None, tokenizer: Tokenizer, labels: tuple[str, ...]
-) -> tuple[BertWithHeads, dict[str, Any]]:
-    """Load a model with the task's head, a new one where it has none of these labels; give it with what is known of it.
-
-    Without a source it is made anew.
+) -> Start:
+    """Load a model with the task's head, a new head unless it has these labels; without a source, make a new model.
 
     Raises:
-        InputError: the tokenizer is not the model's, or more is to be frozen or drawn anew than there is.
+        InputError: the tokenizer is not the model's, or it has fewer layers than are frozen or initialised again.
     """
+    is_main = world_from_environment().is_main
     if source is None:
-        return _make_task_model(settings, tokenizer)
+        new = _new_generator(settings, tokenizer)
+        if is_main:
+            say(f"starting with a new model, decoder={settings.decoder and settings.decoder.kind}")
+        return Start(new, tokenizer, None, layer_decay=settings.layer_decay)
     task, head = settings.task, shape_of(settings.task).head
     named: dict[str, Any] = {"labels": labels} if labels else {}
     if task.is_regression:
@@ -189,27 +167,29 @@ def build_task_model(
         named = {"decoder": settings.decoder.of_model(tokenizer.facts.cls, tokenizer.facts.sep)}
     model, report = load_directory(source, (head,), head in POOLED_HEADS, settings.seed, **named)
     num_layers = model.config.num_hidden_layers
-    settings.frozen_depth(num_layers)
+    frozen_depth = settings.frozen_depth(num_layers)
     if settings.reinit_layers > num_layers:
         raise InputError(f"reinit_layers={settings.reinit_layers}: the model has {num_layers} layers; lower it")
     check_tokenizer(settings.model_dir or "", tokenizer, model.config)
     reinitialise_top(model, settings.reinit_layers, settings.seed)
-    summary = str(report)
-    return model, {"model_dir": settings.model_dir, "summary": summary, "sha256": hashes_of(source)}
+    if is_main:
+        say(f"starting from {settings.model_dir}: {report}")
+    init_from = {"model_dir": settings.model_dir, "summary": str(report), "sha256": hashes_of(source)}
+    return Start(model, tokenizer, init_from, frozen_depth=frozen_depth, layer_decay=settings.layer_decay)
 
 
-def check_task_fits(settings: FinetuneSettings, config: BertConfig, has_pairs: bool) -> None:
-    """Refuse sequences or pairs that a model cannot take.
-
-    Raises:
-        InputError: it cannot.
-    """
-    longest, limit = settings.task.max_seq_length, config.max_position_embeddings
-    problems = too_long("task.max_seq_length", longest, limit, "task.max_seq_length")
-    if settings.task.generation is not None:
-        name = "task.generation.max_target_length"
-        problems += too_long(name, settings.task.generation.max_target_length, limit, name)
-    if has_pairs and config.type_vocab_size < 2:
-        problems.append(f"model_dir={settings.model_dir}: type_vocab_size={config.type_vocab_size}, pairs need 2")
-    if problems:
-        raise InputError(problems[0])
+def _new_generator(settings: FinetuneSettings, tokenizer: Tokenizer) -> BertWithHeads:
+    """Make an encoder and a decoder from nothing."""
+    shape, decoder, vocab = settings.model, settings.decoder, tokenizer.facts
+    assert shape is not None, "refused by the settings"
+    assert decoder is not None, "refused by the settings"
+    config = BertConfig(
+        **dataclasses.asdict(shape) | {"initializer_range": decoder.std_of(shape.hidden_size)},
+        vocab_size=vocab.size,
+        attention=AttentionConfig(positions="sinusoidal" if decoder.kind == "transformer" else "none"),
+        norm=NormConfig(placement=decoder.norm),
+        decoder=decoder.of_model(vocab.cls, vocab.sep),
+        pad_token_id=vocab.pad,
+    )
+    check_size(config, settings.batch.sequences, settings.task.max_seq_length, choose_device(settings.device).type)
+    return _new_model(config, ("generation",), with_pooler=False, seed=settings.seed)

@@ -1,7 +1,4 @@
-"""What a fine-tuning run learns from and is measured on: the splits of its task, as features of its model.
-
-And what the features show of the examples: how many are cut, and which of them a model sees nothing of.
-"""
+"""The data of a fine-tuning run: both splits of its task, as features, and how much of the examples the model sees."""
 
 from __future__ import annotations
 
@@ -21,34 +18,28 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, train_wordpiece
 from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.load import load_tokenizer
-from bertkit.kernels import fast
-from bertkit.run.reproducibility import compiles
-from bertkit.run.state import Choices, depends_on
-from bertkit.settings.finetune import FinetuneSettings
+from bertkit.model.heads import BertWithHeads
+from bertkit.run.state import Choices, make_choices
+from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
 from bertkit.tasks.shapes import make_features, shape_of
 from bertkit.tasks.task import Feature
-from bertkit.train.micro_batches import FEWEST_PARTS, TOKENS_AT_ONCE, check_shares, num_parts_for
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
 from bertkit.train.processes import Accelerator
-
-CUT = (
-    "{}: every example is truncated, so the model never sees how a text ends; raise task.max_seq_length, or cut the texts "
-    "into parts that fit"
-)
 
 MAX_NAMED = 3  # examples that a warning names
 
 
 class Coverage:
-    """What share of the examples the model sees: counts features on their way; complete when all have passed.
+    """Counts how much of the examples the model sees, while their features pass.
 
     Attributes:
-        num_features: all of them.
-        num_truncated: examples of which a part is in no feature.
-        has_pairs: whether any has a second segment.
-        unknown: numbers of the examples of which a text, the first or the second, is nothing but [UNK].
+        num_features: of all examples.
+        num_truncated: examples that are partly in no feature.
+        has_pairs: whether an example has a second segment.
+        unknown: numbers of the examples with a text, the first or the second, of [UNK] alone.
     """
 
     def __init__(self, facts: VocabFacts) -> None:
@@ -57,7 +48,7 @@ class Coverage:
         self.unknown: list[int] = []
 
     def passing(self, features: Iterable[Feature]) -> Iterator[Feature]:
-        """Give the features on, those of an example together."""
+        """Pass the features on, those of an example together."""
         for example, group in itertools.groupby(features, key=lambda feature: feature.example):
             own = list(group)
             self.num_features += len(own)
@@ -74,63 +65,64 @@ class Coverage:
             yield from own
 
     def warnings(self, examples: Sequence[Any], description: str) -> list[str]:
-        """Say in a line that texts are all unknown, where some are."""
+        """Warn of texts without any known word."""
         if not self.unknown:
             return []
         ids = ", ".join(examples[number].id for number in self.unknown[:MAX_NAMED])
         return [
-            f"{description}: {len(self.unknown):,} examples have a text of which the tokenizer knows no word, only [UNK]; the first "
-            f"with the id {ids}; check that the model is one for this language"
+            f"{description}: {len(self.unknown):,} examples have a text of unknown words alone, all [UNK] (ids {ids}); take a "
+            "model for their language"
         ]
 
 
 @dataclass(frozen=True)
 class Split:
-    """The examples of a split, and what the model sees of them."""
+    """The examples of a split, and how much of them the model sees."""
 
     source: Source
     coverage: Coverage
 
     def describe(self) -> list[str]:
-        """Say what was read and how much of it does not fit, and then the warnings, a line each."""
-        num_cut, num_windows = self.coverage.num_truncated, self.coverage.num_features
-        num_examples = len(self.source.examples)
+        """Describe the examples and their truncation in a line, followed by warnings."""
+        source, num_truncated, num_windows = self.source, self.coverage.num_truncated, self.coverage.num_features
+        num_examples = len(source.examples)
         windows = f"; {num_windows:,} windows" if num_windows > num_examples else ""
-        cut = f"truncated {num_cut:,} ({num_cut / num_examples:.1%}){windows}"
-        full = [] if num_cut < num_examples else [CUT.format(self.source.description)]
-        warnings = [
-            *full,
-            *self.source.warnings,
-            *self.coverage.warnings(self.source.examples, self.source.description),
-        ]
-        return [f"{self.source.describe()}; {cut}", *(f"warning: {warning}" for warning in warnings)]
+        line = f"{source.describe()}; truncated {num_truncated:,} ({num_truncated / num_examples:.1%}){windows}"
+        warnings = [*source.warnings, *self.coverage.warnings(source.examples, source.description)]
+        if num_truncated == num_examples:
+            remedy = "raise task.max_seq_length, or cut the texts into parts that fit"
+            warnings.insert(0, f"{source.description}: every example is truncated; {remedy}")
+        return [line, *(f"warning: {warning}" for warning in warnings)]
 
 
 @dataclass(frozen=True)
 class TaskData:
     """Both splits of a run."""
 
-    train: Split  # what it learns from
-    batches: FeatureBatches  # its features, packed at once, since it may be large
-    dev: Split  # what it is measured on
-    dev_features: list[Feature]  # its features
+    train: Split
+    batches: FeatureBatches  # the training features, packed at once, since they may be many
+    dev: Split
+    dev_features: list[Feature]
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the labels, in the order of their numbers."""
         return self.train.source.labels
 
-    @property
-    def fingerprint(self) -> list[str]:
-        """What identifies the examples of each split."""
-        return [fingerprint_of(split.source.examples) for split in (self.train, self.dev)]
+    def describe(self, batch_sequences: int) -> list[str]:
+        """Describe both splits, and warn of a batch that is larger than the training split."""
+        lines = [*self.train.describe(), *self.dev.describe()]
+        if batch_sequences > len(self.batches):
+            examples = f"the {len(self.batches):,} training examples, which every step takes"
+            lines.append(f"warning: batch.sequences={batch_sequences} is more than {examples}")
+        return lines
 
 
 def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
-    """Read the splits to train on and to measure on.
+    """Read the splits for training and for evaluation.
 
     Raises:
-        InputError: one of them is missing, or something in it is wrong.
+        InputError: one of them is missing or has errors.
     """
     task, data_dir = settings.task, settings.data_dir
     train = readers.read_examples(task, data_dir, "train")
@@ -140,9 +132,7 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
         try:
             readers.find_file(task, data_dir, "dev")
         except InputError as error:
-            raise InputError(
-                f"{error}; finetune needs a dev split, or dev_share=0.1 to hold out a tenth of train"
-            ) from None
+            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
         dev = readers.read_examples(task, data_dir, "dev", train.labels or None)
     if settings.max_train_examples is not None:
         train = train.first(settings.max_train_examples)
@@ -150,23 +140,21 @@ def read_splits(settings: FinetuneSettings) -> tuple[Source, Source]:
 
 
 def tokenizer_of(settings: FinetuneSettings, source: Path | None) -> Tokenizer:
-    """Load the tokenizer of a model, or learn one from the texts to train on, on both sides."""
+    """Load the tokenizer of a model, or learn one from the training texts, sources and targets."""
     if source is not None:
         return load_tokenizer(source)
-    wanted = settings.tokenizer
-    assert wanted is not None, "refused by the settings"
-    rules: Rules | None = None if wanted.rules == "auto" else wanted.rules
-    if wanted.path is not None:
-        return load_tokenizer_files(Path(wanted.path), wanted.lowercase, rules)
+    config = settings.tokenizer
+    assert config is not None, "refused by the settings"
+    rules: Rules | None = None if config.rules == "auto" else config.rules
+    if config.path is not None:
+        return load_tokenizer_files(Path(config.path), config.lowercase, rules)
     examples = read_splits(settings)[0].examples
 
     def texts() -> Iterator[str]:
         return (text for example in examples for text in (example.source, example.target or "") if text)
 
-    # texts that are written keep their capitals, unless it is asked for
-    return train_wordpiece(
-        texts, wanted.vocab_size, wanted.lowercase is True, wanted.min_frequency, rules or "hugging_face"
-    )
+    is_lowercase = config.lowercase is True  # by default generated texts keep their capitals
+    return train_wordpiece(texts, config.vocab_size, is_lowercase, config.min_frequency, rules or "hugging_face")
 
 
 def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData:
@@ -176,8 +164,7 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     labels = train.source.labels
     if len(labels) == 1 and task.label_names is None and not task.multi_label:
         raise InputError(
-            f"{train.source.description}: every label is '{labels[0]}', and there is nothing to learn; give examples of "
-            "another one, or list all in task.labels="
+            f"{train.source.description}: every label is '{labels[0]}'; add examples, or list all labels in task.labels="
         )
     first, second = (
         split.coverage.passing(make_features(task, split.source.examples, tokenizer, labels)) for split in (train, dev)
@@ -186,16 +173,18 @@ def load_task_data(settings: FinetuneSettings, tokenizer: Tokenizer) -> TaskData
     return TaskData(train, batches, dev, list(second))
 
 
-def fingerprint_of(examples: Sequence[Any]) -> str:
-    """Hash examples, as 32 hexadecimal digits."""
-    digest = hashlib.blake2b(digest_size=16)
-    for example in examples:
-        digest.update(repr(example).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+def fingerprint(splits: Iterable[Source]) -> list[str]:
+    """Hash the examples of each split, as 32 hexadecimal digits."""
+    digests = []
+    for split in splits:
+        digests.append(hashlib.blake2b(digest_size=16))
+        for example in split.examples:
+            digests[-1].update(repr(example).encode("utf-8", "surrogatepass"))
+    return [digest.hexdigest() for digest in digests]
 
 
 def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
-    """Give the training batches the weights of their labels, where the settings ask for them.
+    """Set the class weights of the training batches.
 
     Raises:
         InputError: there are more or fewer weights than labels.
@@ -212,7 +201,7 @@ def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
 
 
 def balanced_weights(labels: NDArray[Any], num_labels: int) -> tuple[float, ...]:
-    """Weigh each label by n / (labels * its count), so that all of them count alike; a label never seen weighs 1."""
+    """Weight each label by n / (labels * its count), so that all have the same total; a label without examples by 1."""
     counts = np.bincount(labels[labels != IGNORED], minlength=num_labels).tolist()
     return tuple(sum(counts) / (num_labels * count) if count else 1.0 for count in counts)
 
@@ -221,55 +210,54 @@ def steps_of(settings: FinetuneSettings, batches: FeatureBatches, num_processes:
     """Give the number of steps of a run.
 
     Raises:
-        InputError: the warm-up is longer, or the last batch of an epoch is too small for the processes.
+        InputError: the warm-up is longer, or the last batch of an epoch has fewer examples than there are processes.
     """
     size = settings.batch.sequences
     steps = math.ceil(settings.num_epochs * -(-len(batches) // size))
     if settings.num_epochs * len(batches) < 1:
         raise InputError(f"num_epochs={settings.num_epochs:g}: less than one of {len(batches):,} examples; raise it")
     if settings.warmup_of(steps) > steps:
-        raise InputError(
-            f"schedule.warmup_steps={settings.schedule.warmup_steps} exceeds the {steps} steps of the run; lower the "
-            "warm-up or train longer"
-        )
+        warmup = f"schedule.warmup_steps={settings.schedule.warmup_steps}"
+        raise InputError(f"{warmup} exceeds the {steps} steps of the run; lower it")
     rest = len(batches) % size or size
     if rest < num_processes:
         raise InputError(
-            f"the last batch of an epoch has {rest} example(s) for {num_processes} processes; change batch.sequences, or "
-            "start fewer processes"
+            f"the last batch of an epoch has {rest} example(s) for {num_processes} processes; change batch.sequences"
         )
     return steps
 
 
 def choose(settings: FinetuneSettings, accelerator: Accelerator) -> Choices:
-    """Choose how a batch is cut, as it is set or to suit the device, and the order in which its parts are added.
-
-    The cut is alike for one process and for two; with reproducibility=strict for any number.
-    """
-    batch, is_strict = settings.batch, settings.reproducibility == "strict"
-    fewest = FEWEST_PARTS if is_strict else accelerator.num_processes
+    """Choose how a batch is cut, the same for one process and for two, with reproducibility=strict for any number."""
+    batch = settings.batch
+    fewest = MIN_PARTS if settings.reproducibility == "strict" else accelerator.num_processes
     if batch.micro_sequences != "auto":
         cut = Cut(None, batch.micro_sequences, fewest)
     elif batch.micro_tokens != "auto":
         cut = Cut(batch.micro_tokens, None, fewest)
     else:
-        cut = Cut(TOKENS_AT_ONCE[accelerator.device.type], None, max(2, fewest))
-    return Choices(
-        cut=cut,
-        num_parts=num_parts_for(cut.fewest_parts(batch.sequences)) if is_strict else None,
-        kernels=fast.choose(settings.kernels).names,
-        is_compiled=compiles(settings.compile, accelerator.device.type),
-        settings=depends_on(settings),
-    )
+        cut = Cut(AUTO_MICRO_TOKENS[accelerator.device.type], None, max(2, fewest))
+    return make_choices(settings, accelerator, cut, cut.fewest_parts(batch.sequences))
 
 
 def training_order(settings: FinetuneSettings, data: TaskData, choices: Choices, num_processes: int) -> TrainingOrder:
-    """Lay out the training examples over the steps.
-
-    Raises:
-        InputError: a process would have nothing to do.
-    """
+    """Lay out the training examples over the steps; refuse too many processes."""
     assert isinstance(choices.cut, Cut), "of fine-tuning"
     order = TrainingOrder(data.batches, settings.batch.sequences, settings.seed, choices.cut)
-    check_shares(order.fewest_parts, choices.num_parts, num_processes)
+    check_num_processes(order.fewest_parts, choices.num_parts, num_processes)
     return order
+
+
+def plan_lines(settings: FinetuneSettings, model: BertWithHeads, steps_per_epoch: int, steps: int) -> list[str]:
+    """Describe frozen parameters, epochs and learning rate."""
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    frozen = [f"frozen: {settings.freeze}; {trained / 1e6:.1f} M parameters are trained"] if settings.freeze else []
+    rate = f"{settings.optimizer.peak:g} after {settings.warmup_of(steps):g} steps"
+    published, width = settings.task.recipe.peak_learning_rate, model.config.hidden_size
+    if settings.optimizer.peak == settings.rate_for(width) != published:
+        rate += f" (the published {published:g} suits a hidden size of {BASE_HIDDEN_SIZE}; here it is {width})"
+    return [
+        *frozen,
+        f"{steps_per_epoch} steps an epoch, {settings.num_epochs:g} epochs; {settings.batch.sequences} examples a step; "
+        f"learning rate {rate}",
+    ]

@@ -237,7 +237,7 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     model = opened.model.to(device)
     model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
-    num_tokens = settings.batch_tokens or micro_batches.TOKENS_AT_ONCE[device.type]
+    num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
     texts = predictor = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
     heads: Any = model.heads
     kind = opened.shape.kind if opened.shape.head in heads else "embedding"

@@ -70,7 +70,7 @@ class Service:
         self.settings, self.is_stopping, self._is_loading = settings, False, False
         device = processes.choose_device(settings.device)
         models, searcher = self._open()
-        batch_tokens = settings.batch_tokens or micro_batches.TOKENS_AT_ONCE[device.type]
+        batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
         most, seconds = settings.queue_requests, settings.request_seconds
         # slow requests have threads of their own: predictions share the processor with them, and do not wait for them
         self._predictions = Queue(self._answer, most, batch_tokens, seconds)

@@ -1,14 +1,13 @@
-"""Stage: a model on a task's labelled split -> its metrics; on a prepared dataset -> MLM and NSP loss and accuracy."""
+"""Stage: a model and a task's labelled split -> its metrics; a prepared dataset -> MLM and NSP loss and accuracy."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError, NumericsError, say
+from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import at
 from bertkit.data.batches.instances import has_instances, open_instances
 from bertkit.data.batches.sampling import ExampleSource, InstanceSampler, Sampler
@@ -19,17 +18,18 @@ from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.predict.answers import answer, mean_loss, perplexity
+from bertkit.predict.measure import measure_split
 from bertkit.predict.task_model import check_labels, open_task_model, task_settings_of_run
+from bertkit.run.compatibility import check_dataset, check_vocabulary, settings_of_instances
 from bertkit.run.directory import read_manifest, run_of
-from bertkit.run.measure import as_stored, check_fit, check_vocabulary, measure_split
 from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.metrics import signatures
 from bertkit.tasks.scoring.review import measured_beside
 from bertkit.tasks.shapes import check_metrics, make_features
-from bertkit.train import micro_batches
 from bertkit.train.losses import LossTerm
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.processes import Accelerator, leaving_together, make_accelerator
 
 
@@ -37,22 +37,21 @@ def run(settings: EvaluateSettings) -> dict[str, Any] | None:
     """Evaluate; give the metrics, in the first process.
 
     Raises:
-        InputError: the model has no masked LM head, or its vocabulary is not the dataset's; it is not of the task, or the
-            split has no labels.
+        InputError: the model has no head for the task or for masked LM, or another vocabulary; the split has no labels.
     """
     if settings.task is not None or task_settings_of_run(settings.model_dir) is not None:
         return _evaluate_task(settings)
     settings.check_for_prepared()
-    settings = _as_trained(settings)
+    settings = _with_pairs_of_run(settings)
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model, report = load_packed(settings.model_dir)
     if "masked_lm" not in model.heads:
-        raise InputError(
-            f"model_dir={settings.model_dir}: no masked LM head to evaluate ({len(report.loaded)} tensors)"
-        )
-    segments, _ = as_stored(settings, dataset) if _measures_instances(settings, dataset) else (settings.segments, None)
-    check_fit(model.config, dataset, segments)
+        raise InputError(f"model_dir={settings.model_dir}: no masked LM head ({len(report.loaded)} tensors); set task=")
+    segments = settings.segments
+    if _measures_instances(settings, dataset):
+        segments, _ = settings_of_instances(settings, dataset)
+    check_dataset(model.config, dataset, segments)
     check_vocabulary(resolve_model_dir(settings.model_dir), dataset)
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):
@@ -63,39 +62,32 @@ def _measure(
     settings: EvaluateSettings, dataset: PreparedDataset, model: BertWithHeads, accelerator: Accelerator
 ) -> dict[str, Any] | None:
     prepared_model = accelerator.prepare_model(model, evaluation_mode=True)
-    chosen = _split_for(settings, dataset)
+    chosen, size, precision = _split_for(settings, dataset), settings.batch_sequences, settings.precision
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)
-    totals: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for name in names:
-        if dataset.splits[name].num_documents == 0:
-            continue
-        sampler = _sampler(settings, dataset, name)
-        for key, (value, count) in measure_split(
-            accelerator, prepared_model, sampler, settings.max_sequences, settings.batch_sequences, settings.precision
-        ).items():
-            totals[key] = totals.get(key, 0.0) + value * count
-            counts[key] = counts.get(key, 0) + count
-    if not totals:
-        way = "; prepare more documents, or with a larger held_out_prob,"
+    samplers = [_sampler(settings, dataset, name) for name in names if dataset.splits[name].num_documents]
+    most, measured = settings.max_sequences, dict[str, list[tuple[float, int]]]()
+    for sampler in samplers:
+        for key, pair in measure_split(accelerator, prepared_model, sampler, most, size, precision).items():
+            measured.setdefault(key, []).append(pair)
+    if not measured:
+        hint = "prepare more documents, or with a larger held_out_prob,"
         if has_instances(dataset):
-            way = ", since fixed instances hold all of them; leave segments out to measure the instances,"
+            hint = "fixed instances hold all of them: leave segments out to measure the instances,"
         raise InputError(
-            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}{way} or set split=all, which is text that "
-            "the model may have seen"
+            f"data_dir={settings.data_dir}: no documents in split {'+'.join(names)}; {hint} or set split=all"
         )
     if not world_from_environment().is_main:
         return None
-    metrics = {key: totals[key] / counts[key] for key in totals}
-    if not all(map(math.isfinite, metrics.values())):
-        raise NumericsError(f"model_dir={settings.model_dir}: a loss is not finite; its weights cannot be used")
-    return {**metrics, "split": "+".join(names)}
+    means = {
+        key: sum(value * count for value, count in pairs) / sum(count for _, count in pairs)
+        for key, pairs in measured.items()
+    }
+    return {**means, "split": "+".join(names)}
 
 
 def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     """Score a labelled split as fine-tuning scores its dev split."""
-
     opened = open_task_model(settings.model_dir, settings.task, settings.task_changes)
     task = opened.task
     settings.check_for_task(task)
@@ -105,45 +97,45 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
     if settings.task is None and settings.data_dir is None and not {"files", "hub"} & settings.task_changes.keys():
         raise InputError(
             f"model_dir={settings.model_dir}: missing value: set data_dir= to the folder of {task.name}, or task.files.{split}=, or "
-            f"task={task.name} for its dataset on the hub; what a run says of it is not opened"
+            f"task={task.name} for its dataset on the hub; files named in a run's own settings are not opened"
         )
     source = readers.read_examples(task, settings.data_dir, split, opened.labels or None)
     examples = source.examples
     num_unlabelled = sum(not opened.shape.is_labelled(example) for example in examples)
     if num_unlabelled:
         raise InputError(
-            f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label to measure "
-            "against; take split=dev, or bertkit predict"
+            f"split={split}: {source.description}: {num_unlabelled:,} of {len(examples):,} examples have no label; use predict"
         )
     coverage = Coverage(opened.tokenizer.facts)
     features = list(coverage.passing(make_features(task, examples, opened.tokenizer, opened.labels)))
-    warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with leaving_together(accelerator):
-        micro_tokens = micro_batches.TOKENS_AT_ONCE[accelerator.device.type]
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
-        predictor = opened.predictor(settings.precision, micro_tokens, model)
+        predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
         losses: list[LossTerm] | None = [] if opened.shape.writes_text else None
         predictions = answer(accelerator, predictor, examples, features, losses)
-        told = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
-        if not world_from_environment().is_main:
-            return None
-        for line in (source.describe(), *(f"warning: {text}" for text in warnings)):
-            say(line, file=sys.stderr)
-        # the numbers of labels as the task has them: f1 is of its label 1, whatever the model's order
-        labels = task.label_names or opened.labels
-        metrics = opened.shape.score(task, examples, predictions, labels) | told
-        more = measured_beside(opened.shape.review(task, examples, predictions, labels))
-        signed = signatures(task.metrics)
-        more |= {"signatures": signed} if signed else {}
-        return {**metrics, "num_examples": len(examples), "split": split, **more}
+        by_loss = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
+    if not world_from_environment().is_main:
+        return None
+    warnings = [*source.warnings, *coverage.warnings(examples, source.description)]
+    say(source.describe(), *(f"warning: {warning}" for warning in warnings), file=sys.stderr)
+    labels = task.label_names or opened.labels  # in the task's order: f1 is of its label 1, whatever the model's order
+    metrics = opened.shape.score(task, examples, predictions, labels) | by_loss
+    signed = signatures(task.metrics)
+    return {
+        **metrics,
+        "num_examples": len(examples),
+        "split": split,
+        **measured_beside(opened.shape.review(task, examples, predictions, labels)),
+        **({"signatures": signed} if signed else {}),
+    }
 
 
-def _as_trained(settings: EvaluateSettings) -> EvaluateSettings:
-    """Draw pairs as for the model's run, unless the command line says how: what a label means is the run's to say."""
+def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
+    """Draw pairs as the model's run did, which gives the labels their meaning, unless the command line says how."""
     run_dir, segments = run_of(settings.model_dir), settings.segments
-    is_given = "segments.next_sentence" in settings.given
-    if run_dir is None or is_given or isinstance(segments, InstancesConfig) or not segments.has_pairs:
+    is_set = "segments.next_sentence" in settings.given
+    if run_dir is None or is_set or isinstance(segments, InstancesConfig) or not segments.has_pairs:
         return settings
     trained = read_manifest(run_dir).identity
     next_sentence = at(trained, "segments.next_sentence")
@@ -155,7 +147,7 @@ def _as_trained(settings: EvaluateSettings) -> EvaluateSettings:
 
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:
-    """Whether the dataset's stored instances are what is measured: where it has them, unless pairs or blocks are given."""
+    """Tell whether fixed instances are measured: by default if the dataset has them."""
     return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.given)
 
 
@@ -167,16 +159,15 @@ def _sampler(settings: EvaluateSettings, dataset: PreparedDataset, split: str) -
 
 
 def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
-    """The held-out documents when the model was trained on this very dataset, else all of it."""
+    """Choose the held-out documents if the model was trained on this dataset, else all documents."""
     if _measures_instances(settings, dataset):
         if settings.split in ("held_out", "all"):
             raise InputError(
-                f"split={settings.split}: {dataset.directory} holds fixed instances of all its documents; leave split out"
+                f"split={settings.split}: the instances of {dataset.directory} have no splits; leave split out"
             )
         if "seed" in settings.given:
             raise InputError(
-                f"seed={settings.seed}: has no effect on the fixed instances of {dataset.directory}; leave it out, or take "
-                "segments=pairs"
+                f"seed={settings.seed}: has no effect on the instances of {dataset.directory}; leave it out"
             )
         return "train"
     if settings.split != "auto":

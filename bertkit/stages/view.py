@@ -36,7 +36,7 @@ def run(settings: ViewSettings) -> None:
     if not writes and settings.target_text is not None:
         raise InputError("target_text: has no effect on a model that does not write; leave it out")
     _check_picture(settings, opened.model.config, writes)
-    predictor = opened.predictor("fp32", micro_batches.TOKENS_AT_ONCE[device.type], opened.model.to(device))
+    predictor = opened.predictor("fp32", micro_batches.AUTO_MICRO_TOKENS[device.type], opened.model.to(device))
     predictor, example = _example(settings, predictor)
     target = None if settings.target is None else str(settings.target)
     features = predictor.features([example])

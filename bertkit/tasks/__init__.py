@@ -21,5 +21,6 @@ The facts of each benchmark are in `conf/task/`. A new shape is a file that ends
     scoring.squad       SQuAD's scores, as in the official scripts
     scoring.metrics     the official metrics
     scoring.review      scores by label, calibration, confusions, mistakes
+    scoring.suite       the mean over seeds and the average over tasks
     scoring.submission  the archive for the GLUE server
 """

@@ -3,19 +3,19 @@
     checkpoints/step-00001000/
         model.safetensors       the weights; with config.json and the tokenizer, a model directory by itself
         optimizer.safetensors   the optimizer's moments; N processes write optimizer-00001-of-0000N.safetensors, ...
-        state.json              the step, and what the run chose for itself
+        state.json              the step, and the run's automatic choices
         manifest.json           size and SHA-256 of every file, and nothing else; written last
 
-A checkpoint is written in these steps, and a process may be killed, or the power cut, between any two of them:
+A checkpoint is written in four steps, and a process may be killed, or the power cut, between any two of them:
 
-1. The first process deletes what a crash left behind, checks the free space, and makes `step-00001000.partial`.
+1. The first process deletes leftovers of a crash, checks the free space, and makes `step-00001000.partial`.
 2. Every process writes its part there, flushes it to the disk and hashes it.
-3. The first process writes the manifest, flushes it and the directory, renames the directory, and flushes its parent:
-   what stands under the final name is whole.
+3. The first process writes the manifest, flushes it and the directory, renames the directory, and flushes its parent.
 4. Only then are older checkpoints deleted, each renamed away first.
 
-A failure of any process in step 2 fails the save on all of them, and the checkpoints before it stay. A checkpoint loads
-into any number of processes. Order, masks and dropout are functions of the step: no generator state is needed.
+A directory with the final name is therefore complete. If a process fails in step 2, the save fails on all of them, and
+older checkpoints stay. A checkpoint loads into any number of processes. No generator state is needed, since order, masks
+and dropout are functions of the step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 NAMES = r"step-\d+"  # of the checkpoints in their folder
-_known_damaged: set[Path] = set()  # found by this process, which resumed from an older one
+_known_damaged: set[Path] = set()  # by `newest_valid` in this process, which resumed from an older one
 SPACE_FACTOR = 1.05  # of the bytes to write, for the headers of files and the blocks of the file system
 
 
@@ -53,20 +53,20 @@ class _State:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that a checkpoint holds."""
+    """The content of a checkpoint."""
 
     step: int  # optimizer steps done
     model: dict[str, Tensor]  # the weights, by the names of the model directory's format
     optimizer: dict[str, Tensor]  # the moments, by parameter
-    state: dict[str, Any]  # plain values: what the run chose for itself
-    files: Mapping[str, str]  # small text files that make the directory loadable by itself
+    state: dict[str, Any]  # plain values
+    files: Mapping[str, str]  # text files that make the directory a model directory
 
     def part(self, rank: int, size: int) -> Part:
-        """Give what one process writes: a share of the moments; the first one also the weights and the texts."""
+        """Give the part that one process writes: a share of the moments; the first one also the weights and the texts."""
         total, before, moments = sum(tensor.nbytes for tensor in self.optimizer.values()), 0, {}
         for name in sorted(self.optimizer):
             tensor = self.optimizer[name]
-            # a tensor belongs to the process in whose share of the bytes its middle lies
+            # the middle of a tensor lies in the byte range of its process
             if (2 * before + tensor.nbytes) * size // (2 * total) == rank:
                 moments[name] = tensor
             before += tensor.nbytes
@@ -79,7 +79,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """What one process writes of a checkpoint."""
+    """The files of a checkpoint that one process writes."""
 
     step: int  # optimizer steps done
     tensors: dict[str, dict[str, Tensor]]  # safetensors files, by name
@@ -87,12 +87,12 @@ class Part:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of its tensors and texts."""
+        """The size of all files, without headers."""
         tensors = sum(tensor.nbytes for group in self.tensors.values() for tensor in group.values())
         return tensors + sum(len(text.encode()) for text in self.texts.values())
 
     def copy(self) -> Part:
-        """Give the same values in memory of their own, so that training can go on while they are written."""
+        """Copy the tensors to the CPU, so that training can go on while they are written."""
         copies = {
             file: {name: tensor.detach().to("cpu", copy=True) for name, tensor in group.items()}
             for file, group in self.tensors.items()
@@ -100,7 +100,7 @@ class Part:
         return Part(self.step, copies, self.texts)
 
     def write(self, directory: Path) -> dict[str, dict[str, Any]]:
-        """Write the files into a directory, flushed to the disk; give the size and the SHA-256 of each.
+        """Write the files and flush them to the disk; give the size and the SHA-256 of each.
 
         Raises:
             NumericsError: a tensor is not finite.
@@ -137,25 +137,22 @@ def save(
     best: int | None = None,
     last_good: int | None = None,
 ) -> Path:
-    """Write a checkpoint and, once it is safe on the disk, delete all but the newest `keep_last` and the best.
+    """Write a checkpoint; once it is safe on the disk, delete older ones (`rotate`). Every process calls this.
 
-    Checkpoints of later steps, left aside on resume, are neither counted nor deleted.
-
-    All processes call this, and see the same `run_dir`. `best` is the step of another one to keep, `last_good` that of
-    the newest valid one before this, for the message of an error.
+    `keep_last` and `best` are as for `rotate`; `last_good`, for an error message, is the step of the newest valid checkpoint.
 
     Raises:
-        StorageError: the disk has no room for it, or failed; nothing was deleted.
+        StorageError: the disk is full or failed; nothing was deleted.
         NumericsError: a tensor is not finite; nothing was deleted.
     """
     directory, final = checkpoints_dir(run_dir), step_dir(run_dir, part.step)
     partial = final.with_name(final.name + files.PARTIAL)
-    need = int(SPACE_FACTOR * sum(ranks.each(lambda: part.num_bytes))) + (1 << 20)
+    need = int(SPACE_FACTOR * sum(ranks.on_every(lambda: part.num_bytes))) + (1 << 20)
     kept = "no checkpoint yet" if last_good is None else f"last good step {last_good}"
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
-        with contextlib.suppress(OSError):  # what stays is in nobody's way, or the next lines say so
+        with contextlib.suppress(OSError):  # a leftover does no harm, or the next lines raise
             files.remove_leftovers(directory, NAMES)
         files.require_space(directory, need)
         partial.mkdir()
@@ -166,13 +163,15 @@ def save(
         _known_damaged.discard(final)
 
     try:
-        ranks.first(prepare)
-        facts = {file: one for written in ranks.each(lambda: part.write(partial)) for file, one in written.items()}
-        ranks.first(commit)
+        ranks.on_first(prepare)
+        facts = {
+            file: fact for written in ranks.on_every(lambda: part.write(partial)) for file, fact in written.items()
+        }
+        ranks.on_first(commit)
     except Exception as error:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, StorageError):  # of the check before writing
+        if isinstance(error, StorageError):  # raised by the check before writing
             reason = str(error)
         elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
             reason = files.no_space(directory, need)
@@ -181,43 +180,42 @@ def save(
         else:
             raise
         raise StorageError(f"step {part.step} is not saved: {reason}; {kept}") from None
-    ranks.first(lambda: rotate(run_dir, part.step, keep_last, best))
+    ranks.on_first(lambda: rotate(run_dir, part.step, keep_last, best))
     return final
 
 
 def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
-    """Delete the checkpoints before the newest `keep_last` whole ones up to `step`, but for the one of step `best`.
+    """Delete the checkpoints before the newest `keep_last` valid ones up to `step`, except that of step `best`.
 
-    One that cannot be deleted is said in a line, and is left to the next time: what was saved before stands.
-    Whole are those with a manifest that `newest_valid` has not found damaged in this process; to hash all of them at every
-    save would cost more than the save. Damaged ones are deleted in their turn, when `keep_last` whole ones are newer.
+    One that cannot be deleted is named in a warning, and tried again at the next save. Valid means: with a manifest, and not
+    known as damaged, since hashing all of them would cost more than the save. Later steps are neither counted nor deleted.
     """
-    num_whole = 0
+    num_valid = 0
     for path in all_checkpoints(run_dir):
         if step_of(path) > step:
             continue
-        if num_whole >= keep_last and step_of(path) != best:
+        if num_valid >= keep_last and step_of(path) != best:
             try:
                 files.remove_dir(path)
             except OSError as error:
                 say(f"warning: {path} could not be deleted ({error.strerror}); the next save tries again")
                 return
-        num_whole += path not in _known_damaged and (path / MANIFEST).is_file()
+        num_valid += path not in _known_damaged and (path / MANIFEST).is_file()
 
 
 def step_of(checkpoint_dir: Path) -> int:
-    """The step that the name of a checkpoint says."""
+    """Give the step in the name of a checkpoint."""
     return int(checkpoint_dir.name[5:])
 
 
 def all_checkpoints(run_dir: Path) -> list[Path]:
     """List the checkpoints of a run, newest first."""
-    found = [path for path in checkpoints_dir(run_dir).glob("step-*") if path.name[5:].isdigit()]
-    return sorted(found, key=step_of, reverse=True)
+    paths = [path for path in checkpoints_dir(run_dir).glob("step-*") if path.name[5:].isdigit()]
+    return sorted(paths, key=step_of, reverse=True)
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file."""
+    """Give the size and the hash of a file, for a manifest."""
     return {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
 
 
@@ -226,9 +224,9 @@ def _manifest(facts: Mapping[str, dict[str, Any]]) -> str:
 
 
 def fault_of(checkpoint_dir: Path) -> str | None:
-    """Say what is wrong with a checkpoint on disk; None when every byte is as it was written.
+    """Describe the damage of a checkpoint on disk; None when every byte is as it was written.
 
-    The manifest follows from the other files, so that a change of it is seen too, wherever it is.
+    The manifest follows from the other files, so its own damage is detected too.
     """
     file = MANIFEST
     try:
@@ -236,13 +234,13 @@ def fault_of(checkpoint_dir: Path) -> str | None:
         present = {path.name for path in checkpoint_dir.iterdir()} - {MANIFEST}
         if present != set(listed):
             return f"{', '.join(sorted(present ^ set(listed)))}: missing or unexpected"
-        found = {}
+        here = {}
         for file, facts in listed.items():
             if (checkpoint_dir / file).stat().st_size == facts["bytes"]:  # else there is no need to read it
-                found[file] = facts_of(checkpoint_dir / file)
-            if found.get(file) != facts:
+                here[file] = facts_of(checkpoint_dir / file)
+            if here.get(file) != facts:
                 return f"{file}: size or SHA-256 differs from the manifest"
-        if (checkpoint_dir / MANIFEST).read_bytes() != _manifest(found).encode():
+        if (checkpoint_dir / MANIFEST).read_bytes() != _manifest(here).encode():
             return f"{MANIFEST}: not as it was written"
         step = read_state(checkpoint_dir)["step"]
         if checkpoint_dir.name.startswith("step-") and step != step_of(checkpoint_dir):
@@ -253,7 +251,7 @@ def fault_of(checkpoint_dir: Path) -> str | None:
 
 
 def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest checkpoint that is whole; give it with a line on each newer one that is not."""
+    """Find the newest valid checkpoint; give it with a line about each newer one, which is damaged."""
     faults: list[str] = []
     for path in all_checkpoints(run_dir):
         fault = fault_of(path)
@@ -265,23 +263,22 @@ def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
 
 
 def moment_files(checkpoint_dir: Path) -> list[Path]:
-    """The files with the optimizer's moments, one for each process that wrote the checkpoint; none in other models."""
-    return sorted(path for path in checkpoint_dir.glob("optimizer*.safetensors"))
+    """Find the files with the optimizer's moments, one for each process that wrote the checkpoint."""
+    return sorted(checkpoint_dir.glob("optimizer*.safetensors"))
 
 
 def read_moments(checkpoint_dir: Path) -> dict[str, Tensor]:
-    """Read the optimizer's moments, by whatever number of processes they were written."""
+    """Read the optimizer's moments, written by any number of processes."""
     return {name: tensor for path in moment_files(checkpoint_dir) for name, tensor in files.read_tensors(path).items()}
 
 
 def read_state(checkpoint_dir: Path) -> dict[str, Any]:
-    """Read the plain values of a checkpoint, among them its step."""
+    """Read the plain values of a checkpoint, with its step."""
     content: dict[str, Any] = read_json(checkpoint_dir / STATE)
     checked(_State, content, checkpoint_dir / STATE)
     return content
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds neither a NaN nor an infinity."""
-    # the extremes are NaN if any number is; 25 times faster than looking at each of them by itself
+    """Tell whether a tensor has neither a NaN nor an infinity, by its extremes, 25 times faster than by all numbers."""
     return tensor.numel() == 0 or all(math.isfinite(extreme) for extreme in tensor.aminmax())

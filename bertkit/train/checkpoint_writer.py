@@ -1,4 +1,4 @@
-"""Checkpoints on their way to the disk, perhaps while training goes on; and which of them is the best."""
+"""Writes checkpoints, perhaps in the background while training goes on, and remembers which of them is the best."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from bertkit.base.errors import StorageError, say
 from bertkit.train import checkpoint
@@ -25,70 +24,61 @@ class Best:
 
 
 @dataclass
-class Standing:
-    """How far a run has come, beside its weights; every checkpoint keeps it."""
+class History:
+    """What a run must remember beside its weights; saved in every checkpoint."""
 
     best: Best | None = None  # so far
-    num_worse: int = 0  # evaluations in a row since then
+    num_worse: int = 0  # evaluations in a row without a better score
     skips: Skips = NO_SKIPS  # the steps skipped so far
-    window: Window = field(default_factory=Window)  # what was measured since the last logged line
+    window: Window = field(default_factory=Window)  # means since the last logged line
 
 
-class Saves:
-    """The saves of a run, one at a time.
-
-    As a context it sees to it that a save in the background is over before the run is.
-
-    Attributes:
-        config: how checkpoints are saved.
-        standing: of now.
-        last_good: the step of the newest checkpoint on the disk, or None.
-        num_failed: since this start, with `on_save_error=continue`.
-    """
+class CheckpointWriter:
+    """Writes the checkpoints of a run, one at a time; as a context it waits for a background save at the end."""
 
     def __init__(self, directory: Path, config: SavingConfig, ranks: Ranks) -> None:
         self.directory, self.config, self.ranks = directory, config, ranks
-        self.standing, self.num_failed = Standing(), 0
-        self.last_good: int | None = None
-        self._writer: threading.Thread | None = None
+        self.history = History()  # saved in the next checkpoint
+        self.num_failed = 0  # saves since this start, with `on_save_error=continue`
+        self.last_good: int | None = None  # step of the newest checkpoint on the disk
+        self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._failed_step: int | None = None
         self._best_before: Best | None = None
 
     def offer_best(self, step: int, score: float) -> bool:
-        """Remember these weights as the best, if their score is higher than the best so far; tell whether it was."""
-        self.settle()  # a best whose save failed is none
-        best = self.standing.best
+        """Remember these weights as the best if their score is the highest so far; tell whether it is."""
+        self.wait()  # if the save of the best failed, an earlier one is the best
+        best = self.history.best
         if best is not None and not score > best.score:
             return False
-        self.standing.best, self._best_before = Best(step, score), best
+        self.history.best, self._best_before = Best(step, score), best
         return True
 
     def write(self, contents: checkpoint.Checkpoint, *, is_required: bool = False) -> None:
         """Write a checkpoint; every process takes part.
 
-        With `config.background` a thread writes a copy, and what goes wrong is said by the next call.
-
-        With `is_required` it waits for the end, and fails on any error, as a run that stops now must.
+        With `config.background` a thread writes a copy, and the next call raises its error. With `is_required`, for a run
+        that stops now, the call waits for the end and raises any error.
 
         Raises:
             NumericsError: a weight or a moment is not finite.
             StorageError: the disk is full or fails.
         """
-        self.settle()
+        self.wait()
         part = contents.part(self.ranks.rank, self.ranks.size)
         in_background = self.config.background and not is_required
-        best = None if self.standing.best is None else self.standing.best.step
+        best = None if self.history.best is None else self.history.best.step
         write = functools.partial(self._write, part.copy() if in_background else part, best)
         if in_background:
-            self._writer = threading.Thread(target=write, name=f"save of step {part.step}")
-            self._writer.start()
+            self._thread = threading.Thread(target=write, name=f"save of step {part.step}")
+            self._thread.start()
         else:
             write()
-            self.settle(is_required)
+            self.wait(is_required)
 
     def _write(self, part: checkpoint.Part, best: int | None) -> None:
-        """Save, and keep what went wrong for `settle`: it may run in a thread."""
+        """Save, and keep an error for `wait`: this may run in a thread."""
         try:
             keep_last, last_good = self.config.keep_last, self.last_good
             checkpoint.save(self.directory, part, self.ranks, keep_last=keep_last, best=best, last_good=last_good)
@@ -96,16 +86,16 @@ class Saves:
         except Exception as error:
             self._failure, self._failed_step = error, part.step
 
-    def settle(self, is_required: bool = False) -> None:
-        """Wait for a save in the background; raise what went wrong with the last save, or say it and go on."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+    def wait(self, is_required: bool = False) -> None:
+        """Wait for a save in the background; raise the error of the last save, or print it and continue."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
         failure, self._failure = self._failure, None
         if isinstance(failure, StorageError) and self.config.on_save_error == "continue" and not is_required:
             self.num_failed += 1
-            if self.standing.best is not None and self.standing.best.step == self._failed_step:
-                self.standing.best = self._best_before  # whose checkpoint is still there
+            if self.history.best is not None and self.history.best.step == self._failed_step:
+                self.history.best = self._best_before  # whose checkpoint is still there
             self.warn(f"{failure}; training goes on ({self.num_failed} failed save(s) since this start)")
         elif failure is not None:
             raise failure
@@ -115,15 +105,13 @@ class Saves:
         if self.ranks.rank == 0:
             say(f"warning: {text}")
 
-    def __enter__(self) -> Saves:
+    def __enter__(self) -> CheckpointWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            self.settle()
+            self.wait()
         except Exception as failure:
             if error is None:
                 raise
-            self.warn(str(failure))  # the error that ends the run is said by its own line
+            self.warn(str(failure))  # the error that ends the run has its own line

@@ -13,7 +13,7 @@ from bertkit.base.files import write_durably
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the log; what is no row is left out: a last line cut short by a crash, blocks that a power cut kept from the disk."""
+    """Read the log, without lines that a crash or a power cut damaged."""
     if not path.is_file():
         return []
     rows = []
@@ -29,22 +29,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class Window:
-    """The means of what was measured since the last logged line.
-
-    Checkpoints keep it, so a run that resumes in the middle of a window logs what it would have logged anyway.
-    """
+    """Sums for the means since the last logged line; saved in checkpoints, so that a resumed run logs the same means."""
 
     sums: dict[str, float] = field(default_factory=dict)  # of each value, by its name
     counts: dict[str, int] = field(default_factory=dict)  # of the steps that had it
 
     def add(self, values: Mapping[str, float]) -> None:
-        """Take what one step measured."""
+        """Add the values of one step."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def close(self) -> dict[str, float]:
-        """Give the means, and begin anew."""
+        """Give the means, and start again."""
         means = {name: total / self.counts[name] for name, total in self.sums.items()}
         self.sums, self.counts = {}, {}
         return means
@@ -67,7 +64,7 @@ class MetricsLog:
         self._is_synced = False
 
     def sync(self) -> None:
-        """Flush the rows to the disk, before a checkpoint says that their steps are done: a power cut leaves no gap then."""
+        """Flush the rows to the disk; called before a checkpoint, so that a power cut leaves no gap."""
         if not self._is_synced:
             os.fsync(self._file.fileno())
             self._is_synced = True

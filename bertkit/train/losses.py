@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.base.batch import IGNORED
 
@@ -20,7 +21,10 @@ class LossTerm:
 
     sum: Tensor  # the loss summed over its predictions, with gradient
     count: float  # the number of predictions, or the sum of their weights
-    correct: Tensor | None  # how many of them were right, weighted alike; None where no prediction is right or wrong
+    correct: Tensor | None  # the right predictions, weighted likewise; None where none is right or wrong
+
+
+Losses = Callable[[nn.Module, Any], dict[str, LossTerm]]  # model and micro-batch -> loss terms by name
 
 
 def cross_entropy(
@@ -35,17 +39,16 @@ def cross_entropy(
     Args:
         logits: (n, classes).
         labels: (n,); `IGNORED` ones are left out.
-        class_weights: what a prediction of each label counts, (classes,), in the sum and in the count, as torch's
-            `CrossEntropyLoss(weight=...)` has it; None when all count 1.
-        count: what the labels count together, which a device would have to be waited for; None where all count 1.
-        label_smoothing: of each label's weight, the share that all classes have alike (Szegedy et al. 2016, section 7).
+        class_weights: (classes,), as in torch's `CrossEntropyLoss(weight=...)`; None for weights of 1.
+        count: the sum of the labels' weights, to be known without waiting for the device; None for weights of 1.
+        label_smoothing: the share of each label's weight that all classes share (Szegedy et al. 2016, section 7).
     """
     logits = in_float32(logits)
     is_right = logits.detach().argmax(1) == labels
     if class_weights is None:
         total = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing)
         return LossTerm(total, len(labels) if count is None else count, is_right.sum())
-    assert count is not None, "what the labels count together, by their weights"
+    assert count is not None, "the sum of the labels' weights"
     weights = class_weights.to(logits.dtype)
     total = F.cross_entropy(logits, labels, weights, reduction="sum")
     counted = class_weights[labels]
@@ -53,10 +56,7 @@ def cross_entropy(
 
 
 def cross_entropy_in_place(logits: Tensor, labels: Tensor, count: float, label_smoothing: float = 0.0) -> LossTerm:
-    """`cross_entropy` of logits that nobody looks at any more: on a CPU their gradient comes to lie where they were.
-
-    What stood in the logits is gone, and there is one way back.
-    """
+    """`cross_entropy` for logits that are not used again: on a CPU their gradient overwrites them, so backward runs once."""
     if logits.device.type != "cpu" or not logits.requires_grad or not torch.is_grad_enabled():
         return cross_entropy(logits, labels, count=count, label_smoothing=label_smoothing)
     total, best = _CrossEntropyInPlace.apply(logits, labels, label_smoothing)  # type: ignore[no-untyped-call]

@@ -15,21 +15,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimizer(torch.optim.Optimizer):
-    """What the loop and a checkpoint need of an optimizer: a step, and its moments to save and to restore.
+    """An optimizer with Adam's two moments of every parameter, which a checkpoint saves and restores.
 
-    Both optimizers keep Adam's two moments of every parameter and the number of updates:
-
-        m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
-
-    Attributes:
-        found_inf: 1 to leave everything as it is in the next step, 0 or None to update; on the device, which decides it
-            without the host. The name is torch's, whose fused kernel reads it.
+    m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
     """
 
+    # on the device: 1 to skip the next step, 0 or None to update; the name is torch's, whose fused kernel reads it
     found_inf: Tensor | None = None
 
     def _begin(self) -> None:
-        """Start with moments of 0 and no update."""
+        """Set the moments and the number of updates to 0."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter] = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
@@ -38,7 +33,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def num_updates(self) -> int:
-        """The number of updates, without those left out; reading it waits for the device."""
+        """The number of updates, without skipped ones; reading it waits for the device."""
         return int(self._num_updates)
 
     def _count(self) -> None:
@@ -46,11 +41,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def tensors(self, names: dict[Tensor, str]) -> dict[str, Tensor]:
         """Give the moments by parameter name, for a checkpoint."""
-        return {
-            f"{names[parameter]}.{moment}": state[moment]
-            for parameter, state in self.state.items()
-            for moment in MOMENTS
-        }
+        return {f"{names[p]}.{moment}": state[moment] for p, state in self.state.items() for moment in MOMENTS}
 
     def restore(self, tensors: dict[str, Tensor], names: dict[Tensor, str], num_updates: int) -> None:
         """Take moments by parameter name from a checkpoint."""
@@ -73,13 +64,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
-        super().__init__(
-            groups,
-            lr=config.peak,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=True,
-        )
+        betas = (config.beta1, config.beta2)
+        super().__init__(groups, lr=config.peak, betas=betas, eps=config.epsilon, fused=True)
         self.bias_correction = config.bias_correction
         self._begin()
         self._set_kernel_count(0)
@@ -95,7 +81,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
         self._set_kernel_count(num_updates)
 
     def _set_kernel_count(self, num_updates: int) -> None:
-        """Set t, of which the kernel has one for each parameter; it counts on from there."""
+        """Set t, which the kernel keeps for each parameter."""
         count = float(num_updates) if self.bias_correction else math.inf
         for parameter, state in self.state.items():
             state["step"] = torch.tensor(count, device=parameter.device)
@@ -148,7 +134,7 @@ class Lamb(Optimizer):
 
 
 def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
-    """|parameter| / |update|, or 1 where either is 0; left on the device, which need not wait for it."""
+    """|parameter| / |update|, or 1 where either is 0, without waiting for the device."""
     weight_norm, update_norm = parameter.norm(), update.norm()
     return torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
 
@@ -159,10 +145,9 @@ OPTIMIZERS: dict[str, type[AdamW] | type[Lamb]] = {"adamw": AdamW, "lamb": Lamb}
 def parameter_groups(
     model: nn.Module, weight_decay: float, rate_scale_of: Callable[[str], float] = lambda name: 1.0
 ) -> list[dict[str, Any]]:
-    """Split the trained parameters: weights and embeddings decay; biases and norms do not.
+    """Group the trained parameters: weights and embeddings decay; biases and norms do not.
 
-    `rate_scale_of` says by a parameter's name what the learning rate is multiplied with; a group holds those of one
-    scale.
+    `rate_scale_of` gives the factor of the learning rate for a parameter's name.
 
     Source: google-research/bert optimization.py, lines 59-65.
     """
@@ -186,12 +171,9 @@ def parameter_groups(
 
 
 def clip_global_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale all gradients down together so that their global norm is at most `max_norm`; give the norm before, ().
+    """Scale all gradients so that their global norm is at most `max_norm`; give the norm before, (), on the device.
 
         g = g / max(norm / max_norm, 1)
-
-    All of it happens on the device, which need not wait for the host. With a norm that is not finite the gradients are
-    of no use.
 
     Source: google-research/bert optimization.py, line 74 (`tf.clip_by_global_norm`). torch's own function divides by
     norm + 1e-6 and so makes every clipped update a millionth smaller.

@@ -1,7 +1,4 @@
-"""The processes of a run, as training sees them: how they find each other, and everything that they say to one another.
-
-One home for collectives; the sum of gradients in one order is in `shares`.
-"""
+"""The processes of a run: how they find each other, and all collectives except those of gradients (gradient_sums.py)."""
 
 from __future__ import annotations
 
@@ -41,66 +38,45 @@ def choose_device(device: str) -> torch.device:
 
 
 def make_accelerator(device: str, num_processes: int, timeout_seconds: float | None = None) -> Accelerator:
-    """Set up processes and device.
-
-    "auto" takes CUDA where there is one. accelerate by itself would quietly train in a smaller world than was asked for.
-
-    Args:
-        device: "cpu", "cuda" or "auto".
-        num_processes: that were started.
-        timeout_seconds: that a process waits for the others, before it fails; None for torch's own.
+    """Set up the device and, from torchrun's environment, the processes; one that waits longer for the others fails.
 
     Raises:
-        InputError: a CUDA device is asked for and there is none, or the world is another one.
+        InputError: there are too few CUDA devices, or another number of processes found each other.
     """
-    chosen = choose_device(device).type
-    join(chosen, timeout_seconds)
+    chosen, is_distributed = choose_device(device).type, os.environ.get("WORLD_SIZE", "1") != "1"
+    if "RANK" in os.environ and is_distributed and not dist.is_initialized():
+        if chosen == "cuda":
+            check_devices(os.environ, torch.cuda.device_count())
+        timeout = None if timeout_seconds is None else datetime.timedelta(seconds=timeout_seconds)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if chosen == "cuda" else "gloo", timeout=timeout)
     accelerator = Accelerator(cpu=chosen == "cpu", gradient_accumulation_steps=1)
     if accelerator.num_processes != num_processes:
         raise InputError(
-            f"{num_processes} processes were started but {accelerator.num_processes} found each other; start them with "
-            f"launch.num_processes={num_processes}, or with torchrun"
+            f"{num_processes} processes were started but {accelerator.num_processes} found each other; set "
+            f"launch.num_processes={num_processes}, or start them with torchrun"
         )
     return accelerator
 
 
-def join(device_type: str, timeout_seconds: float | None) -> None:
-    """Make the process group where there are several processes, from torchrun's environment.
-
-    Raises:
-        InputError: there are more processes on this host than CUDA devices.
-    """
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") in (None, "1") or dist.is_initialized():
-        return
-    if device_type == "cuda":
-        check_devices(os.environ, torch.cuda.device_count())
-    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=_timeout(timeout_seconds))
-
-
-def _timeout(seconds: float | None) -> datetime.timedelta | None:
-    return None if seconds is None else datetime.timedelta(seconds=seconds)
-
-
 def check_devices(variables: Mapping[str, str], num_devices: int) -> None:
-    """Refuse more processes on a host than it has CUDA devices, in each of them.
+    """Refuse more processes on a host than it has CUDA devices.
 
     Raises:
-        InputError: there are more.
+        InputError: with both numbers.
     """
     num_here = int(variables.get("LOCAL_WORLD_SIZE", int(variables["LOCAL_RANK"]) + 1))
     if "SLURM_GPUS_PER_TASK" in variables:
         return  # Slurm gave each its own
     if num_here > num_devices:
         raise InputError(
-            f"{num_here} processes on this host for {num_devices} CUDA device(s); start at most one for each device that all of "
-            f"them see (launch.num_processes={num_devices}; under srun --gpus-per-task=1 gives each its own), or set device=cpu"
+            f"{num_here} processes on this host for {num_devices} CUDA device(s); set launch.num_processes={num_devices}, "
+            "start srun with --gpus-per-task=1, or set device=cpu"
         )
 
 
 @contextlib.contextmanager
 def leaving_together(accelerator: Accelerator) -> Iterator[None]:
-    """Let no process end before the others, and close their connections: left open, they abort the interpreter's end."""
+    """Let no process end before the others, and close their connections, which could abort the interpreter's exit."""
     try:
         yield
         accelerator.wait_for_everyone()
@@ -111,14 +87,14 @@ def leaving_together(accelerator: Accelerator) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that write a checkpoint together, over connections that nothing else uses."""
+    """The processes that write a checkpoint together, over connections of their own."""
 
     rank: int = 0  # of this process
-    size: int = 1  # how many they are
-    group: Any = None  # a process group for objects on the CPU; None for a process by itself
+    size: int = 1
+    group: Any = None  # a process group for objects on the CPU; None for the default one
 
-    def each(self, work: Callable[[], T]) -> list[T]:
-        """Do a piece of work on every process; each gets the results of all, or raises the first one's error."""
+    def on_every(self, work: Callable[[], T]) -> list[T]:
+        """Call a function on every process; all get all results, or raise the first process's error."""
         outcome: list[Any] = [None, None]
         try:
             outcome[0] = work()
@@ -133,15 +109,15 @@ class Ranks:
                 raise failure
         return [result for result, _ in outcomes]
 
-    def first(self, work: Callable[[], T]) -> T:
-        """Do a piece of work on the first process only; every process gets its result, or raises its error."""
-        return self.each(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Call a function on the first process only; all get its result, or raise its error."""
+        return self.on_every(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
     def check_shared(self, directory: Path) -> None:
-        """Refuse a directory that is not the same one for every process.
+        """Refuse a directory that is not on a disk shared by all processes.
 
         Raises:
-            InputError: a process, named with its host, does not find what the first one wrote.
+            InputError: naming a process, with its host, that does not see a file of the first one.
         """
         if self.size == 1:
             return
@@ -152,7 +128,7 @@ class Ranks:
             write_durably(place, token)
             return token, socket.gethostname()
 
-        token, host = self.first(write)
+        token, host = self.on_first(write)
 
         def look() -> None:
             # a network file system may show a new file only after a while
@@ -166,7 +142,7 @@ class Ranks:
                 time.sleep(0.1)
 
         try:
-            self.each(look)
+            self.on_every(look)
         finally:
             if self.rank == 0:
                 place.unlink(missing_ok=True)
@@ -176,35 +152,31 @@ ALONE = Ranks()
 
 
 def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
-    """Connect the processes for saving, apart from training, so that both can go on at a time; all of them call this."""
+    """Connect the processes for saving, apart from training, so that both can work at once; every process calls this."""
     if accelerator.num_processes == 1:
         return ALONE
-    group = dist.new_group(backend="gloo", timeout=_timeout(timeout_seconds))
+    group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds))
     return Ranks(accelerator.process_index, accelerator.num_processes, group)
 
 
 def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
-    """Call a function on the main process only; every process gets its result, or raises its error."""
-    return Ranks(accelerator.process_index, accelerator.num_processes).first(function)
+    """Call a function on the main process only; all get its result, or raise its error."""
+    return Ranks(accelerator.process_index, accelerator.num_processes).on_first(function)
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
-    """Sum numbers of the host over all processes; a process by itself does not ask its device."""
+    """Sum numbers over all processes, if possible without waiting for the work of a GPU."""
     if accelerator.num_processes == 1:
         return list(values)
-    # where the hosts are connected too, their numbers need not wait for the work of a GPU
     device = "cpu" if "cpu:gloo" in dist.get_backend_config() else accelerator.device
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
     return accelerator.reduce(numbers, "sum").tolist()  # type: ignore[no-any-return]
 
 
 def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
-    """Collect the predictions of all processes, each exactly once, in the order of their numbers.
+    """Collect the numbered predictions of all processes, each exactly once, in the order 0 to total - 1.
 
-    Every process calls it with what it predicted: any share, uneven or with some of it twice (where a last batch was
-    filled up). Afterwards each has all.
-
-    Numbers are 0 to total - 1 over all processes.
+    Every process calls it with its share, which may overlap with others where a last batch was filled up.
     """
     own = dict(numbered)
     everyone: list[dict[int, T]] = [own]

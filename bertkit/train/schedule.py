@@ -13,7 +13,7 @@ def learning_rate(step: int, peak: float, config: ScheduleConfig, steps: int, wa
 
 
 def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_from: str) -> float:
-    """Rise linearly from 0 over the warm-up, then fall to 0 at `steps`, as a power of what is left.
+    """Rise linearly from 0 over the warm-up, then fall to 0 at `steps`, as a power of the remaining share.
 
         step / warmup_steps                             while step < warmup_steps
         ((steps - step) / (steps - first)) ^ power      from then on
@@ -23,7 +23,7 @@ def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_f
     Args:
         step: from 0 to below `steps`.
         steps: of the whole run.
-        warmup_steps: may be a fraction, where it was given as a share of the steps.
+        warmup_steps: may be a fraction.
         power: of the decay.
         decay_from: "warmup_end", when `first` is `warmup_steps` and nothing jumps; or "start", when it is 0, and the
             multiplier jumps at the end of the warm-up from 1 down to (1 - warmup_steps / steps) ^ power.
@@ -40,7 +40,7 @@ def polynomial(step: int, steps: int, warmup_steps: float, power: float, decay_f
 
 
 def inverse(step: int, warmup_steps: float, power: float) -> float:
-    """Rise linearly over the warm-up, then fall by a power of the step, of whatever number: with s = step + 1
+    """Rise linearly over the warm-up, then fall as a power of the step: with s = step + 1
 
         s / warmup_steps              while s < warmup_steps
         (warmup_steps / s) ^ power    from then on

@@ -1,4 +1,4 @@
-"""What an optimizer step did, to be read without holding up the device."""
+"""The report of an optimizer step, whose numbers are read without holding up the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.base.errors import NumericsError
 
 
 class Numbers:
-    """Numbers on their way from the device; to read them waits for the work before them, not for any after it."""
+    """Numbers on their way from the device; reading them waits only for the work before them."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values.to("cpu", non_blocking=True)
@@ -31,10 +31,10 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Skips:
-    """How many steps were skipped for a number that is not finite: in all, and in a row until now."""
+    """The number of steps skipped for a number that is not finite."""
 
     total: int = 0
-    in_a_row: int = 0
+    in_a_row: int = 0  # up to now
 
     def after(self, is_skipped: bool) -> Skips:
         """Count one more step."""
@@ -46,28 +46,24 @@ NO_SKIPS = Skips()
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one optimizer step did, over all processes.
-
-    The losses, accuracies, gradient norm and fault are read from the device when they are asked for.
-    """
+    """One optimizer step, over all processes; losses, accuracies, gradient norm and fault are read on demand."""
 
     step: int  # optimizer steps finished, this one included
-    learning_rate: float  # of this step
-    num_tokens: int  # tokens of the global batch
-    stop_requested: bool  # some process was asked to stop
-    counts: dict[str, float]  # what each loss was divided by; none where the batch was left out
+    learning_rate: float
+    num_tokens: int  # of the global batch
+    stop_requested: bool  # by a signal to any process
+    counts: dict[str, float]  # the divisor of each loss; empty where the batch was left out
     scored: frozenset[str]  # the losses that count right predictions
-    # for every loss the sum, then for every loss the right predictions, then the gradient's norm; None where the batch
-    # was left out
+    # the sum of every loss, then its right predictions, then the gradient's norm; None where the batch was left out
     numbers: Numbers | None
-    seconds: float = 0.0  # wall-clock time of the step
-    is_read: bool = False  # its numbers are read already: they cost no waiting
+    seconds: float = 0.0  # wall-clock time
+    is_read: bool = False  # its numbers are read already
     skips: Skips = NO_SKIPS  # the skipped steps among those that are read
-    found: tuple[StepReport, ...] = ()  # earlier steps that are now known to have been skipped
+    skipped_before: tuple[StepReport, ...] = ()  # earlier steps that are now known to be skipped
 
     @property
     def is_left_out(self) -> bool:
-        """Whether the step had no batch, by `data.skip_steps`."""
+        """Whether `data.skip_steps` left out the batch."""
         return self.numbers is None
 
     @cached_property
@@ -76,13 +72,13 @@ class StepReport:
 
     @property
     def losses(self) -> dict[str, float]:
-        """The mean of each loss over the global batch, before the update; without those that have no prediction in it."""
+        """The mean of each loss with predictions over the global batch, before the update."""
         pairs = zip(self.counts.items(), self._values, strict=False)
         return {name: total / count for (name, count), total in pairs if count}
 
     @property
     def accuracies(self) -> dict[str, float]:
-        """The share of right predictions of each loss that has right ones."""
+        """The share of right predictions of each loss that counts them."""
         pairs = zip(self.counts.items(), self._values[len(self.counts) :], strict=False)
         return {name: right / count for (name, count), right in pairs if count and name in self.scored}
 
@@ -93,7 +89,7 @@ class StepReport:
 
     @property
     def measured(self) -> dict[str, float]:
-        """The numbers of the step by the names of the log; none where it was left out or skipped."""
+        """The numbers of the step by their names in the log; empty where it was left out or skipped."""
         if self.is_left_out or self.fault is not None:
             return {}
         losses = self.losses
@@ -106,7 +102,7 @@ class StepReport:
 
     @property
     def fault(self) -> str | None:
-        """Why the step was skipped, weights and moments left as they were; None where it was not."""
+        """Why the step was skipped, without a change of weights and moments; None where it was not."""
         names = [f"{name}_loss" for name in self.counts]
         named = zip([*names, "grad_norm"], [*self._values[: len(names)], self.grad_norm], strict=True)
         wrong = [f"{name} {value}" for name, value in named if not math.isfinite(value)]
@@ -116,12 +112,11 @@ class StepReport:
         """Stop a run that does not recover.
 
         Raises:
-            NumericsError: the last steps were skipped, as many as are allowed in a row.
+            NumericsError: the last `max_in_a_row` steps were skipped.
         """
         if self.skips.in_a_row >= max_in_a_row:
             raise NumericsError(
                 f"step {self.step}: the loss or the gradient was not finite in {self.skips.in_a_row} steps in a row "
-                "(numerics.max_skips_in_a_row), and no weight was changed by them; the last checkpoint is from before "
-                "them or unharmed by them: run again with data.skip_steps= the skipped steps of metrics.jsonl, or "
-                "elsewhere with a lower optimizer.peak_learning_rate"
+                "(numerics.max_skips_in_a_row); resume with data.skip_steps= the skipped steps of metrics.jsonl, or start "
+                "another run with a lower optimizer.peak_learning_rate"
             )

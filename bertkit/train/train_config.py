@@ -38,10 +38,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate over the steps: a linear warm-up, then a decay.
-
-    By a power of the steps that are left, or, `inverse`, of warm-up / step: that of Vaswani et al. 2017 has no end.
-    """
+    """The learning rate over the steps: a linear warm-up, then a decay (train/schedule.py)."""
 
     power: float
     decay_from: Literal["warmup_end", "start"]
@@ -63,10 +60,7 @@ class ScheduleConfig:
         )
 
     def warmup_of(self, steps: int) -> float:
-        """Give the warm-up of a run of `steps` steps, in steps, a fraction where it is set as a share.
-
-        Left to itself it is a hundredth (Devlin et al. 2019, A.2), in whole steps.
-        """
+        """Give the warm-up steps of a run, perhaps a fraction; auto is a hundredth (Devlin et al. 2019, A.2)."""
         if self.warmup_share != "auto":
             return self.warmup_share * steps
         return steps // 100 if self.warmup_steps == "auto" else self.warmup_steps
@@ -90,7 +84,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class NumericsConfig:
-    """How many steps in a row may be skipped for a loss or gradient that is not finite."""
+    """How many steps in a row may be skipped because a loss or gradient is not finite."""
 
     max_skips_in_a_row: int
 
@@ -102,9 +96,9 @@ class NumericsConfig:
 class SavingConfig:
     """How checkpoints are saved."""
 
-    keep_last: int  # how many are kept, besides the best
+    keep_last: int  # besides the best
     background: bool  # a thread writes a copy of the tensors while training goes on
-    on_save_error: Literal["stop", "continue"]  # what to do when the disk is full or fails
+    on_save_error: Literal["stop", "continue"]  # when the disk is full or fails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +125,7 @@ LINES_A_RUN = 100  # about so many: enough for a curve, few enough to read
 
 @dataclass(frozen=True)
 class LogConfig:
-    """When to write a line, and who gets it beside the file: some of Accelerate's trackers."""
+    """When to write a row, and for which of Accelerate's trackers."""
 
     every_steps: int | Literal["auto"]
     trackers: tuple[str, ...]
@@ -149,7 +143,7 @@ class LogConfig:
         )
 
     def every_of(self, steps: int) -> int:
-        """Give the steps from one line to the next in a run of `steps`; auto is the round number that suits it best."""
+        """Give the steps between two rows in a run of `steps`; auto is a round number for about LINES_A_RUN rows."""
         if self.every_steps != "auto":
             return self.every_steps
         power = int(10 ** math.floor(math.log10(max(1, steps / LINES_A_RUN))))

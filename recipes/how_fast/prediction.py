@@ -21,7 +21,7 @@ from bertkit.predict.answers import answer_here
 from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.shapes import make_features
-from bertkit.train.micro_batches import TOKENS_AT_ONCE
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 LABELS = ("follows", "random")
 TOLERANCE = {"fp32": 1e-6, "bf16": 1e-2}  # of a probability
@@ -55,7 +55,7 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> Read
     """Predict as the command does."""
     opened = open_task_model(str(model_dir), None, {"max_seq_length": args.max_seq_length})
     opened.model.use(fast.choose("auto"))
-    predictor = opened.predictor(args.precision, TOKENS_AT_ONCE[args.device], opened.model.to(args.device))
+    predictor = opened.predictor(args.precision, AUTO_MICRO_TOKENS[args.device], opened.model.to(args.device))
 
     def answer() -> tuple[list[list[float]], int]:
         examples = [SequenceExample(str(number), text, None, None) for number, text in enumerate(texts)]

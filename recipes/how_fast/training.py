@@ -31,7 +31,7 @@ from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.task import Feature
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
-from bertkit.train.micro_batches import TOKENS_AT_ONCE
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.train_config import OptimizerConfig
 
@@ -105,7 +105,7 @@ class Translations:
     @functools.cached_property
     def order(self) -> TrainingOrder:
         """Say which pairs belong to a step."""
-        cut = Cut(TOKENS_AT_ONCE[self.device], None, 2)
+        cut = Cut(AUTO_MICRO_TOKENS[self.device], None, 2)
         return TrainingOrder(FeatureBatches(self.features, "generation"), self.batch_sequences, 0, cut)
 
     def of_step(self, step: int, num_steps: int = 1) -> TaskBatch:

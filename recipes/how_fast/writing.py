@@ -37,7 +37,7 @@ from bertkit.tasks.generation import GenerationExample
 from bertkit.tasks.shapes import make_features
 from bertkit.tasks.task import Feature
 from bertkit.tasks.task_config import GenerationConfig
-from bertkit.train.micro_batches import TOKENS_AT_ONCE
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 NUM_TRIED = 32  # texts with which a new model's ends are set
 SHARE_OF_TIES = 0.02  # of the texts
@@ -113,7 +113,7 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], num_bea
     search = asdict(search_of(args.max_target_length, num_beams))
     opened = open_task_model(str(model_dir), None, {"max_seq_length": args.max_seq_length, "generation": search})
     opened.model.use(fast.choose("auto"))
-    predictor = opened.predictor("fp32", TOKENS_AT_ONCE[args.device], opened.model.to(args.device))
+    predictor = opened.predictor("fp32", AUTO_MICRO_TOKENS[args.device], opened.model.to(args.device))
 
     def write(texts: list[str]) -> list[list[int]]:
         examples = [GenerationExample(str(number), text, None) for number, text in enumerate(texts)]

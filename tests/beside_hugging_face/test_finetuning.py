@@ -99,17 +99,12 @@ def test_losses_agree(kind: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
         bias_correction=True, max_grad_norm=1e9,
     )  # fmt: skip
     ours_optimizer = OPTIMIZERS[config.name](parameter_groups(ours.train(), config.weight_decay), config)
-    reports = loop.train(
-        Learner(processes.make_accelerator("cpu", 1), ours, ours_optimizer, task_losses),
-        Course(
-            batches=lambda step: order.micro_batches(step, 0, 1),
-            learning_rate=lambda step: RATE * polynomial(step, STEPS, WARMUP, 1.0, "warmup_end"),
-            first_step=0,
-            steps=STEPS,
-            max_grad_norm=config.max_grad_norm,
-            seed=0,
-        ),
-    )
+
+    def learning_rate(step: int) -> float:
+        return RATE * polynomial(step, STEPS, WARMUP, 1.0, "warmup_end")
+
+    course = Course(lambda step: order.micro_batches(step, 0, 1), learning_rate, 0, STEPS, config.max_grad_norm, seed=0)
+    reports = loop.train(Learner(processes.make_accelerator("cpu", 1), ours, ours_optimizer, task_losses), course)
     decayed = [p for name, p in theirs.named_parameters() if not name.endswith(".bias") and "LayerNorm" not in name]
     kept = [p for name, p in theirs.named_parameters() if name.endswith(".bias") or "LayerNorm" in name]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": kept, "weight_decay": 0.0}]

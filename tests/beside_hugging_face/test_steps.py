@@ -118,17 +118,10 @@ def test_losses_and_weights_agree(name: str, steps: int, tmp_path: Path) -> None
         share = polynomial(step, STEPS, schedule.warmup_of(STEPS), schedule.power, schedule.decay_from)
         return config.peak_learning_rate * share
 
-    reports = loop.train(
-        Learner(processes.make_accelerator("cpu", 1), ours, optimizer, pretraining_losses),
-        Course(
-            batches=lambda step: phases.micro_batches(step, 0, 1),
-            learning_rate=learning_rate,
-            first_step=0,
-            steps=steps,
-            max_grad_norm=config.max_grad_norm,
-            seed=0,
-        ),
+    course = Course(
+        lambda step: phases.micro_batches(step, 0, 1), learning_rate, 0, steps, config.max_grad_norm, seed=0
     )
+    reports = loop.train(Learner(processes.make_accelerator("cpu", 1), ours, optimizer, pretraining_losses), course)
     losses, differences, num_clipped = [], [], 0
     for report in reports:
         ((_, batch),) = whole.micro_batches(report.step - 1, 0, 1)

@@ -56,7 +56,7 @@ def on_loopback(data: Path, output: Path, ranks: dict[int, str]) -> list[tuple[i
 def test_hosts_with_other_settings(prepared_dir: Path, tmp_path: Path) -> None:
     for code, errors in on_loopback(prepared_dir, tmp_path / "run", {0: "seed=1", 1: "seed=2"}):
         assert (code, errors.count("\n")) == (2, 1), errors
-        assert "differs from process 0: seed=2, 1 there" in errors
+        assert ": seed=2, but 1 in process 0" in errors
     assert not (tmp_path / "run").exists()
 
 

@@ -16,7 +16,7 @@ from bertkit.cli import run
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
-from bertkit.run.length_phases import make_phases, micro_sequences_of
+from bertkit.run.length_phases import choose_micro_sequences, make_phases
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train import micro_batches
@@ -70,7 +70,7 @@ def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: 
     (["batch.micro_tokens=170"], [7, 3]),
 ])  # fmt: skip
 def test_micro_batches_depend_on_the_length(more: list[str], expected: list[int]) -> None:
-    assert micro_sequences_of(settings_of(*more), "cpu", 1) == expected
+    assert choose_micro_sequences(settings_of(*more), "cpu", 1) == tuple(expected)
 
 
 def test_batches_are_those_of_a_sampler_of_the_length(prepared_dir: Path, tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_the_micro_batches_of_a_run_stay_as_it_chose_them(
     for path in all_checkpoints(tmp_path / "run")[:6]:
         shutil.rmtree(path)
     (tmp_path / "run" / "eval.json").unlink()
-    monkeypatch.setitem(micro_batches.TOKENS_AT_ONCE, "cpu", 100)
-    assert micro_sequences_of(settings_of(), "cpu", 1) == [4, 1]
+    monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 100)
+    assert choose_micro_sequences(settings_of(), "cpu", 1) == (4, 1)
     assert pretrain(prepared_dir, tmp_path / "run") == 0
     assert weights(tmp_path / "run") == whole
     assert pretrain(prepared_dir, tmp_path / "other") == 0
@@ -212,14 +212,6 @@ def test_refusals(more: list[str], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_model_too_short_for_the_final_phase(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
-    more = [f"init_from={tmp_path / 'run'}", "final_phase.max_seq_length=65"]
-    message = "max_seq_length=65 exceeds the model's max_position_embeddings=64; lower final_phase.max_seq_length"
-    refused(pretrain(prepared_dir, tmp_path / "next", *more), message, capsys)
-    assert not (tmp_path / "next").exists()
-
-
 def test_moments_to_start_from(prepared_dir: Path, tmp_path: Path) -> None:
     """The first update of a run adds the same gradient to them that it adds to nothing otherwise; counts start anew."""
     common = ["final_phase.max_seq_length=null", "schedule.warmup_steps=0", "optimizer=lamb"]
@@ -240,14 +232,15 @@ def test_moments_to_start_from(prepared_dir: Path, tmp_path: Path) -> None:
     assert "optimizer.safetensors" in identity["starting_weights"]
 
 
-def test_moments_that_do_not_fit_are_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
-    common = ["final_phase.max_seq_length=null", "steps=2", "init_moments=true"]
-    assert pretrain(prepared_dir, tmp_path / "run", "final_phase.max_seq_length=null", "steps=2") == 0
-    cases = [
-        (tmp_path / "run" / "model", [], "has no optimizer state; take a bertkit run or one of its checkpoints"),
-        (tmp_path / "run", ["segments=full_sentences"], "holds moments of other parameters than this run's"),
-        (tmp_path / "run", ["optimizer=lamb"], "was trained with optimizer=adamw, whose moments mean something else"),
-    ]
-    for source, more, message in cases:
-        refused(pretrain(prepared_dir, tmp_path / "next", *common, f"init_from={source}", *more), message, capsys)
+def test_a_start_that_does_not_fit_is_refused(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+    one_phase = ["final_phase.max_seq_length=null", "init_moments=true"]
+    assert pretrain(prepared_dir, tmp_path / "run", one_phase[0], "steps=2") == 0
+    for source, more, message in (
+        ("run/model", one_phase, "run/model has no optimizer state"),
+        ("run", [*one_phase, "segments=full_sentences"], "set init_moments=false"),
+        ("run", [*one_phase, "optimizer=lamb"], "was trained with optimizer=adamw"),
+        ("run", ["final_phase.max_seq_length=65"], "max_seq_length=65 exceeds the model's max_position_embeddings=64"),
+    ):
+        start = f"init_from={tmp_path / source}"
+        refused(pretrain(prepared_dir, tmp_path / "next", "steps=2", start, *more), message, capsys)
         assert not (tmp_path / "next").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import weakref
 from pathlib import Path
@@ -16,7 +15,7 @@ from bertkit.cli import run
 from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.memory_plan import MicroBatch, kept_by_autograd, memory_lines, needs_of, standing_bytes
+from bertkit.run.memory_plan import LargestBatch, kept_by_autograd, memory_lines, needs_of, standing_bytes
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.run_length import random_batch
 
@@ -26,7 +25,8 @@ SHAPE = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "
 
 def micro_batch(
     precision: str = "fp32", num_sequences: int = 1, ways: tuple[str, ...] = NAMES, **named: Any
-) -> MicroBatch:
+) -> tuple[BertWithHeads, int, LargestBatch]:
+    """A model, the bytes beside its activations, and its largest batch."""
     rest = {"hidden_act": "gelu", "max_position_embeddings": 101, "type_vocab_size": 2, "initializer_range": 0.02}
     drops = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 1e-12}
     model = BertWithHeads(BertConfig(**{**SHAPE, **rest, **drops, "vocab_size": 3001, **named})).train()
@@ -36,8 +36,8 @@ def micro_batch(
         pretraining_losses(model, random_batch(model, num_sequences, LENGTH), precision)
         return num_sequences * LENGTH
 
-    setting = ("batch.micro_sequences", num_sequences)
-    return MicroBatch(model, forward, standing_bytes(model, 1, False, False), num_sequences * LENGTH, setting, LENGTH)
+    batch = LargestBatch(forward, num_sequences * LENGTH, LENGTH, by_sequences=True)
+    return model, standing_bytes(model, 1, False, False), batch
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -56,36 +56,36 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_sequence_tells_of_many(precision: str, variant: str) -> None:
-    part = micro_batch(precision, **VARIANTS[variant])
-    tokens, kept = kept_by_autograd(part.model, part.forward, 7)
-    needs = needs_of(part)
-    told = (needs.of(tokens) - 80e6) / 1.25 - part.standing
+    model, standing, batch = micro_batch(precision, **VARIANTS[variant])
+    tokens, kept = kept_by_autograd(model, batch.forward, 7)
+    needs = needs_of(model, standing, batch)
+    told = (needs.of(tokens) - 80e6) / 1.25 - standing
     assert tokens == 7 * LENGTH
     assert 0.98 * kept < told < 1.09 * kept  # a single sequence needs less than its share with linformer
 
 
 def test_measuring_leaves_nothing() -> None:
     """Neither numbers drawn, nor gradients, nor activations, which would hold themselves through what made them."""
-    part, made = micro_batch("bf16"), []
+    (model, _, _), made = micro_batch("bf16"), []
 
     def forward(num_sequences: int) -> int:
-        batch = random_batch(part.model, num_sequences, LENGTH)
-        made.extend(weakref.ref(term.sum) for term in pretraining_losses(part.model, batch, "bf16").values())
+        batch = random_batch(model, num_sequences, LENGTH)
+        made.extend(weakref.ref(term.sum) for term in pretraining_losses(model, batch, "bf16").values())
         return num_sequences * LENGTH
 
     before = torch.get_rng_state()
     gc.disable()
     try:
-        assert kept_by_autograd(part.model, forward, 2)[1] > 0
+        assert kept_by_autograd(model, forward, 2)[1] > 0
         assert [each() for each in made] == [None, None]
     finally:
         gc.enable()
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(parameter.grad is None for parameter in part.model.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_what_stands_beside_the_activations() -> None:
-    model = micro_batch().model
+    model, _, _ = micro_batch()
     for parameter in model.bert.embeddings.parameters():
         parameter.requires_grad_(False)
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
@@ -109,25 +109,29 @@ def test_the_lines_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (here.total, here.free) == (3_000_000_000, 2_000_000_000)
     assert 50e6 < here.held < 20e9
 
-    (line,) = memory_lines([micro_batch(num_sequences=2)], "cpu", 1)
+    model, standing, batch = micro_batch()
+
+    def lines(*num_sequences: int, by_sequences: bool = True, num_here: int = 1) -> list[str]:
+        batches = [LargestBatch(batch.forward, n * LENGTH, LENGTH, by_sequences) for n in num_sequences]
+        return memory_lines(model, standing, batches, num_here)
+
+    (line,) = lines(2)
     assert line.startswith("expected peak memory ")
     assert line.endswith(" GB of 3.0 GB here")
-    needs = needs_of(micro_batch())
+    needs = needs_of(model, standing, batch)
     largest = needs.fitting(2_000_000_000) // LENGTH
     assert needs.of(largest * LENGTH) <= 2_000_000_000 < needs.of((largest + 1) * LENGTH)
-    fitting, more = micro_batch(num_sequences=largest), micro_batch(num_sequences=largest + 700)
-    assert len(memory_lines([fitting], "cpu", 1)) == 1
-    _, warning = memory_lines([micro_batch(num_sequences=2), more], "cpu", 1)
+    assert len(lines(largest)) == 1
+    _, warning = lines(2, largest + 700)
     assert warning.startswith(f"warning: batch.micro_sequences={largest + 700} needs ")
     assert warning.endswith(f"2.0 GB are free; batch.micro_sequences={largest} would fit")
-    by_tokens = dataclasses.replace(more, setting=("batch.micro_tokens", 99_999_999), tokens_of_setting=1)
     advice = f"; batch.micro_tokens={needs.fitting(2_000_000_000)} would fit"
-    assert memory_lines([by_tokens], "cpu", 1)[1].endswith(advice)
-    shared = memory_lines([fitting], "cpu", 2)
+    assert lines(largest + 700, by_sequences=False)[1].endswith(advice)
+    shared = lines(largest, num_here=2)
     assert " in each of 2 processes of 3.0 GB here" in shared[0]
     assert len(shared) == 2
     (tmp_path / "memory.current").write_text("3699999999\n")
-    assert memory_lines([micro_batch()], "cpu", 1)[1].endswith("; take a smaller model or a larger machine")
+    assert "take a smaller model" in lines(1)[1]
 
 
 def test_the_limit_of_a_job_counts_for_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +153,8 @@ def test_a_machine_without_a_limit_is_as_large_as_it_is(tmp_path: Path, monkeypa
     here = memory.memory_here("cpu")
     assert here is not None
     assert 0 < here.free < here.total
-    assert memory_lines([micro_batch()], "cpu", 1)[0].endswith(f"of {here.total / 1e9:.1f} GB here")
+    model, standing, batch = micro_batch()
+    assert memory_lines(model, standing, [batch], 1)[0].endswith(f"of {here.total / 1e9:.1f} GB here")
 
 
 def test_pretraining_says_what_it_will_need(

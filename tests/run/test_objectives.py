@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_continued_with_another_objective(
     assert set(scores(tmp_path / "none")) == {"mlm_loss", "mlm_accuracy"}
     moments = [f"model_dir={albert}", "init_moments=true"]
     assert run(command(prepared_dir, tmp_path / "other", *moments, "next_sentence=none")) == 2
-    assert "holds moments of other parameters than this run's" in capsys.readouterr().err
+    assert "moments of other parameters" in capsys.readouterr().err
 
 
 def test_a_run_keeps_its_objective(prepared_dir: Path, albert: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -165,9 +166,6 @@ def test_another_objective_is_another_run(prepared_dir: Path, tmp_path: Path, ca
 @pytest.mark.parametrize(("next_sentence", "refused"), [("sop", True), ("none", False)])
 def test_a_blind_cls_matters_to_a_next_sentence_head_alone(next_sentence: str, refused: bool) -> None:
     given = ["data_dir=x", "output_dir=y", "attention.pattern=causal", f"next_sentence={next_sentence}"]
-    if refused:
-        with pytest.raises(InputError, match="the head next_sentence would see nothing else"):
-            build(PretrainSettings, compose("pretrain", given))
-        return
-    settings = build(PretrainSettings, compose("pretrain", given))
-    assert (settings.segments.has_pairs, settings.segments.predicts_next) == (True, False)
+    with pytest.raises(InputError, match="next_sentence") if refused else nullcontext():
+        segments = build(PretrainSettings, compose("pretrain", given)).segments
+        assert (segments.has_pairs, segments.predicts_next) == (True, False)

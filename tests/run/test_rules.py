@@ -11,7 +11,8 @@ import yaml
 
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
-from bertkit.run import directory as run_dir
+from bertkit.run import opening
+from bertkit.run.directory import Changed, is_finished, read_manifest
 from bertkit.run.rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
 from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
@@ -29,13 +30,13 @@ CLASSES = {  # by hand; the others of a group are as it is
         WARN: ["steps", "batch.micro_sequences", "batch.micro_tokens", "data.skip_steps"],
         BEGUN: ["optimizer.name", "init_moments", "model.hidden_size", "segments.kind", "segments.next_sentence"],
         FIXED: ["seed", "batch.sequences", "optimizer.peak_learning_rate",
-                "schedule.warmup_steps", "masking.probability", "masking.max_ngram", "segments.max_seq_length", "precision"],
+                "schedule.warmup_steps", "masking.probability", "masking.max_ngram", "segments.max_seq_length", "precision"]
     },
     "finetune": {
         FREE: ["output_dir", "data_dir", "model_dir", "device", "log.every_steps", "checkpoint.every_steps"],
         WARN: ["batch.micro_sequences", "evaluation.patience"],
         BEGUN: ["optimizer.name", "freeze", "reinit_layers", "task.labels"],
-        FIXED: ["seed", "num_epochs", "task.max_seq_length", "optimizer.peak_learning_rate", "batch.sequences"],
+        FIXED: ["seed", "num_epochs", "task.max_seq_length", "optimizer.peak_learning_rate", "batch.sequences"]
     },
 }  # fmt: skip
 
@@ -67,7 +68,7 @@ def changed(mapping: dict[str, Any], key: str) -> tuple[dict[str, Any], Any, Any
 def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
     settings, rules = settings_of(command), RULES[command]
     identity = identity_of(settings, rules) | CONTENT
-    with run_dir.held(tmp_path, settings, identity, {}, rules, ()) as changes:
+    with opening.hold(tmp_path, settings, identity, {}, rules, ()) as changes:
         assert changes == []
     keys = leaves(settings)
     count: Counter[str] = Counter()
@@ -78,18 +79,18 @@ def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
         count[rule] += 1
         if rule in (FIXED, BEGUN):
             with pytest.raises(InputError) as error:
-                run_dir.check(tmp_path, theirs, rules, ())
+                opening.check(tmp_path, theirs, rules, ())
             assert f"{key}: {old!r} there, {new!r} here" in str(error.value)
             hint = f"resume.allow=[{key}]" if rule == FIXED else f"{key} had its effect when the run began"
             assert hint in str(error.value)
             assert "\n" not in str(error.value)
         if rule == BEGUN:
             with pytest.raises(InputError):
-                run_dir.check(tmp_path, theirs, rules, [key])
+                opening.check(tmp_path, theirs, rules, [key])
             continue
         allow = [key] if rule == FIXED else []
         expected = [] if rule == FREE else [Change(key, old, new)]
-        assert run_dir.check(tmp_path, theirs, rules, allow) == expected, key
+        assert opening.check(tmp_path, theirs, rules, allow) == expected, key
     least = {"pretrain": {FREE: 15, WARN: 3, FIXED: 22}, "finetune": {FREE: 10, WARN: 4, FIXED: 70}}[command]
     assert all(count[rule] >= number for rule, number in least.items()), count
 
@@ -124,13 +125,13 @@ ALLOWED = [
 def test_allowed_by_name(tmp_path: Path, allow: list[str], outcome: bool | str) -> None:
     settings = settings_of("pretrain")
     identity = identity_of(settings, PRETRAIN) | CONTENT
-    run_dir.write_identity(tmp_path, settings, identity, {})
+    opening.write_identity(tmp_path, settings, identity, {})
     theirs = identity_of(changed(settings, "optimizer.peak_learning_rate")[0], PRETRAIN) | CONTENT
     if outcome is True:
-        assert len(run_dir.check(tmp_path, theirs, PRETRAIN, allow)) == 1
+        assert len(opening.check(tmp_path, theirs, PRETRAIN, allow)) == 1
         return
     with pytest.raises(InputError) as error:
-        run_dir.check(tmp_path, theirs, PRETRAIN, allow)
+        opening.check(tmp_path, theirs, PRETRAIN, allow)
     expected = outcome or f"output_dir={tmp_path} holds another run (optimizer.peak_learning_rate"
     assert str(error.value).startswith(expected)
 
@@ -138,22 +139,22 @@ def test_allowed_by_name(tmp_path: Path, allow: list[str], outcome: bool | str) 
 def test_a_change_is_recorded_with_its_step(tmp_path: Path) -> None:
     """The settings are then those of the run; and a run that goes back behind a change has it from there."""
     settings = settings_of("pretrain")
-    with run_dir.held(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {}, PRETRAIN, ()):
+    with opening.hold(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {}, PRETRAIN, ()):
         pass
     (tmp_path / "eval.json").write_text("{}")
     longer, old, new = changed(settings, "steps")
     identity = identity_of(longer, PRETRAIN) | CONTENT
-    with run_dir.held(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
-        lines = run_dir.record_changes(tmp_path, changes, 40, longer, identity)
+    with opening.hold(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+        lines = opening.record_changes(tmp_path, changes, 40, longer, identity)
     assert lines == [f"steps: {old} up to step 40, {new} from here on"]
     assert not (tmp_path / "eval.json").exists()
-    manifest = run_dir.read_manifest(tmp_path)
-    assert manifest.changes == (run_dir.Changed("steps", old, new, step=40),)
+    manifest = read_manifest(tmp_path)
+    assert manifest.changes == (Changed("steps", old, new, step=40),)
     assert manifest.identity["steps"] == yaml.safe_load((tmp_path / "config.yaml").read_text())["steps"] == new
-    with run_dir.held(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
+    with opening.hold(tmp_path, longer, identity, {}, PRETRAIN, ()) as changes:
         assert changes == []
-        assert run_dir.record_changes(tmp_path, changes, 30, longer, identity) == []
-    assert [entry.step for entry in run_dir.read_manifest(tmp_path).changes] == [30]
+        assert opening.record_changes(tmp_path, changes, 30, longer, identity) == []
+    assert [entry.step for entry in read_manifest(tmp_path).changes] == [30]
 
 
 FINISHED = [("steps", False), ("batch.micro_tokens", True), ("seed", False), ("log.every_steps", True)]
@@ -162,8 +163,8 @@ FINISHED = [("steps", False), ("batch.micro_tokens", True), ("seed", False), ("l
 @pytest.mark.parametrize(("key", "finished"), FINISHED)
 def test_a_finished_run_stays_finished_unless_there_is_more_to_do(tmp_path: Path, key: str, finished: bool) -> None:
     settings = settings_of("pretrain")
-    run_dir.write_identity(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {})
+    opening.write_identity(tmp_path, settings, identity_of(settings, PRETRAIN) | CONTENT, {})
     (tmp_path / "eval.json").write_text("{}")
     (tmp_path / "model").mkdir()
     other = identity_of(changed(settings, key)[0], PRETRAIN)
-    assert run_dir.is_finished(tmp_path, other, PRETRAIN) is finished
+    assert is_finished(tmp_path, other, PRETRAIN) is finished

@@ -31,7 +31,7 @@ from bertkit.interop.load import load_packed
 from bertkit.model.layer_depth import freeze_below
 from bertkit.settings.compose import compose
 from bertkit.settings.finetune import FinetuneSettings
-from bertkit.train import checkpoint, loop
+from bertkit.train import checkpoint, evaluation
 from bertkit.train.checkpoint import all_checkpoints, read_state, step_dir, step_of
 from bertkit.train.log import read_metrics
 
@@ -96,21 +96,16 @@ def predictions_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "predictions.jsonl").read_text().splitlines()]
 
 
-def test_a_run_says_what_it_reads_and_starts_from(two_epochs: tuple[Path, str]) -> None:
-    said = two_epochs[1]
-    assert "train.tsv" in said
-    assert "53 rows; " in said
-    assert "truncated 0 (0.0%)" in said
-    assert "2 newly initialised (sequence)" in said
-
-
-def test_scores_stand_beside_guessing(two_epochs: tuple[Path, str]) -> None:
-    """The commonest label of the training rows, for every dev row; each line of scores has it."""
-    result = result_of(two_epochs[0])
-    majority, rows = result["majority_baseline"]["accuracy"], predictions_of(two_epochs[0])
+def test_what_a_run_prints(two_epochs: tuple[Path, str]) -> None:
+    """Its data and start, and its scores beside those of the commonest training label."""
+    run_dir, said = two_epochs
+    for text in ("train.tsv", "53 rows; ", "truncated 0 (0.0%)", "2 newly initialised (sequence)"):
+        assert text in said
+    result = result_of(run_dir)
+    majority, rows = result["majority_baseline"]["accuracy"], predictions_of(run_dir)
     shares = {name: sum(row["reference"] == name for row in rows) / len(rows) for name in WORDS}
     assert majority in shares.values()
-    assert two_epochs[1].count(f" (majority {majority:.4f})") == 3  # after each epoch, and at the end
+    assert said.count(f" (majority {majority:.4f})") == 3  # after each epoch, and at the end
     assert 0 < result["standard_error"] < 0.2
     assert result["warnings"] == []
 
@@ -128,7 +123,7 @@ def test_what_went_wrong_quietly_is_said(data: Path, start: Path, tmp_path: Path
         rows = "kan lon min kan lon min kan\tgood\nkar lor mir kar lor mir kar\tbad\n"
         (long / f"{name}.tsv").write_text("text\tlabel\n" + rows * 4)
     assert finetune(long, start, tmp_path / "cut", "task.max_seq_length=8", "num_epochs=1") == 0
-    assert capsys.readouterr().out.count("every example is truncated, so the model never sees how a text ends") == 2
+    assert capsys.readouterr().out.count("every example is truncated") == 2
     assert finetune(long, start, tmp_path / "whole", "task.max_seq_length=24", "num_epochs=1") == 0
     assert "truncated, so" not in capsys.readouterr().out
 
@@ -154,16 +149,12 @@ def test_rates_by_width() -> None:
     assert settings.with_rate(1e-4).with_rate(2e-4).optimizer.peak == 1e-4
 
 
-def test_every_step_is_logged_and_every_epoch_is_measured(finished: Path) -> None:
-    rows = read_metrics(finished / "metrics.jsonl")
+def test_every_epoch_is_measured_and_the_best_step_is_the_result(finished: Path) -> None:
+    rows, result, lines = read_metrics(finished / "metrics.jsonl"), result_of(finished), predictions_of(finished)
     assert [row["step"] for row in rows] == list(range(1, 15))
     assert {"loss", "sequence_loss", "sequence_accuracy", "epoch", "learning_rate", "grad_norm"} <= set(rows[0])
     for name in ("eval_accuracy", "eval_loss"):
         assert [row["step"] for row in rows if name in row] == [7, 14]
-
-
-def test_the_result_and_the_predictions_are_those_of_the_best_step(finished: Path) -> None:
-    rows, result, lines = read_metrics(finished / "metrics.jsonl"), result_of(finished), predictions_of(finished)
     assert result["accuracy"] == max(row["eval_accuracy"] for row in rows if "eval_accuracy" in row)
     assert [line["id"] for line in lines] == [str(number) for number in range(23)]
     assert np.mean([line["label"] == line["reference"] for line in lines]) == pytest.approx(result["accuracy"])
@@ -338,7 +329,7 @@ def test_frozen_parts_have_no_dropout() -> None:
     model = small_model(dropout=0.5).train()
     freeze_below(model, 3)
     parts = [model.bert.embeddings, *model.bert.encoder.layers, model.heads]
-    with loop.evaluating(model):
+    with evaluation.evaluating(model):
         assert not any(module.training for module in model.modules())
     assert [{module.training for module in part.modules()} for part in parts] == [{False}] * 3 + [{True}] * 2
     assert [{p.requires_grad for p in part.parameters()} for part in parts] == [{False}] * 3 + [{True}] * 2
@@ -561,7 +552,7 @@ def test_a_missing_device_is_said_before_the_files_are_read(start: Path, tmp_pat
     ("task.metrics=[acc]", "task.metrics: unknown acc"),
     ("task.multi_label=true task.metrics=[accuracy,f1]", "task.metrics: f1 cannot measure several labels at once"),
     ("task.metrics=[pearson] task.best_metric=pearson", "task.metrics: pearson cannot measure one of two labels"),
-    ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split, or dev_share=0.1"),
+    ("task.files.dev=[]", "has no dev split; set task.files.dev=; finetune needs a dev split: set dev_share=0.1"),
     ("dev_share=1", "dev_share=1.0: expected a number between 0 and 1"),
     ("task.multi_label=true class_weights=balanced", "class_weights: has no effect with task.multi_label=true"),
     ("task=sequense", "task=sequense; did you mean 'sequence'?"),
@@ -602,12 +593,11 @@ def test_suspicious_input_is_a_warning(start: Path, tmp_path: Path, capsys: Caps
     assert run(["finetune", *given, f"model_dir={start}", f"output_dir={tmp_path / 'run'}", "num_epochs=1"]) == 0
     said = capsys.readouterr().out
     one_class = "every label is 'entailment'; nothing can be learned or measured from one class"
-    unknown = "2 examples have a text of which the tokenizer knows no word, only [UNK]; the first with the id 0, 2;"
     for name in ("train", "dev"):
         assert f"warning: {tmp_path}/{name}.tsv: {one_class}\n" in said
-        assert f"warning: {tmp_path}/{name}.tsv (tsv): {unknown}" in said
+        assert re.search(rf"warning: {tmp_path}/{name}\.tsv \(tsv\): 2 examples .*ids 0, 2\)", said)
     assert run(["evaluate", *given, f"model_dir={tmp_path / 'run'}"]) == 0
-    assert f"warning: {tmp_path}/dev.tsv (tsv): {unknown}" in capsys.readouterr().err
+    assert re.search(rf"warning: {tmp_path}/dev\.tsv \(tsv\): 2 examples .*ids 0, 2\)", capsys.readouterr().err)
 
 
 def test_one_order_of_adding_is_kept_from_the_start(data: Path, start: Path, tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_order_over_chunks(make: Make, tmp_path: Path, monkeypatch: pytest.Monke
     lines = "".join(json.dumps({"text": line}) + "\n" for line in content.split("\n")[:-1])
     whole = predict(make("sequence"), tmp_path / "in.jsonl", lines)
     monkeypatch.setattr("bertkit.tasks.reading.readers.EXAMPLES_AT_ONCE", 7)
-    monkeypatch.setitem(micro_batches.TOKENS_AT_ONCE, "cpu", 50)
+    monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 50)
     for name, text in (("in.jsonl", lines), ("in.txt", content)):
         parts = predict(make("sequence"), tmp_path / name, text)
         assert [row["id"] for row in parts] == [str(number) for number in range(53)]

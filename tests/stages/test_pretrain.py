@@ -73,50 +73,36 @@ def a_finished_run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def test_a_run_says_whether_it_is_healthy(twelve_steps: tuple[Path, str]) -> None:
-    assert "unigram entropy" in twelve_steps[1]
-    assert "NSP accuracy" in twelve_steps[1]
-
-
-def test_the_settings_and_the_manifest_of_a_run(finished: Path) -> None:
+def test_what_a_run_prints_and_leaves(twelve_steps: tuple[Path, str]) -> None:
+    finished, said = twelve_steps
+    assert "unigram entropy" in said
+    assert "NSP accuracy" in said
     assert yaml.safe_load((finished / "config.yaml").read_text())["steps"] == 12
-    manifest = json.loads((finished / "manifest.json").read_text())
-    assert set(manifest) >= {"packages", "git_revision", "data_fingerprint", "tokenizer_sha256", "world_size",
-                             "command_line"}  # fmt: skip
-
-
-def test_every_step_is_logged(finished: Path) -> None:
+    assert set(json.loads((finished / "manifest.json").read_text())) >= {
+        "packages", "git_revision", "data_fingerprint", "tokenizer_sha256", "world_size", "command_line",
+    }  # fmt: skip
     rows = read_metrics(finished / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 13))
     assert set(rows[0]) >= {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "learning_rate",
                             "grad_norm", "tokens_per_second"}  # fmt: skip
     assert rows[0]["loss"] == pytest.approx(rows[0]["mlm_loss"] + rows[0]["nsp_loss"])
-
-
-def test_a_run_is_measured_when_it_is_asked_for_and_at_its_end(finished: Path) -> None:
-    rows = read_metrics(finished / "metrics.jsonl")
     assert [row["step"] for row in rows if "eval_mlm_loss" in row] == [6, 12]
     assert json.loads((finished / "eval.json").read_text())["mlm_loss"] == rows[-1]["eval_mlm_loss"]
-
-
-def test_the_last_checkpoints_are_kept(finished: Path) -> None:
     assert [path.name for path in all_checkpoints(finished)] == ["step-00000012", "step-00000009"]
 
 
-def test_a_finished_run_is_done_already(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
+def test_a_finished_run_is_done_already_but_not_with_other_settings(
+    prepared_dir: Path, finished: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     before = sha256_file(finished / "metrics.jsonl"), final_weights(finished)
-    assert pretrain(prepared_dir, finished, *TWELVE) == 0
-    assert "done already" in capsys.readouterr().out
-    assert (sha256_file(finished / "metrics.jsonl"), final_weights(finished)) == before
-
-
-def test_a_finished_run_is_no_run_with_other_settings(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
-    before = final_weights(finished)
+    for data_dir in (prepared_dir, tmp_path / "gone"):
+        assert pretrain(data_dir, finished, *TWELVE) == 0
+        assert capsys.readouterr().out.startswith("done already")
     assert pretrain(prepared_dir, finished, *TWELVE, "seed=7", "masking.probability=0.2") == 2
     said = capsys.readouterr().err
     assert "seed: 0 there, 7 here" in said
     assert "masking.probability: 0.15 there, 0.2 here" in said
-    assert final_weights(finished) == before
+    assert (sha256_file(finished / "metrics.jsonl"), final_weights(finished)) == before
 
 
 def test_a_checkpoint_the_run_and_the_model_load_alike(finished: Path) -> None:
@@ -225,10 +211,10 @@ def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
         assert pretrain(prepared_dir, tmp_path / "run", *wanted) == 0
         said = capsys.readouterr().out
         before = said[: said.index("step 1/7")]
-        often = re.search(r"warning: the text is seen \d+ times, the paper's about 0.1; set steps=(\d+)", before)
-        hours = "warning: about 1h45m on this CPU, as two trial passes took; for an hour set steps=4"
+        often = re.search(r"warning: \d+ epochs, .* 0.1; set steps=(\d+)", before)
+        hours = r"warning: about 1h45m on this CPU.* steps=4"
         assert often, said
-        assert hours in before, said
+        assert re.search(hours, before), said
         fewer = min(int(often[1]), 4)
         assert pretrain(prepared_dir, tmp_path / "fewer", *wanted, f"steps={fewer}") == 0
         assert "warning" not in capsys.readouterr().out
@@ -299,11 +285,6 @@ def test_a_run_that_does_not_recover_ends_with_its_last_good_checkpoint(
     assert "1 step was skipped" in said
 
 
-def test_a_finished_run_needs_nothing_to_say_so(finished: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert pretrain(tmp_path / "gone", finished, *TWELVE) == 0
-    assert capsys.readouterr().out.startswith("done already")
-
-
 def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
     prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -321,7 +302,7 @@ def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
         (tmp_path / "other", ["steps=2"], "holds another run (data_fingerprint: "),
         (tmp_path / "empty", ["steps=2"], "no manifest.json; expected what bertkit prepare makes"),
         (prepared_dir, ["steps=2", f"init_from={tmp_path / 'next'}"], "holds another run (starting_weights: None"),
-        (prepared_dir, ["steps=2", "segments=google"], "no fixed instances for segments=google"),
+        (prepared_dir, ["steps=2", "segments=google"], "no fixed instances"),
     ):
         assert pretrain(data, tmp_path / "run", *more) == 2
         said = capsys.readouterr()
@@ -415,25 +396,21 @@ def test_other_threads(
         assert (code, after, f"warning: {line}" in said.out) == (0, here, True)
     else:
         assert code == 2
-        assert f"{line}: reproducibility=strict goes on only as it began; set OMP_NUM_THREADS={here + 1}" in said.err
+        assert re.search(f"{re.escape(line)}: reproducibility=strict .*; set OMP_NUM_THREADS={here + 1}", said.err)
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
 def test_another_torch(prepared_dir: Path, tmp_path: Path, capsys: Capsys, mode: str) -> None:
-    """Refused when every bit must be the same, said in a line when not."""
+    """Refused when every bit must be the same, else a warning."""
     run_dir, more = tmp_path / "run", ["steps=3", f"reproducibility={mode}"]
     assert pretrain(prepared_dir, run_dir, *more) == 0
     (run_dir / "eval.json").unlink()
     set_platform(run_dir, torch="1.2.3")
     capsys.readouterr()
-    code, said = pretrain(prepared_dir, run_dir, *more), capsys.readouterr()
-    line = f"torch 1.2.3 before, {torch.__version__} here: "
-    if mode == "strict":
-        assert code == 2
-        assert f"{line}reproducibility=strict goes on only as it began; install torch 1.2.3" in said.err
-    else:
-        assert code == 0
-        assert f"warning: {line}" in said.out
+    assert pretrain(prepared_dir, run_dir, *more) == (2 if mode == "strict" else 0)
+    said, line = capsys.readouterr(), re.escape(f"torch 1.2.3 before, {torch.__version__} here: ")
+    assert re.search(line + "reproducibility=strict .*; install torch 1.2.3", said.err) or mode == "default"
+    assert re.search("warning: " + line, said.out) or mode == "strict"
 
 
 def interrupt(process: subprocess.Popen[str], run_dir: Path, rng: random.Random) -> int:
@@ -492,22 +469,14 @@ def whole(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+@pytest.mark.parametrize("trial", [3, *(pytest.param(trial, marks=pytest.mark.slow) for trial in range(100, 110))])
 def test_stopped_and_resumed_is_bit_for_bit_the_same(
-    prepared_dir: Path, whole: Path, tmp_path: Path, python: Path
+    prepared_dir: Path, whole: Path, tmp_path: Path, python: Path, trial: int
 ) -> None:
     """One run, stopped at random moments again and again, against one that was never stopped."""
-    codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(3), *MANY_STEPS)
+    codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(trial), *MANY_STEPS)
     assert any(codes), "no stop came in time"
     assert final_weights(tmp_path / "stopped") == final_weights(whole)
-    assert rows_without_pace(whole) == rows_without_pace(tmp_path / "stopped")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trial", range(10))
-def test_ten_trials_of_stops(prepared_dir: Path, whole: Path, tmp_path: Path, python: Path, trial: int) -> None:
-    codes = stop_and_resume(python, prepared_dir, tmp_path / "stopped", 3, random.Random(100 + trial), *MANY_STEPS)
-    print(f"trial {trial}: exit codes {codes}")
-    assert any(codes), "no stop came in time"
     assert rows_without_pace(whole) == rows_without_pace(tmp_path / "stopped")
     ends = [all_checkpoints(run_dir)[0] for run_dir in (whole, tmp_path / "stopped")]
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
@@ -525,7 +494,7 @@ def test_a_stop_saves_first_and_says_so(prepared_dir: Path, tmp_path: Path, pyth
     assert process.returncode == 75
     assert errors == ""
     newest = all_checkpoints(tmp_path / "run")[0]
-    assert f"stopped at step {int(newest.name[5:])} of 100000; its checkpoint is saved" in said
+    assert f"stopped at step {int(newest.name[5:])} of 100000, " in said
 
 
 def is_loading(process: subprocess.Popen[str], run_dir: Path) -> bool:

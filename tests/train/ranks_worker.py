@@ -34,7 +34,7 @@ def main() -> None:
         part = contents(step, numbers).part(rank, 2)
         return checkpoint.save(run_dir, part, ranks, keep_last=1, last_good=step - 1)
 
-    ranks.first(lambda: run_dir.mkdir())
+    ranks.on_first(lambda: run_dir.mkdir())
     found["shared"] = error_of(lambda: ranks.check_shared(run_dir))
     found["saved"] = save(1).name
 
@@ -44,7 +44,7 @@ def main() -> None:
     found["disk of one"] = error_of(lambda: save(2))
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    ranks.first(lambda: None)  # which the first process enters after it has cleaned up
+    ranks.on_first(lambda: None)  # which the first process enters after it has cleaned up
     found["left"] = sorted(path.name for path in checkpoint.checkpoints_dir(run_dir).iterdir())
 
     bad = contents(3, numbers.clone())

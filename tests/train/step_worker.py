@@ -107,7 +107,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     def batches(step: int) -> list[tuple[int, PretrainBatch]]:
         faults.step = step
         shards = micro_batches.micro_batch_ranges(8, settings["micro_sequences"])
-        mine = micro_batches.share_of_process(len(shards), rank, settings["world"])
+        mine = micro_batches.local_micro_batches(len(shards), rank, settings["world"])
         return [(number, part(step, *shards[number])) for number in mine]
 
     rows, struck = [], []

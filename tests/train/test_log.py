@@ -32,6 +32,7 @@ def test_rows_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_row_is_on_the_disk_when_it_is_written(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
     log = MetricsLog(tmp_path / "metrics.jsonl", 0)
     log.write({"step": 1})
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
@@ -49,10 +50,6 @@ def test_a_row_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     path.write_text(text[:-5])
     write(path, range(3, 5), 2)  # a row after a cut one is not glued to it
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
-
-
-def test_no_file_is_no_rows(tmp_path: Path) -> None:
-    assert read_metrics(tmp_path / "none.jsonl") == []
 
 
 def test_what_a_power_cut_leaves_is_healed(tmp_path: Path) -> None:

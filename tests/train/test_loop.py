@@ -17,12 +17,12 @@ from step_worker import LENGTHS, MASKED, part
 from torch import Tensor, nn
 
 from bertkit.base.batch import PretrainBatch
-from bertkit.base.errors import InputError, NumericsError
+from bertkit.base.errors import NumericsError
 from bertkit.base.files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses
-from bertkit.train import loop, micro_batches, processes
+from bertkit.train import evaluation, loop, micro_batches, processes
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
@@ -164,7 +164,7 @@ def test_a_step_that_is_not_finite_is_skipped(value: float, is_read: bool) -> No
     assert [report.step for report in reports if report.fault] == [3, 4, 6]
     assert all("mlm_loss" in (report.fault or "") for report in reports if report.step in (3, 4, 6))
     counted = [(report.skips.total, report.skips.in_a_row) for report in reports]
-    found = [[earlier.step for earlier in report.found] for report in reports]
+    found = [[earlier.step for earlier in report.skipped_before] for report in reports]
     if is_read:
         assert counted == [(0, 0), (0, 0), (1, 1), (2, 2), (2, 0), (3, 1), (3, 0)]
         assert found == [[]] * 7
@@ -235,16 +235,11 @@ def test_a_stop_is_reported_and_asked_for_once_a_step() -> None:
     assert [report.stop_requested for report in reports] == [False, True, False]
 
 
-def test_a_process_without_a_shard_is_refused() -> None:
-    with pytest.raises(InputError, match=r"3 processes but 2 micro-batches a step; raise batch\.sequences"):
-        micro_batches.share_of_process(2, 0, 3)
-
-
 def test_evaluate_is_the_mean_over_all_predictions() -> None:
     model = small_model(dropout=0.5).train()
     accelerator = processes.make_accelerator("cpu", 1)
     cuts = [[batch for _, batch in numbered(0, size)] for size in (8, 3, 1)]
-    results = [loop.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
+    results = [evaluation.evaluate(accelerator, model, pretraining_losses, iter(batches)) for batches in cuts]
     assert model.training
     assert {name: measured.count for name, measured in results[0].items()} == {"mlm": sum(MASKED), "nsp": 8}
     terms = pretraining_losses(model.eval(), part(0, 0, 8))
@@ -252,7 +247,7 @@ def test_evaluate_is_the_mean_over_all_predictions() -> None:
         for name, term in terms.items():
             assert result[name].loss == pytest.approx(float(term.sum.detach()) / term.count, abs=1e-5)
             assert result[name].accuracy == float(term.correct) / term.count
-    assert loop.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
+    assert evaluation.evaluate(accelerator, model, pretraining_losses, iter(())) == {}
 
 
 def test_two_processes_take_the_same_steps(tmp_path: Path, prepared_dir: Path, torchrun: list[str]) -> None:

@@ -8,17 +8,21 @@ from bertkit.train.losses import cross_entropy, cross_entropy_in_place
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("rows", [0, 1, 8, 29])
-def test_the_loss_and_its_gradient_in_place_of_the_logits(rows: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("rows", "classes"), [(0, 301), (1, 301), (8, 301), (29, 301), (149, 3001)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_and_its_gradient_in_place_of_the_logits(
+    rows: int, classes: int, smoothing: float, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(rows)
-    values = (20 * torch.randn(rows, 301, generator=generator)).to(dtype)
-    labels = torch.randint(301, (rows,), generator=generator)
+    values = (20 * torch.randn(rows, classes, generator=generator)).to(dtype)
+    labels = values.argmax(1).where(torch.arange(rows) % 3 > 0, 17)
     labels[2::5] = IGNORED
     found = []
     for in_place in (True, False):
         inputs = values.clone().requires_grad_()
         logits = inputs * 1  # no leaf, as those of a model
-        term = (cross_entropy_in_place if in_place else cross_entropy)(logits, labels, count=rows)
+        compute = cross_entropy_in_place if in_place else cross_entropy
+        term = compute(logits, labels, count=rows, label_smoothing=smoothing)
         (term.sum / 7).backward()
         assert torch.equal(logits, values) is (not in_place or not rows)
         found.append((term.sum.detach(), term.correct, inputs.grad))
@@ -26,7 +30,8 @@ def test_the_loss_and_its_gradient_in_place_of_the_logits(rows: int, dtype: torc
     assert ours.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(ours, plain)
     torch.testing.assert_close(gradient, plain_gradient)
-    assert right == right_plainly
+    assert right == right_plainly >= rows // 3
+    assert rows == 0 or gradient.float().sum(1).abs().max() < (3e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
 def test_the_logits_of_an_evaluation_stay() -> None:
@@ -61,24 +66,3 @@ def test_smoothed_labels_are_those_of_torch_and_of_the_definition(rows: int, smo
         (total / 7).backward()
         torch.testing.assert_close(total.detach(), expected, rtol=1e-13, atol=1e-12)
         torch.testing.assert_close(inputs.grad, of_logits / 7, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_smoothed_labels_of_a_large_vocabulary_in_place(dtype: torch.dtype) -> None:
-    """As without smoothing: in more rows than are looked at together, in other types, with the same tokens right."""
-    generator = torch.Generator().manual_seed(5)
-    values = (9 * torch.randn(149, 3001, generator=generator)).to(dtype)
-    labels = values.argmax(1).where(torch.arange(149) % 3 > 0, 17)
-    found = []
-    for compute in (cross_entropy_in_place, cross_entropy):
-        inputs = values.clone().requires_grad_()
-        term = compute(inputs * 1, labels, count=149, label_smoothing=0.1)
-        term.sum.backward()
-        found.append((term.sum.detach(), term.correct, inputs.grad))
-    (ours, right, gradient), (plain, right_plainly, plain_gradient) = found
-    assert ours.dtype == torch.float32
-    assert right == right_plainly >= 99
-    torch.testing.assert_close(ours, plain)
-    torch.testing.assert_close(gradient, plain_gradient)
-    assert gradient is not None
-    assert gradient.float().sum(1).abs().max() < (1e-5 if dtype == torch.float32 else 3e-2)

@@ -1,5 +1,7 @@
 """Sums in the order of a binary tree: worked by hand, and the same bits however the parts are shared out."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.train import micro_batches
-from bertkit.train.micro_batches import TreeSum, num_parts_for
+from bertkit.train.gradient_sums import TreeSum
+from bertkit.train.micro_batches import num_parts_for
 
 
 class Written(torch.Tensor):
@@ -30,8 +33,7 @@ def written(text: str) -> Written:
 
 
 @pytest.mark.parametrize(
-    ("num_parts", "expected"),
-    [(1, "0"), (2, "(0+1)"), (4, "((0+1)+(2+3))"), (8, "(((0+1)+(2+3))+((4+5)+(6+7)))")],
+    ("num_parts", "expected"), [(1, "0"), (2, "(0+1)"), (4, "((0+1)+(2+3))"), (8, "(((0+1)+(2+3))+((4+5)+(6+7)))")]
 )
 def test_the_order(num_parts: int, expected: str) -> None:
     tree = TreeSum()
@@ -73,18 +75,11 @@ def test_shares_of_the_tree_add_up_to_the_same_bits(dtype: torch.dtype) -> None:
     torch.testing.assert_close(in_a_row, tree.total())
 
 
-@pytest.mark.parametrize(
-    ("num_shards", "expected"), [(1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (7, 4), (8, 8), (12, 8), (16, 16), (31, 16)]
-)
-def test_the_number_of_parts(num_shards: int, expected: int) -> None:
-    assert num_parts_for(num_shards) == expected
-
-
-@pytest.mark.parametrize(
-    ("micro_sequences", "expected"), [(8, [(0, 8)]), (3, [(0, 3), (3, 6), (6, 8)]), (11, [(0, 8)])]
-)
-def test_micro_batches_of_eight_sequences(micro_sequences: int, expected: list[tuple[int, int]]) -> None:
-    assert micro_batches.micro_batch_ranges(8, micro_sequences) == expected
+def test_numbers_of_parts_and_micro_batches_of_eight_sequences() -> None:
+    expected = {1: 4, 2: 4, 3: 4, 4: 4, 5: 4, 7: 4, 8: 8, 12: 8, 16: 16, 31: 16}
+    assert {num_shards: num_parts_for(num_shards) for num_shards in expected} == expected
+    ranges = {8: [(0, 8)], 3: [(0, 3), (3, 6), (6, 8)], 11: [(0, 8)]}
+    assert {size: micro_batches.micro_batch_ranges(8, size) for size in ranges} == ranges
 
 
 @pytest.mark.parametrize(("num_shards", "num_parts", "num_processes", "expected"), [
@@ -99,20 +94,24 @@ def test_the_micro_batches_of_the_parts(
     num_shards: int, num_parts: int, num_processes: int, expected: list[list[list[int]]]
 ) -> None:
     for process, parts in enumerate(expected):
-        found = [list(part) for part in micro_batches.parts_of_process(num_shards, num_parts, process, num_processes)]
+        found = [list(part) for part in micro_batches.local_parts(num_shards, num_parts, process, num_processes)]
         assert found == parts
-        share = micro_batches.share_of_process(num_shards, process, num_processes)
+        share = micro_batches.local_micro_batches(num_shards, process, num_processes)
         assert [number for part in found for number in part] == list(share)
 
 
-@pytest.mark.parametrize(
-    ("num_parts", "num_processes", "is_refused"),
-    [(4, 1, False), (4, 2, False), (4, 4, False), (4, 3, True), (4, 8, True), (8, 6, True), (8, 8, False)],
-)
-def test_processes_that_do_not_fit_are_refused(num_parts: int, num_processes: int, is_refused: bool) -> None:
-    if not is_refused:
-        micro_batches.check_shares(8, num_parts, num_processes)
-        return
-    fitting = {4: "1, 2 or 4 processes", 8: "1, 2, 4 or 8 processes"}[num_parts]
-    with pytest.raises(InputError, match=f"{num_processes} processes: reproducibility=strict .* for {fitting}; start"):
-        micro_batches.check_shares(8, num_parts, num_processes)
+@pytest.mark.parametrize(("num_micro_batches", "num_parts", "num_processes", "refused"), [
+    (8, 4, 1, ""),
+    (8, 4, 2, ""),
+    (8, 4, 4, ""),
+    (8, 4, 3, "3 processes: reproducibility=strict .* 1, 2 or 4"),
+    (8, 4, 8, "8 processes: reproducibility=strict .* 1, 2 or 4"),
+    (8, 8, 6, "6 processes: reproducibility=strict .* 1, 2, 4 or 8"),
+    (8, 8, 8, ""),
+    (2, None, 3, "3 processes but 2 micro-batches a step; raise batch.sequences"),
+])  # fmt: skip
+def test_processes_that_do_not_fit(
+    num_micro_batches: int, num_parts: int | None, num_processes: int, refused: str
+) -> None:
+    with pytest.raises(InputError, match=refused) if refused else nullcontext():
+        micro_batches.check_num_processes(num_micro_batches, num_parts, num_processes)

@@ -58,7 +58,7 @@ def test_no_step_waits_for_a_slow_one(tmp_path: Path, capsys: Capsys, monkeypatc
     slow.close()
     assert time.monotonic() - began < 5
     assert "swanlab did not end within 0.2 s" in capsys.readouterr().err
-    for thread in slow._all:  # what it says at its end is of this test
+    for thread in slow._threads:  # what it says at its end is of this test
         thread.join()
 
 

@@ -1,0 +1,242 @@
+"""How a training run begins: is it finished already? Hold its directory, refuse another run, announce what will happen."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bertkit import __version__
+from bertkit.base.errors import InputError, listed, say
+from bertkit.base.files import LOCK, flush, folder_for, locked, remove, remove_leftovers, to_json, write_durably
+from bertkit.base.memory import processes_here
+from bertkit.base.typed_settings import differences, dotted_keys, nearest, to_mapping
+from bertkit.launch.world import newest_checkpoint, world_from_environment
+from bertkit.run import directory as run_directory
+from bertkit.run import rules as resume_rules
+from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
+from bertkit.run.memory_plan import LargestBatch, memory_lines, standing_bytes
+from bertkit.run.rules import Change, Rules, RunSettings
+from bertkit.run.start import starting_weights
+from bertkit.run.state import TrainingState
+from bertkit.train.processes import Accelerator, Ranks, leaving_together, on_main_process
+from bertkit.view import console
+
+EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # in cache/, with the host and process that writes them
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
+
+
+def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, fingerprint: Callable[[], object]) -> bool:
+    """Tell, and print, whether a run is finished: by its settings, then by its starting weights and data.
+
+    Weights and data that are no longer here are not compared. `fingerprint` reads the data, only when it is needed.
+    """
+    directory = Path(settings.output_dir)
+    if not run_directory.is_finished(directory, identity, rules):
+        return False
+    content = starting_weights(settings)
+    if settings.data_dir is not None and Path(settings.data_dir).expanduser().exists():
+        content["data_fingerprint"] = fingerprint()
+    if not run_directory.is_finished(directory, content, rules):
+        return False
+    if world_from_environment().is_main:
+        say(f"done already: the model is in {directory / 'model'}")
+    return True
+
+
+@contextlib.contextmanager
+def open_run(
+    accelerator: Accelerator, settings: RunSettings, identity: dict[str, Any], facts: dict[str, Any], rules: Rules
+) -> Iterator[Callable[[int], None]]:
+    """Hold the directory of a run, by its first process; yield a function that records, at a step, what changed since.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run.
+        LockedError: the run is live elsewhere.
+    """
+    directory, mapping = Path(settings.output_dir), to_mapping(settings)
+    with leaving_together(accelerator), contextlib.ExitStack() as stack:
+        _check_same(accelerator, mapping | identity)
+        held = hold(directory, mapping, identity, facts, rules, settings.resume.allow)
+        changes = on_main_process(accelerator, lambda: stack.enter_context(held))
+
+        def record(step: int) -> None:
+            lines = on_main_process(accelerator, lambda: record_changes(directory, changes, step, mapping, identity))
+            if accelerator.is_main_process:
+                say(*(f"warning: {line}" for line in lines))
+
+        yield record
+
+
+def _check_same(accelerator: Accelerator, ours: Mapping[str, Any]) -> None:
+    """Refuse a process with other settings or data than the first one, perhaps on another host.
+
+    Raises:
+        InputError: naming the first difference, in every process.
+    """
+    first = on_main_process(accelerator, lambda: ours)
+
+    def compare() -> None:
+        for key, there, here in differences(first, ours):
+            if not key.startswith("launch.") and not key.endswith("_dir"):  # hosts have their own
+                where = f"process {accelerator.process_index} on {socket.gethostname()}"
+                raise InputError(
+                    f"{where}: {key}={here!r}, but {there!r} in process 0; give all hosts the same settings"
+                )
+
+    Ranks(accelerator.process_index, accelerator.num_processes).on_every(compare)
+
+
+@contextlib.contextmanager
+def hold(
+    directory: Path,
+    settings: dict[str, Any],
+    identity: dict[str, Any],
+    facts: dict[str, Any],
+    rules: Rules,
+    allow: Sequence[str],
+) -> Iterator[list[Change]]:
+    """Make or reopen the directory of a run, lock it, and clean up after a crash; yield the changes of its identity.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run.
+        LockedError: the run is live elsewhere.
+    """
+    check(directory, identity, rules, allow)
+    with folder_for(directory), locked(directory):
+        changes = check(directory, identity, rules, allow)  # again: another start may have come first
+        remove_leftovers(directory.resolve(), "|".join(map(re.escape, (*FILES_OF_A_RUN, "model"))))
+        remove_leftovers(directory / "cache", EPOCHS)
+        is_new = not (directory / "manifest.json").exists()
+        if is_new:
+            write_identity(directory, settings, identity, facts)
+        try:
+            yield changes
+        except InputError:
+            if is_new and newest_checkpoint(str(directory)) is None:
+                for name in (LOCK, *FILES_OF_A_RUN, *FOLDERS_OF_A_RUN):
+                    if os.path.lexists(directory / name):
+                        remove(directory / name)
+            raise
+
+
+def check(directory: Path, identity: dict[str, Any], rules: Rules, allow: Sequence[str]) -> list[Change]:
+    """Refuse a directory that this run may not use; give the changes since the run in it.
+
+    Raises:
+        InputError: the directory holds another run, or something that is no run; or `allow` has an unknown name.
+    """
+    known = dotted_keys(identity)
+    unknown = [f"resume.allow: no fixed setting '{name}'{nearest(name, known)}" for name in allow if name not in known]
+    if unknown:
+        raise InputError(*unknown)
+    if not directory.exists():
+        return []
+    if not directory.is_dir():
+        raise InputError(f"output_dir={directory} is a file; choose a directory")
+    if not (directory / "manifest.json").is_file():
+        own = {LOCK, "config.yaml", "config.yaml.partial", "manifest.json.partial"}  # of a run stopped while it began
+        others = sorted({path.name for path in directory.iterdir()} - own)
+        if others:
+            raise InputError(f"output_dir={directory} holds no run ({', '.join(others[:3])}); choose another one")
+        return []
+    for name in FOLDERS_OF_A_RUN:
+        if (directory / name).is_symlink():
+            raise InputError(f"output_dir={directory}: {name} in it is a link; move the folder itself there")
+    saved = run_directory.saved_identity(directory)
+    if not saved:
+        raise InputError(f"output_dir={directory}: its manifest.json is not that of a run; choose another one")
+    changes = resume_rules.changes(saved, identity)
+    refused = resume_rules.refused(changes, rules, allow)
+    if refused:
+        pairs = [f"{change.key}: {change.old!r} there, {change.new!r} here" for change in refused]
+        raise InputError(
+            f"output_dir={directory} holds another run ({listed(pairs)}); choose another directory (with "
+            f"model_dir={directory} to train its model further), {resume_rules.ways_out(refused, rules)}"
+        )
+    return changes
+
+
+def write_identity(directory: Path, settings: dict[str, Any], identity: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write the settings and the manifest of a new run."""
+    _write_settings(directory, settings)
+    manifest = Manifest(
+        bertkit=__version__,
+        python=platform.python_version(),
+        packages={name: importlib.metadata.version(name) for name in PACKAGES},
+        git_revision=_git_revision(),
+        world_size=world_from_environment().size,
+        command_line=tuple(sys.argv[1:]),
+        **facts,
+        identity=identity,
+    )
+    write_durably(directory / "manifest.json", to_json(to_mapping(manifest)))
+
+
+def record_changes(
+    directory: Path, changes: Sequence[Change], step: int, settings: dict[str, Any], identity: dict[str, Any]
+) -> list[str]:
+    """Record the changes of a run that resumes at a step; give a line about each. A finished run is then unfinished.
+
+    A start that is killed before leaves the changes to the next one.
+    """
+    manifest = run_directory.read_manifest(directory)
+    # when a damaged checkpoint sends a run back before an earlier change, that change holds from here on
+    entries = [dataclasses.replace(entry, step=min(entry.step, step)) for entry in manifest.changes]
+    entries += [Changed(change.key, change.old, change.new, step=step) for change in changes]
+    if entries == list(manifest.changes):
+        return []
+    if (directory / RESULT).is_file():
+        (directory / RESULT).unlink()
+        flush(directory)
+    _write_settings(directory, settings)
+    manifest = dataclasses.replace(manifest, identity=identity, changes=tuple(entries))
+    write_durably(directory / "manifest.json", to_json(to_mapping(manifest)))
+    return [f"{change.key}: {change.old!r} up to step {step}, {change.new!r} from here on" for change in changes]
+
+
+def _write_settings(directory: Path, settings: dict[str, Any]) -> None:
+    header = f"# bertkit {__version__}; the settings of this run\n"
+    write_durably(directory / "config.yaml", header + yaml.safe_dump(settings, sort_keys=False))
+
+
+def _git_revision() -> str | None:
+    """The revision of bertkit's own checkout; None where it is installed without one."""
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def announce(
+    settings: RunSettings, state: TrainingState, steps: int, lines: Sequence[str], batches: Sequence[LargestBatch]
+) -> None:
+    """Print what is trained and how, the stage's own lines, the memory that is needed, and where a run resumes."""
+    accelerator, model = state.accelerator, state.bare_model
+    if not accelerator.is_main_process:
+        return
+    config, device, num_processes = model.config, accelerator.device.type, accelerator.num_processes
+    size = sum(parameter.numel() for parameter in model.parameters())
+    how = f"{settings.precision} on {device}, {num_processes} process(es)"
+    say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
+    say(*lines)
+    standing = standing_bytes(model, num_processes, state.choices.is_strict, settings.checkpoint.background)
+    say(*memory_lines(model, standing, batches, processes_here(device)))
+    if state.first_step:
+        say(f"resumed from step {state.first_step} of {steps}")
