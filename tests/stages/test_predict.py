@@ -204,7 +204,7 @@ def test_one_text_goes_to_standard_output(make: Make, tmp_path: Path, capsys: Ca
     assert answer["text"] in ("", "lon", "min", "lon min")
     for head, given, line in (
         ("sequence", ["text=kan", "input=x"], "input= and text=: set one of the two"),
-        ("sequence", [], "missing value: set input=, or text="),
+        ("sequence", [], "missing value: set text=, or input="),
         ("sequence", ["text=kan", "format=csv"], "format=csv: has no effect with text="),
         ("sequence", ["input=x", "text_pair=kan"], "text_pair=kan: has no effect without text="),
         ("sequence", ["text=kan", "task.needs_pair=true"], "text_pair: task=sequence needs"),
