@@ -14,6 +14,7 @@ from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import BertConfig
+from bertkit.model.geometry import Geometry
 from bertkit.model.patterns import Compression
 from bertkit.model.positions import sinusoidal
 
@@ -99,21 +100,21 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention, then feed-forward, each with dropout, residual and LayerNorm; the norm comes last, or first (`pre`)."""
 
-    def __init__(self, config: BertConfig, layer: int = 0, shared: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(config, layer, shared)
+        self.attention = MultiHeadAttention(config, shared)
         self.attention_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm.placement == "pre"
 
-    def forward(self, hidden: Tensor, layout: Layout, kept: list[Tensor] | None = None) -> Tensor:
-        """(S, D) -> (S, D); `kept` takes the attention weights where they are asked for."""
+    def forward(self, hidden: Tensor, geometry: Geometry, kept: list[Tensor] | None = None) -> Tensor:
+        """(S, D) -> (S, D); `kept` takes the attention weights, (B, N, T, T)."""
         if self.is_pre_norm:
-            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), layout, kept))
+            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), geometry, kept))
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, layout, kept)))
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, geometry, kept)))
         hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return hidden
 
@@ -123,11 +124,10 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        is_shared = config.attention.pattern == "linformer" and config.attention.compression_shared == "layers"
+        self.attention = config.attention
+        is_shared = self.attention.pattern == "linformer" and self.attention.compression_shared == "layers"
         self.compression = Compression(config) if is_shared else None
-        self.layers = nn.ModuleList(
-            EncoderLayer(config, layer, self.compression) for layer in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(EncoderLayer(config, self.compression) for _ in range(config.num_hidden_layers))
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
@@ -135,8 +135,9 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """Give the last output, (S, D), or the input and the output of every layer, L + 1 times (S, D)."""
         hidden_states = [hidden]
-        for layer in self.layers:
-            output = layer(hidden_states[-1], layout, kept)
+        for number, layer in enumerate(self.layers):
+            geometry = Geometry(layout, layout, self.attention, number, is_whole=kept is not None)
+            output = layer(hidden_states[-1], geometry, kept)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:
             hidden_states[-1] = self.norm(hidden_states[-1])

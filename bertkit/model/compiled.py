@@ -44,6 +44,4 @@ def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)
         layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
-        slots = layer.attention.slots
-        slots.attend = torch.compiler.disable(slots.attend)  # type: ignore[no-untyped-call]
         layer.compile(dynamic=True, backend=backend)

@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.kernels.fast import ANYWHERE
-from bertkit.kernels.layout import Layout
+from bertkit.kernels.layout import Layout, pad
 from bertkit.kernels.linear import Dropout, linear
-from bertkit.model.attention import MultiHeadAttention
+from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
 from bertkit.model.bert import Bert, EncoderLayer, make_embeddings, make_norm
 from bertkit.model.bert_config import BertConfig
+from bertkit.model.geometry import CAUSAL, Geometry
 
 
 @dataclass
@@ -73,51 +73,53 @@ class DecoderLayer(nn.Module):
         self.is_pre_norm = config.norm.placement == "pre"
 
     def forward(
-        self, hidden: Tensor, layout: Layout, source: Tensor, source_layout: Layout, kept: list[Tensor] | None = None
+        self, hidden: Tensor, back: Geometry, source: Tensor, across: Geometry, kept: list[Tensor] | None = None
     ) -> Tensor:
-        """Targets (S, D), sources (C, D) -> (S, D); `kept` takes the weights of the source's tokens, (B, N, T, C)."""
-        back, across = layout.across(layout), layout.across(source_layout)
-        hidden = self._around(hidden, self.attention_norm, lambda given: self.attention.across(given, given, back))
-        hidden = self._around(
-            hidden, self.cross_attention_norm, lambda given: self.cross_attention.across(given, source, across, kept)
+        """Targets (S, D), sources (C, D) -> (S, D); `kept` takes the weights of the source tokens, (B, N, T, C)."""
+        return self._sublayers(
+            hidden,
+            lambda target: self.attention.look(target, target, back),
+            lambda target: self.cross_attention.look(target, source, across, kept),
         )
-        return self._around(hidden, self.feed_forward_norm, self.feed_forward)
 
     def step(self, hidden: Tensor, past: Past, memory: Memory) -> Tensor:
         """The next token of each row: (R, D) -> (R, D)."""
 
-        def look_back(given: Tensor) -> Tensor:
-            key, value = self.attention.keys_and_values(given)
+        def look_back(target: Tensor) -> Tensor:
+            key, value = self.attention.keys_and_values(target)
             memory.key = torch.cat([memory.key, key[:, :, None]], 2)
             memory.value = torch.cat([memory.value, value[:, :, None]], 2)
-            query = self.attention.in_heads(self.attention.query, given)[:, :, None]  # (R, N, 1, H)
-            context = F.scaled_dot_product_attention(query, memory.key, memory.value)
+            query = self.attention.in_heads(self.attention.query, target)[:, :, None]  # (R, N, 1, H)
+            context = attend_by_kernel(query, memory.key, memory.value)
             return self.attention.output(context.flatten(1))  # type: ignore[no-any-return]
 
-        def look_across(given: Tensor) -> Tensor:
-            query = self.cross_attention.in_heads(self.cross_attention.query, given)
+        def look_across(target: Tensor) -> Tensor:
+            query = self.cross_attention.in_heads(self.cross_attention.query, target)
             query = query.view(len(past.is_source), -1, *query.shape[1:]).transpose(1, 2)  # (B, N, W, H)
-            context = F.scaled_dot_product_attention(
-                query, memory.source_key, memory.source_value, attn_mask=past.is_source
-            )
-            return self.cross_attention.output(context.transpose(1, 2).reshape(len(given), -1))  # type: ignore[no-any-return]
+            context = attend_by_kernel(query, memory.source_key, memory.source_value, past.is_source)
+            return self.cross_attention.output(context.transpose(1, 2).reshape(len(target), -1))  # type: ignore[no-any-return]
 
-        hidden = self._around(hidden, self.attention_norm, look_back)
-        hidden = self._around(hidden, self.cross_attention_norm, look_across)
-        return self._around(hidden, self.feed_forward_norm, self.feed_forward)
+        return self._sublayers(hidden, look_back, look_across)
 
-    def remember(self, source: Tensor, source_layout: Layout) -> Memory:
-        """Begin: keys and values of sources (C, D), and none of targets."""
-        group = source_layout.across(source_layout).keys
-        of_source = self.cross_attention.keys_and_values(source[: group.num_tokens])
-        key, value = map(group.padded, of_source)  # (B, N, C, H)
-        none = key[:, :, :0]
-        return Memory(none, none, key, value)
-
-    def _around(self, hidden: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def _sublayers(
+        self, hidden: Tensor, look_back: Callable[[Tensor], Tensor], look_across: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         if self.is_pre_norm:
-            return hidden + self.dropout(sublayer(norm(hidden)))  # type: ignore[no-any-return]
-        return norm(hidden + self.dropout(sublayer(hidden)))  # type: ignore[no-any-return]
+            hidden = hidden + self.dropout(look_back(self.attention_norm(hidden)))
+            hidden = hidden + self.dropout(look_across(self.cross_attention_norm(hidden)))
+            return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
+        hidden = self.attention_norm(hidden + self.dropout(look_back(hidden)))
+        hidden = self.cross_attention_norm(hidden + self.dropout(look_across(hidden)))
+        return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))  # type: ignore[no-any-return]
+
+    def remember(self, source: Tensor, slots: Tensor, is_source: Tensor) -> Memory:
+        """Begin with keys and values of sources (C, D), padded to their places in `is_source` (B, C), and none of targets."""
+        key, value = (
+            pad(packed, slots, *is_source.shape).transpose(1, 2)  # (B, N, C, H)
+            for packed in self.cross_attention.keys_and_values(source)
+        )
+        empty = key[:, :, :0]
+        return Memory(empty, empty, key, value)
 
 
 class Decoder(nn.Module):
@@ -163,17 +165,18 @@ class Decoder(nn.Module):
             Logits, (S, V).
         """
         hidden = self.embeddings(input_ids, torch.zeros_like(input_ids), layout.position_ids)
+        back = Geometry(layout, layout, CAUSAL, is_together=True)
+        across = Geometry(layout, source_layout, is_together=True)
         for layer in self.layers:
-            hidden = layer(hidden, layout, source, source_layout, kept)
+            hidden = layer(hidden, back, source, across, kept)
         return self._scored(hidden)
 
     def start(self, source: Tensor, source_layout: Layout) -> Past:
         """Begin to write, a row for each source."""
-        group = source_layout.across(source_layout).keys
-        is_source = group.is_token
-        if is_source is None:
-            is_source = torch.ones(group.count, group.length, dtype=torch.bool, device=source.device)
-        layers = [layer.remember(source, source_layout) for layer in self._each()]
+        count, slots = len(source_layout.starts), source_layout.slots[: sum(source_layout.lengths)]  # without slack
+        is_token = torch.ones(len(slots), dtype=torch.bool, device=source.device)
+        is_source = pad(is_token, slots, count, source_layout.longest)
+        layers = [layer.remember(source[: len(slots)], slots, is_source) for layer in self._each()]
         return Past(layers, is_source[:, None, None], place=0)
 
     def step(self, tokens: Tensor, past: Past) -> Tensor:

@@ -32,7 +32,7 @@ class Steps:
     @classmethod
     def of(cls, layout: Layout) -> Steps:
         """Order the tokens, on the CPU, so that no device is waited for."""
-        lengths = lengths_of(layout)
+        lengths = torch.tensor(layout.lengths)
         starts = lengths.cumsum(0) - lengths
         longest_first, sequences = lengths.sort(descending=True, stable=True)
         is_token = torch.arange(layout.longest)[:, None] < longest_first  # (T, B)
@@ -43,12 +43,6 @@ class Steps:
     def packed(self, values: Tensor, num_tokens: int) -> Tensor:
         """Put values in this order back into that of the batch, with zeros for slack: (..., n) -> (S, n)."""
         return values.new_zeros(num_tokens, *values.shape[1:]).index_copy(0, self.tokens, values)
-
-
-def lengths_of(layout: Layout) -> Tensor:
-    """Give the tokens of each sequence, (B,), without slack, on the CPU."""
-    lengths = [length for _, count, length in layout.runs for _ in range(count)]
-    return torch.tensor(lengths[: len(layout.starts)])
 
 
 class TokenEmbeddings(nn.Module):
@@ -144,7 +138,7 @@ class SourceAttention(nn.Module):
     def read(self, hidden: Tensor, layout: Layout) -> Source:
         """Prepare the encoder's states (S, D), once for all that is written."""
         count, longest = len(layout.starts), layout.longest
-        slots = layout.slots[: int(lengths_of(layout).sum())]  # without slack
+        slots = layout.slots[: sum(layout.lengths)]  # without slack
         values = pad(hidden[: len(slots)], slots, count, longest)
         keys = pad(self.of_key(hidden)[: len(slots)], slots, count, longest) if self.score == "additive" else values
         mask = hidden.new_full((count * longest,), -torch.inf).index_fill(0, slots, 0.0)

@@ -35,7 +35,7 @@ def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
     Source: Vaswani et al. 2017, equation 1.
     """
     scale: float = query.shape[-1] ** -0.5
-    return dot(query, key) * scale
+    return dot(query * scale, key)
 
 
 def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:
@@ -105,11 +105,11 @@ class Score(nn.Module):
         return query * math.sqrt(query.shape[-1]) if self.kind in ("dot", "general") else query
 
     def forward(self, query: Tensor, key: Tensor, places: Tensor) -> Tensor:
-        """Score folded queries (B, N, n, T, H) for keys (B, N, n, C, H), which stand at `places` (n, C): (B, N, n, T, C)."""
+        """Score folded queries (B, N, T, H) for keys (B, N, C, H) at `places` (B or 1, C): (B, N, T, C)."""
         if self.is_scaled_dot:
             return scaled_dot(query, key)
         if self.kind == "location":
-            return location(query, self.matrix.weight, places)
+            return location(query, self.matrix.weight, places[:, None])
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
         by_head = zip(query.unbind(1), key.unbind(1), strict=True)  # as it takes A numbers for every score
         return torch.stack(
