@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Layout, pad
-from bertkit.kernels.linear import Dropout, linear
+from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
 from bertkit.model.bert import Bert, EncoderLayer, make_embeddings, make_norm
 from bertkit.model.bert_config import BertConfig
@@ -129,8 +128,6 @@ class Decoder(nn.Module):
     the encoder's, and score (Vaswani et al. 2017, section 3.4).
     """
 
-    fast = ANYWHERE
-
     def __init__(self, config: BertConfig, encoder: Bert, score: nn.Module | None) -> None:
         """`score` is a BERT's head for tokens, (S, D) and (V, D) -> (S, V); None for the product with the embeddings."""
         super().__init__()
@@ -142,7 +139,7 @@ class Decoder(nn.Module):
             for layer in encoder.encoder.layers
         )
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
-        self.score = score
+        self.score = TiedLinear() if score is None else score
 
     def forward(
         self,
@@ -194,5 +191,4 @@ class Decoder(nn.Module):
 
     def _scored(self, hidden: Tensor) -> Tensor:
         hidden = hidden if self.norm is None else self.norm(hidden)
-        table = self.embeddings.token.weight
-        return linear(hidden, table, None, self.fast) if self.score is None else self.score(hidden, table)
+        return self.score(hidden, self.embeddings.token.weight)  # type: ignore[no-any-return]

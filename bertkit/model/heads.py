@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertkit.base.errors import InputError
 from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, linear
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, TiedLinear
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
@@ -27,18 +27,17 @@ class MaskedLMHead(nn.Module):
     Source: google-research/bert run_pretraining.py `get_masked_lm_output`.
     """
 
-    fast = ANYWHERE
-
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.norm = make_norm(config)
+        self.decoder = TiedLinear()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        return linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias, self.fast)
+        return self.decoder(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)  # type: ignore[no-any-return]
 
 
 class LinearHead(nn.Module):
