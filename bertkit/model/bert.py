@@ -17,6 +17,7 @@ from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.patterns import Compression
 from bertkit.model.positions import sinusoidal
+from bertkit.model.recurrent import RecurrentLayers
 
 
 class RMSNorm(nn.RMSNorm):
@@ -35,52 +36,36 @@ def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
 
 
 class Embeddings(nn.Module):
-    """Token + position + segment embedding (Devlin et al. 2019, figure 2), LayerNorm, dropout."""
+    """Token + position + segment embedding (Devlin et al. 2019, figure 2), LayerNorm, dropout.
+
+    With a decoder that starts from scratch there are neither segments nor a norm: a Transformer has tokens and sinusoids
+    (Vaswani et al. 2017, sections 3.4 and 3.5), a recurrence tokens alone.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
-        if config.attention.positions == "learned":
-            self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.segment = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.positions = config.attention.positions
-        self.norm = make_norm(config)
+        is_bert = config.decoder is None or not config.decoder.is_from_scratch
+        self.positions, size = config.attention.positions, config.hidden_size
+        self.token = nn.Embedding(config.vocab_size, size)
+        self.position = nn.Embedding(config.max_position_embeddings, size) if self.positions == "learned" else None
+        self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert else None
+        self.norm = make_norm(config) if is_bert else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Embed packed tokens, each in its place: (S,) -> (S, D).
+        """Embed packed tokens with their places: (S,) -> (S, D).
 
         Sinusoids are added to tokens times sqrt(D), as in Vaswani et al. 2017, section 3.4: beside them tokens are small.
         """
-        token = self.token(input_ids)
+        hidden: Tensor = self.token(input_ids)
         if self.positions == "sinusoidal":
-            size = token.shape[-1]
-            token = token * size**0.5 + sinusoidal(position_ids, size, token)
-        summed = token + self.segment(token_type_ids)
-        if self.positions == "learned":
-            summed = summed + self.position(position_ids)
-        return self.dropout(self.norm(summed))  # type: ignore[no-any-return]
-
-
-class PlainEmbeddings(nn.Module):
-    """Tokens times sqrt(D) plus sinusoids, dropout: neither segments nor a norm (Vaswani et al. 2017, sections 3.4 and 3.5)."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Embed packed tokens, each in its place: (S,) -> (S, D); segments are not looked at."""
-        token = self.token(input_ids)
-        size = token.shape[-1]
-        return self.dropout(token * size**0.5 + sinusoidal(position_ids, size, token))  # type: ignore[no-any-return]
-
-
-def make_embeddings(config: BertConfig) -> Embeddings | PlainEmbeddings:
-    """Make BERT's, or those of Vaswani et al. 2017 where the encoder is of such a model."""
-    is_plain = config.decoder is not None and config.decoder.kind == "transformer"
-    return PlainEmbeddings(config) if is_plain else Embeddings(config)
+            size = hidden.shape[-1]
+            hidden = hidden * size**0.5 + sinusoidal(position_ids, size, hidden)
+        if self.segment is not None:
+            hidden = hidden + self.segment(token_type_ids)
+        if self.position is not None:
+            hidden = hidden + self.position(position_ids)
+        return self.dropout(hidden if self.norm is None else self.norm(hidden))  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):
@@ -182,13 +167,14 @@ class Pooler(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder of Devlin et al. 2019 over packed tokens."""
+    """The encoder of Devlin et al. 2019 over packed tokens; with a recurrent decoder, that of Bahdanau et al. 2015."""
 
     def __init__(self, config: BertConfig, with_pooler: bool = True) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = make_embeddings(config)
-        self.encoder = Encoder(config)
+        self.embeddings = Embeddings(config)
+        is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
+        self.encoder = RecurrentLayers(config) if is_recurrent else Encoder(config)
         self.pooler = Pooler(config) if with_pooler else None
 
     def forward(

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import Layout, pad
 from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
-from bertkit.model.bert import Bert, EncoderLayer, make_embeddings, make_norm
+from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_norm
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import CAUSAL, Geometry
 
@@ -133,7 +133,7 @@ class Decoder(nn.Module):
         super().__init__()
         assert config.decoder is not None, "which decoder"
         is_shared = config.decoder.share
-        self.embeddings = encoder.embeddings if is_shared or score is None else make_embeddings(config)
+        self.embeddings = encoder.embeddings if is_shared or score is None else Embeddings(config)
         self.layers = nn.ModuleList(
             DecoderLayer(config, layer if is_shared and isinstance(layer, EncoderLayer) else None)
             for layer in encoder.encoder.layers

@@ -18,7 +18,7 @@ from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, TiedLinear
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
-from bertkit.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from bertkit.model.recurrent import BahdanauDecoder, LuongDecoder
 
 
 class MaskedLMHead(nn.Module):
@@ -53,7 +53,7 @@ class LinearHead(nn.Module):
         return self.dense(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-def make_head(name: str, config: BertConfig, encoder: Bert | RecurrentEncoder) -> nn.Module:
+def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     """Build one of `HEADS`.
 
     next_sentence tells whether segment B follows A (label 0) or not (1: it is random, or was swapped with A); sequence
@@ -73,11 +73,10 @@ def make_head(name: str, config: BertConfig, encoder: Bert | RecurrentEncoder) -
             return LinearHead(config, len(config.labels), dropout_prob)
         case "choice":
             return LinearHead(config, 1, dropout_prob)
-        case "generation" if isinstance(encoder, RecurrentEncoder):
-            return RecurrentDecoder(config)
-        case "generation" if isinstance(encoder, Bert):
-            is_bert = config.decoder is not None and config.decoder.kind == "bert"
-            return Decoder(config, encoder, MaskedLMHead(config) if is_bert else None)
+        case "generation" if config.decoder is not None:
+            if config.decoder.kind == "rnn":
+                return BahdanauDecoder(config) if config.decoder.score == "additive" else LuongDecoder(config)
+            return Decoder(config, encoder, MaskedLMHead(config) if config.decoder.kind == "bert" else None)
     raise AssertionError(f"unknown head {name}")
 
 
@@ -131,8 +130,7 @@ class BertWithHeads(nn.Module):
             raise InputError(*problems)
         assert with_pooler or not set(heads) & set(POOLED_HEADS), f"{heads} need the pooler"
         self.config = config
-        is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
-        self.bert = RecurrentEncoder(config) if is_recurrent else Bert(config, with_pooler)
+        self.bert = Bert(config, with_pooler)
         self.heads = nn.ModuleDict({name: make_head(name, config, self.bert) for name in HEADS if name in heads})
         assert len(self.heads) == len(heads), f"unknown heads among {heads}"
 
