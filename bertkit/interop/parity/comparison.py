@@ -128,54 +128,36 @@ def _compare_all(model: BertWithHeads, directory: Path, cases: Mapping[str, Inpu
             rows.append({"case": "as loaded", **_compare_weights(full_tensors(model), parameters)})
         for case, inputs in cases.items():
             results, reference = our_results(ours, inputs, parameters), their_results(theirs, inputs, model)
+            errors: Mapping[str, float] | None = None
             if dtype == torch.float64:
-                judged = _judge_function(results, reference)
                 exact[case] = {what: value.float() for what, value in reference.items()}
             else:
-                judged = _judge_rounding(
-                    results, exact[case], _rounding_errors(theirs, inputs, model, exact[case], reference)
-                )
-            rows += [{"case": case, **row, **judged[row["what"]]} for row in _differences(dtype, results, reference)]
+                errors = _rounding_errors(theirs, inputs, model, exact[case], reference)
+            rows += [{"case": case, **row} for row in _judge(results, reference, exact[case], errors)]
     return rows
 
 
-def _differences(dtype: torch.dtype, ours: Results, theirs: Results) -> list[Row]:
-    """Say how far each value is apart, and relative to the largest entry; gradients as `_floor` has it."""
+def _judge(ours: Results, theirs: Results, exact: Results, errors: Mapping[str, float] | None) -> list[Row]:
+    """Compare each value: in float64 with the reference, in float32 our error with the `errors` of the reference.
+
+    A gradient below the floor is compared as if it had that size.
+    """
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
-    floor = _floor(theirs)
+    sizes = {what: _largest(value) for what, value in theirs.items()}
+    floor = GRADIENT_FLOOR * max(size for what, size in sizes.items() if what.startswith("gradient."))
     rows = []
     for what, value in theirs.items():
-        difference = _largest(ours[what] - value)
-        relative = difference / max(_largest(value), floor if what.startswith("gradient.") else 0.0, 1e-300)
-        rows.append(_row(dtype, what, difference, relative))
+        difference, is_gradient = _largest(ours[what] - value), what.startswith("gradient.")
+        relative = difference / max(sizes[what], floor if is_gradient else 0.0, 1e-300)
+        row = _row(value.dtype, what, difference, relative)
+        if errors is None:
+            within = difference <= TOLERANCE * max(sizes[what], floor if is_gradient else 1.0)
+        else:
+            error = _largest(ours[what] - exact[what])
+            within = math.isfinite(error) and error <= ROUNDING_FACTOR * errors[what]
+            row |= {"error": _shown(error), "reference_error": _shown(errors[what])}
+        rows.append(row | {"within_tolerance": within})
     return rows
-
-
-def _floor(results: Results) -> float:
-    """Give the size below which a gradient is compared as if it had that size."""
-    return GRADIENT_FLOOR * max(_largest(value) for what, value in results.items() if what.startswith("gradient."))
-
-
-def _judge_function(ours: Results, theirs: Results) -> dict[str, Row]:
-    """Judge what float64 gives: whether both compute the same function."""
-    floor = _floor(theirs)
-    verdicts = {}
-    for what, value in theirs.items():
-        size = max(_largest(value), floor if what.startswith("gradient.") else 1.0)
-        verdicts[what] = {"within_tolerance": _largest(ours[what] - value) <= TOLERANCE * size}
-    return verdicts
-
-
-def _judge_rounding(ours: Results, exact: Results, reference_errors: Mapping[str, float]) -> dict[str, Row]:
-    """Judge what float32 gives: whether our error is in proportion to that which the reference makes."""
-    verdicts = {}
-    for what, reference_error in reference_errors.items():
-        error = _largest(ours[what] - exact[what])
-        within = math.isfinite(error) and error <= ROUNDING_FACTOR * reference_error
-        verdicts[what] = {
-            "error": _shown(error), "reference_error": _shown(reference_error), "within_tolerance": within,
-        }  # fmt: skip
-    return verdicts
 
 
 def _rounding_errors(
