@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from bertkit.kernels.fast import ANYWHERE, FastWays
 
-COLUMNS_AT_ONCE = 4096  # of a gradient; only a vocabulary has more
-# rows of products with packed weights: two and three are slower than four, more than the most gain nothing
+COLUMNS_AT_ONCE = 4096  # columns of a gradient; only a vocabulary has more
+# the numbers of rows for packed weights: two and three rows are slower than four, and more than the most gain nothing
 LEAST_ROWS, FEW_ROWS = 4, 256
 
 
@@ -56,7 +56,7 @@ class Packed:
 
 
 class Linear(nn.Linear):
-    """torch's linear map, computed by `linear`."""
+    """The linear map of torch, computed by `linear`."""
 
     fast = ANYWHERE
     packed: Packed | None = None  # set by `pack`
@@ -119,7 +119,7 @@ def dropout(inputs: Tensor, prob: float, fast: FastWays) -> Tensor:
 
 
 def is_on_cpu(inputs: Tensor) -> bool:
-    """Whether what is computed from a tensor is computed on a CPU, now, and not traced into a graph."""
+    """Whether a CPU computes with this tensor now, instead of tracing a graph."""
     is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     return inputs.device.type == "cpu" and not is_traced
 
@@ -146,14 +146,14 @@ def forget_packed(module: nn.Module) -> None:
 
 
 def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:
-    """The transpose of gradient (n, m) times inputs (n, k): (m, k); oneDNN copies what is transposed, here a part at a time."""
+    """The transposed gradient (n, m) times inputs (n, k): (m, k); in parts, as oneDNN copies transposed matrices."""
     if gradient.shape[1] <= COLUMNS_AT_ONCE:
         return product(gradient.t(), inputs.t())
-    found = inputs.new_empty(gradient.shape[1], inputs.shape[1])
-    for first in range(0, len(found), COLUMNS_AT_ONCE):
+    result = inputs.new_empty(gradient.shape[1], inputs.shape[1])
+    for first in range(0, len(result), COLUMNS_AT_ONCE):
         part = slice(first, first + COLUMNS_AT_ONCE)
-        found[part] = product(gradient[:, part].t(), inputs.t())
-    return found
+        result[part] = product(gradient[:, part].t(), inputs.t())
+    return result
 
 
 class _OnednnLinear(torch.autograd.Function):

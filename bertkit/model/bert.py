@@ -1,7 +1,5 @@
 """BERT: embeddings, encoder (LayerNorm after the residual: Vaswani et al. 2017, figure 1, left), pooler; all initial weights.
 
-The groups `norm` and `pooling` choose other ways, a line each.
-
 Axes: as in attention.py.
 """
 
@@ -21,7 +19,7 @@ from bertkit.model.recurrent import RecurrentLayers
 
 
 class RMSNorm(nn.RMSNorm):
-    """torch's, in the type of its weights: of narrower inputs torch computes it slowly, and warns."""
+    """The norm of torch, computed in the type of its weights: torch is slow with narrower inputs, and warns."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, D) -> (n, D)."""
@@ -29,7 +27,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
-    """Make a LayerNorm, or what divides by the root mean square alone (Zhang and Sennrich 2019, equation 4)."""
+    """Make a LayerNorm, or an RMSNorm (Zhang and Sennrich 2019, equation 4)."""
     if config.norm.kind == "rms":
         return RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -69,7 +67,7 @@ class Embeddings(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between, in BERT a GELU, for each token by itself."""
+    """Two linear maps with an activation between them, GELU in BERT; every token by itself."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -83,7 +81,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then feed-forward, each with dropout, residual and LayerNorm; the norm comes last, or first (`pre`)."""
+    """Attention, then feed-forward, both with dropout, residual and a norm, which comes last, or first (`pre`)."""
 
     def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
         super().__init__()
@@ -105,7 +103,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """L layers, and where they normalise first, a norm of what the last one gives (Xiong et al. 2020, section 3.1)."""
+    """L layers; with norms that come first, a final norm (Xiong et al. 2020, section 3.1)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -118,7 +116,7 @@ class Encoder(nn.Module):
     def forward(
         self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, kept: list[Tensor] | None = None
     ) -> list[Tensor]:
-        """Give the last output, (S, D), or the input and the output of every layer, L + 1 times (S, D)."""
+        """Return the last output, (S, D), or the input and all outputs, L + 1 times (S, D)."""
         hidden_states = [hidden]
         for number, layer in enumerate(self.layers):
             geometry = Geometry(layout, layout, self.attention, number, is_whole=kept is not None)
@@ -130,26 +128,26 @@ class Encoder(nn.Module):
 
 
 def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
-    """Sum the tokens of each sequence by the softmax of their scores: (S, D) and (S,) -> (B, D).
+    """Average the tokens of each sequence, weighted by the softmax of their scores: (S, D) and (S,) -> (B, D).
 
     >>> layout = Layout.from_lengths(torch.tensor([2, 1]))
     >>> weighted_mean(torch.tensor([[1.0], [3.0], [5.0]]), torch.zeros(3), layout)
     tensor([[2.],
             [5.]])
 
-    Source: Raffel and Ellis 2016; of equal scores it is the mean.
+    Source: Raffel and Ellis 2016; with equal scores it is the mean.
     """
     sizes = [count * length for _, count, length in layout.runs]
     means = []
     runs = zip(layout.runs, torch.split(hidden, sizes), torch.split(scores, sizes), strict=True)
-    for (_, count, length), *of_run in runs:
-        tokens, score = (each.view(count, length, *each.shape[1:]) for each in of_run)  # (B, T, D), (B, T)
+    for (_, count, length), *parts in runs:
+        tokens, score = (part.view(count, length, *part.shape[1:]) for part in parts)  # (B, T, D), (B, T)
         means.append((torch.softmax(score, -1)[:, None] @ tokens)[:, 0])
     return torch.cat(means)[: len(layout.starts)]
 
 
 class Pooler(nn.Module):
-    """One vector for a sequence: tanh of a linear map of its [CLS] token, or of a mean of its tokens."""
+    """One vector for a sequence: tanh of a linear map of its [CLS] vector, or of the mean of its tokens."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -191,11 +189,11 @@ class Bert(nn.Module):
             input_ids: (S,).
             token_type_ids: 0 for the first segment, 1 for the second, (S,).
             layout: where the sequences lie.
-            output_hidden_states: give the output of every layer.
-            kept: takes the attention weights of every layer, L of (B, N, T, T), T the longest; None where nobody asks.
+            output_hidden_states: return the output of every layer.
+            kept: takes the attention weights of every layer, L times (B, N, T, T), T the longest; None to keep none.
 
         Returns:
-            The last hidden state, (S, D), or all L + 1 of them; and the pooled output (B, D), None without a pooler.
+            The last hidden state, (S, D), or all L + 1; and the pooled output (B, D), None without a pooler.
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
         hidden_states = self.encoder(embedded, layout, output_hidden_states, kept)
@@ -230,7 +228,7 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
 
 
 def _init_recurrent(name: str, parameter: Tensor, std: float, generator: torch.Generator) -> None:
-    """Of a GRU: matrices between states orthogonal, of each gate by itself (Bahdanau et al. 2015, appendix B.1)."""
+    """Initialise a GRU: the recurrent matrix of each gate is orthogonal (Bahdanau et al. 2015, appendix B.1)."""
     if name.startswith("bias"):
         nn.init.zeros_(parameter)
     elif name.startswith("weight_hh"):

@@ -120,7 +120,7 @@ def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """How tokens look at each other. The values here are BERT's; conf/attention/bert.yaml says what each is, and its source."""
+    """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
     score: Literal["scaled_dot", "dot", "general", "additive", "location"] = "scaled_dot"
     additive_size: int = 32
@@ -139,7 +139,7 @@ class AttentionConfig:
         refuse(outside(self, "attention.", **ATTENTION_INTERVALS), attention_problems(self))
 
     def without_effect(self, name: str) -> list[str]:
-        """Say that a setting does nothing here, in a list of one line; an empty list where it does something."""
+        """Report a setting that no option reads: one line, or none."""
         slot, option = ONLY_WITH.get(name, ("score", self.score))
         is_used = getattr(self, slot) == option
         return [] if is_used else [f"attention.{name}: has no effect without attention.{slot}={option}; leave it out"]
@@ -147,7 +147,7 @@ class AttentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """Where a layer normalises, and by what; the values here are BERT's, and conf/norm has their sources."""
+    """Where a layer normalises, and how; the defaults are those of BERT, and conf/norm has the sources."""
 
     placement: Literal["post", "pre"] = "post"
     kind: Literal["layer_norm", "rms"] = "layer_norm"
@@ -155,32 +155,32 @@ class NormConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """What writes a text from an encoded one; conf/decoder says what each is, and its source."""
+    """The decoder that writes a text from an encoded one; conf/decoder explains each setting, with its source."""
 
     # a BERT with attention to the source, the decoder of Vaswani et al. 2017, or a GRU
     kind: Literal["bert", "transformer", "rnn"]
-    norm: Literal["post", "pre"] = "post"  # where the layers of encoder and decoder normalise; of `transformer` alone
-    # of a target's state for a source token, or none, where the last state of the source is all; of `rnn` alone
+    norm: Literal["post", "pre"] = "post"  # for `transformer`: where the layers of encoder and decoder normalise
+    # for `rnn`: the score of a source token for a target state; none: only the last state of the source counts
     score: Literal["additive", "dot", "general", "location", "none"] = "additive"
-    share: bool = False  # the decoder's layers are the encoder's, but for attention to the source; of `bert` alone
+    share: bool = False  # for `bert`: decoder and encoder have the same layers, but for cross-attention
 
     @property
     def is_from_scratch(self) -> bool:
-        """Whether the encoder is made with it, instead of a BERT's that was trained before."""
+        """Whether the encoder is new, too, instead of a pretrained BERT."""
         return self.kind != "bert"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(DecoderShape):
-    """The decoder together with what its texts begin and end with, [CLS] and [SEP]."""
+    """The decoder with the tokens at the start and at the end of its texts, [CLS] and [SEP]."""
 
-    start_token_id: int = 2  # of vocabularies that bertkit learns
+    start_token_id: int = 2  # in vocabularies that bertkit learns
     end_token_id: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertShape:
-    """What a configuration file says of the encoder; the vocabulary comes from the tokenizer.
+    """The shape of the encoder, as a configuration file has it; the vocabulary comes from the tokenizer.
 
     Source: Devlin et al. 2019, section 3, and google-research/bert modeling.py `BertConfig`.
     """
@@ -203,23 +203,23 @@ class BertShape:
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(BertShape):
-    """The encoder together with its vocabulary and, for a task head, its labels."""
+    """The encoder with its vocabulary and, for a task head, its labels."""
 
     vocab_size: int
     attention: AttentionConfig = AttentionConfig()
     norm: NormConfig = NormConfig()
     pooling: Pooling = "first"
-    decoder: DecoderConfig | None = None  # of a generation head
+    decoder: DecoderConfig | None = None  # for a generation head
     pad_token_id: int = 0
     # the names of the classes of a sequence or token head, in the order of its logits; one for a regression
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
-    # what a sequence head predicts; None to leave it to the number of labels, as Hugging Face does
+    # the prediction of a sequence head; None: the number of labels decides, as in Hugging Face
     problem_type: ProblemType | None = None
     classifier_dropout: float | None = None  # dropout before a task head; None for `hidden_dropout_prob`
 
     @property
     def variant(self) -> dict[str, Any]:
-        """The groups that make this another model than BERT, attention, norm, pooling and the decoder; nothing where none does."""
+        """The groups attention, norm, pooling and decoder of a model that is no BERT; empty for a BERT."""
         attention, bert = asdict(self.attention), asdict(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}
         own = self.decoder is not None and self.decoder.is_from_scratch
@@ -232,7 +232,7 @@ class BertConfig(BertShape):
 
     @property
     def num_weights(self) -> int:
-        """The weights of a BERT's encoder with its embeddings, without pooler and heads; any number, for nothing is made."""
+        """The number of weights in encoder and embeddings, without pooler and heads; computed without building a model."""
         hidden, inner = self.hidden_size, self.intermediate_size
         places = self.max_position_embeddings if self.attention.positions == "learned" else 0
         rows = self.vocab_size + places + self.type_vocab_size + 2  # a norm has two

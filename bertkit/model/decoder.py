@@ -1,12 +1,13 @@
-"""The decoder of a Transformer: it writes a text token by token, looking back at what it wrote and across at a source.
+"""The decoder of a Transformer: it writes a text token by token, and attends to the text so far and to a source.
 
-    hidden = norm(hidden + attention(hidden))                 to what stands before
+    hidden = norm(hidden + attention(hidden))                 causal
     hidden = norm(hidden + cross_attention(hidden, source))
     hidden = norm(hidden + feed_forward(hidden))
 
-With BERT's embeddings and head it is a BERT with the line in the middle; with those of Vaswani et al. 2017, their decoder.
+With the embeddings and the head of BERT it is a BERT with the line in the middle; with scaled embeddings and sinusoids it is
+the decoder of Vaswani et al. 2017.
 
-Axes: as in attention.py; S target tokens and C tokens of a source, R rows that are written at a time, one token in each step.
+Axes: as in attention.py; S target tokens, C source tokens, R rows, which are written at the same time, a token in each step.
 
 Source: Vaswani et al. 2017, section 3.1 and figure 1, right; Rothe et al. 2020, section 2; transformers modeling_bert.py
 `BertLayer` with cross-attention.
@@ -30,7 +31,7 @@ from bertkit.model.geometry import CAUSAL, Geometry
 
 @dataclass
 class Memory:
-    """What one layer keeps of the tokens before: keys and values of targets (R, N, t, H), and of sources (B, N, C, H)."""
+    """The keys and values of one layer: of the targets so far, (R, N, t, H), and of the sources, (B, N, C, H)."""
 
     key: Tensor
     value: Tensor
@@ -40,14 +41,14 @@ class Memory:
 
 @dataclass
 class Past:
-    """What is kept while texts are written; R = B * W, the W rows of a source stand side by side."""
+    """The state of texts that are being written; R = B * W, and the W rows of a source are neighbours."""
 
     layers: list[Memory]
-    is_source: Tensor  # tokens of sources apart from padding, (B, 1, 1, C)
-    place: int  # of the token that comes next
+    is_source: Tensor  # whether a source token is no padding, (B, 1, 1, C)
+    place: int  # position of the next token
 
     def select(self, rows: Tensor | None, sources: Tensor | None) -> None:
-        """Take some rows (R',) and some sources (B',), in that order; None: all as they are."""
+        """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
         for layer in self.layers:
             if rows is not None:
                 layer.key, layer.value = layer.key.index_select(0, rows), layer.value.index_select(0, rows)
@@ -59,10 +60,10 @@ class Past:
 
 
 class DecoderLayer(nn.Module):
-    """Attention to what stands before, attention to the source, feed-forward, each with dropout, residual and norm."""
+    """Causal self-attention, cross-attention and feed-forward, all with dropout, residual and norm."""
 
     def __init__(self, config: BertConfig, shared: EncoderLayer | None = None) -> None:
-        """`shared` is the layer of the encoder whose weights this one has, but for attention to the source."""
+        """`shared` is the encoder layer that lends its weights; only cross-attention has its own."""
         super().__init__()
         own = EncoderLayer(config) if shared is None else shared
         self.attention, self.attention_norm = own.attention, own.attention_norm
@@ -82,7 +83,7 @@ class DecoderLayer(nn.Module):
         )
 
     def step(self, hidden: Tensor, past: Past, memory: Memory) -> Tensor:
-        """The next token of each row: (R, D) -> (R, D)."""
+        """Compute the next token of each row: (R, D) -> (R, D)."""
 
         def look_back(target: Tensor) -> Tensor:
             key, value = self.attention.keys_and_values(target)
@@ -112,7 +113,7 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))  # type: ignore[no-any-return]
 
     def remember(self, source: Tensor, slots: Tensor, is_source: Tensor) -> Memory:
-        """Begin with keys and values of sources (C, D), padded to their places in `is_source` (B, C), and none of targets."""
+        """Start with the keys and values of sources (C, D), padded to the shape of `is_source` (B, C), and with no targets."""
         key, value = (
             pad(packed, slots, *is_source.shape).transpose(1, 2)  # (B, N, C, H)
             for packed in self.cross_attention.keys_and_values(source)
@@ -122,14 +123,14 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings, L decoder layers, and what scores the next token.
+    """Embeddings, L decoder layers, and the scores of the next token.
 
-    Of `bert` all is its own, or, shared, the encoder's but for attention to the source; of `transformer` the embeddings are
-    the encoder's, and score (Vaswani et al. 2017, section 3.4).
+    With kind `bert` it has its own weights, or shares all but cross-attention with the encoder; with kind `transformer` it
+    shares the embeddings, which also score the next token (Vaswani et al. 2017, section 3.4).
     """
 
     def __init__(self, config: BertConfig, encoder: Bert, score: nn.Module | None) -> None:
-        """`score` is a BERT's head for tokens, (S, D) and (V, D) -> (S, V); None for the product with the embeddings."""
+        """`score` is a masked LM head, (S, D) and (V, D) -> (S, V); None for the product with the embeddings."""
         super().__init__()
         assert config.decoder is not None, "which decoder"
         is_shared = config.decoder.share
@@ -152,11 +153,11 @@ class Decoder(nn.Module):
         """Score the next token after each target token.
 
         Args:
-            input_ids: what stands before the tokens to write, [CLS] first, (S,).
+            input_ids: [CLS], then all target tokens but the last, (S,).
             layout: where the targets lie.
-            source: what the encoder gives, (C, D).
+            source: the output of the encoder, (C, D).
             source_layout: where the sources lie, in the order of the targets.
-            kept: takes the weights of source tokens of every layer, L of (B, N, T, C); None where nobody asks.
+            kept: takes the cross-attention weights of every layer, L times (B, N, T, C); None to keep none.
 
         Returns:
             Logits, (S, V).
@@ -169,7 +170,7 @@ class Decoder(nn.Module):
         return self._scored(hidden)
 
     def start(self, source: Tensor, source_layout: Layout) -> Past:
-        """Begin to write, a row for each source."""
+        """Start writing, with a row for each source."""
         count, slots = len(source_layout.starts), source_layout.slots[: sum(source_layout.lengths)]  # without slack
         is_token = torch.ones(len(slots), dtype=torch.bool, device=source.device)
         is_source = pad(is_token, slots, count, source_layout.longest)
@@ -177,7 +178,7 @@ class Decoder(nn.Module):
         return Past(layers, is_source[:, None, None], place=0)
 
     def step(self, tokens: Tensor, past: Past) -> Tensor:
-        """Score the token after the newest one of each row: (R,) -> (R, V)."""
+        """Add a token to each row, and score the next one: (R,) -> (R, V)."""
         hidden = self.embeddings(tokens, torch.zeros_like(tokens), torch.full_like(tokens, past.place))
         for layer, memory in zip(self._each(), past.layers, strict=True):
             hidden = layer.step(hidden, past, memory)

@@ -1,4 +1,4 @@
-"""Which keys a query sees: all of its sequence, or fewer; and keys that are compressed to fewer.
+"""Which keys of its sequence a query sees, and keys that are compressed to fewer.
 
 Axes: as in attention.py; K compressed_size, P max_position_embeddings.
 """
@@ -17,11 +17,11 @@ IN_BLOCKS = ("window", "bigbird")  # patterns whose sequences may be cut into bl
 
 
 def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
-    """Say whether query i sees key j, in a sequence of T tokens: (T, T).
+    """Whether query i sees key j in a sequence of T tokens: (T, T).
 
         causal    j <= i
         window    |i - j| <= window
-        bigbird   i and j lie in blocks that see each other; all is seen in a sequence of at most 5 + 2 random_blocks blocks
+        bigbird   i and j lie in blocks that see each other; a sequence of at most 5 + 2 random_blocks blocks is fully seen
 
     >>> allowed(AttentionConfig(pattern="window", window=1), 3).int()
     tensor([[1, 1, 0],
@@ -47,10 +47,10 @@ def allowed(config: AttentionConfig, length: int, layer: int = 0) -> Tensor:
 
 
 def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int = 0) -> Tensor:
-    """Say which blocks see each other: (blocks, blocks).
+    """Whether block i sees block j: (blocks, blocks).
 
-    The first and the last see all and are seen by all; each sees itself, its neighbours, and `num_random` others, drawn for
-    each layer and number of blocks.
+    The first and the last block see all blocks, and all blocks see them. Every block sees itself, its neighbours, and
+    `num_random` others, drawn for each layer and number of blocks.
 
     >>> bigbird_blocks(5, 0).int()
     tensor([[1, 1, 1, 1, 1],
@@ -73,7 +73,7 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
 
 
 class Block(NamedTuple):
-    """Some blocks of queries with the keys that each of them is compared with, as places in a sequence of T tokens.
+    """Blocks of queries, and the keys that each block is compared with, as places in a sequence of T tokens.
 
     Axes: n blocks with b queries and C keys. Places may lie outside of the sequence; nothing sees such keys.
     """
@@ -84,7 +84,7 @@ class Block(NamedTuple):
 
 
 def num_blocks_of(config: AttentionConfig, length: int) -> int:
-    """Count the blocks that `window` or `bigbird` cut a sequence into; 1 where no pair of blocks would be left out."""
+    """Count the blocks that `window` or `bigbird` cut a sequence into; 1 if every pair of blocks is compared."""
     size, most_in_full = (
         (config.window, 3) if config.pattern == "window" else (config.block_size, 5 + 2 * config.random_blocks)
     )
@@ -93,7 +93,7 @@ def num_blocks_of(config: AttentionConfig, length: int) -> int:
 
 
 def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Block]:
-    """Cut the queries of a sequence of T tokens into blocks, so that few pairs are computed that are not allowed.
+    """Cut the queries of a sequence of T tokens into blocks, so that few pairs are computed in vain.
 
     A window compares each block with its two neighbours, BigBird its first and its last block with all keys: time and
     memory grow with T.
@@ -143,7 +143,7 @@ def compress(packed: Tensor, matrix: Tensor) -> Tensor:
 
 
 class Compression(nn.Module):
-    """E and F of a layer: the matrices that compress its keys and its values."""
+    """The matrices E and F of a layer, which compress its keys and its values."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Compression(nn.Module):
         self.value = None if is_one else nn.Linear(length, size, bias=False)
 
     def forward(self, key: Tensor, value: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Layout]:
-        """Compress keys and values, each (S, N, H) -> (B * K, N, H), and lay them out; slack has none."""
+        """Compress keys and values, each (S, N, H) -> (B * K, N, H), with their layout; slack is left out."""
         lengths = layout.lengths
         indices = layout.slots[: sum(lengths)]
         matrices = self._matrix(self.key), self._matrix(self.key if self.value is None else self.value)

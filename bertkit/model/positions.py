@@ -1,4 +1,4 @@
-"""What tells a model where a token stands, besides the learned embedding of its place.
+"""Positions of tokens other than learned embeddings: sinusoidal, rotary, ALiBi, and relative.
 
 Axes: as in attention.py; C keys that a query is compared with, k max_distance.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import on_device
 from bertkit.model.bert_config import BertConfig
 
-LONGEST_WAVE = 10_000  # of sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
+LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
 
 def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
 def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
     """Sines and cosines of geometric wavelengths, interleaved: sin, cos, sin, cos, ...: (S,) -> (S, size).
 
-    The product of two of them depends on their distance alone. `like` has their type and device.
+    The product of two such vectors depends on their distance alone. `like` gives the type and the device.
 
     >>> sinusoidal(torch.tensor([0, 1]), 4, torch.zeros(1)).round(decimals=4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -62,7 +62,7 @@ def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
     [[[[-0.0, -0.0625, -0.125]], [[-0.0, -0.00390625, -0.0078125]]]]
 
     Source: Press et al. 2022, section 3, on both sides as in an encoder; attention_with_linear_biases models.py
-    `get_slopes`, which for other numbers of heads than powers of 2 goes on with every second slope of twice as many.
+    `get_slopes`: if the number of heads is no power of 2, every second slope of twice as many heads follows.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
@@ -100,7 +100,7 @@ class Relative(nn.Module):
 def relative_scores(query: Tensor, table: Tensor, distances: Tensor) -> Tensor:
     """q_i . a_ij: queries (..., T, H), table (2k + 1, H), distances j - i (..., T, C) -> (..., T, C).
 
-    >>> table = torch.tensor([[1.0], [2.0], [3.0]])  # of distances -1, 0, 1 and beyond
+    >>> table = torch.tensor([[1.0], [2.0], [3.0]])  # for distances -1, 0, 1 and beyond
     >>> relative_scores(torch.tensor([[[2.0]]]), table, torch.tensor([[[-5, 0, 1]]]))
     tensor([[[2., 4., 6.]]])
     """

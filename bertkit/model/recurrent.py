@@ -1,10 +1,10 @@
-"""An encoder and a decoder of recurrent networks, with attention between them: neural translation before the Transformer.
+"""A recurrent encoder, and recurrent decoders with attention to it: neural translation before the Transformer.
 
 Everything is a GRU (Cho et al. 2014). Ours is torch's: its reset gate takes the product, r * (U h), where the papers
 write U (r * h), and so does cuDNN; its z is their 1 - z.
 
 Axes, as everywhere in the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, V vocab_size. Here
-S, T are of what is written, C is the T of its source, and R = B * W rows write, W of them from the same source.
+S and T are those of the targets, C is T of a source, and R = B * W rows are written, W for each source.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bertkit.model.scores import dot, general, location
 class Steps:
     """A packed batch in the order of a recurrence: all first tokens, all second ones, and so on; longest sequences first."""
 
-    tokens: Tensor  # indices into S, without slack
-    sizes: Tensor  # sequences that have a token at each step, (T,), on the CPU, as torch wants them
+    tokens: Tensor  # indices into S, without slack, (n,)
+    sizes: Tensor  # number of sequences that have a token at each step, (T,), on the CPU, as torch expects
     sequences: Tensor  # longest first, (B,)
 
     @classmethod
     def of(cls, layout: Layout) -> Steps:
-        """Order the tokens, on the CPU, so that no device is waited for."""
+        """Order the tokens on the CPU, so that the host never waits for the device."""
         lengths = torch.tensor(layout.lengths)
         starts = lengths.cumsum(0) - lengths
         longest_first, sequences = lengths.sort(descending=True, stable=True)
@@ -42,7 +42,7 @@ class Steps:
         return cls(on_device(tokens, device), is_token.sum(1), on_device(sequences, device))
 
     def packed(self, values: Tensor, num_tokens: int) -> Tensor:
-        """Put values in this order back into that of the batch, with zeros for slack: (..., n) -> (S, n)."""
+        """Put values back into the order of the batch, with zeros for slack: (n, ...) -> (S, ...)."""
         return values.new_zeros(num_tokens, *values.shape[1:]).index_copy(0, self.tokens, values)
 
 
@@ -63,7 +63,7 @@ class RecurrentLayers(nn.Module):
     def forward(
         self, embedded: Tensor, layout: Layout, output_hidden_states: bool = False, kept: list[Tensor] | None = None
     ) -> list[Tensor]:
-        """As `bert.Encoder`, (S, D) -> (S, D), L + 1 times if asked for; slack is not computed, and there are no weights to keep."""
+        """Like `bert.Encoder`: (S, D) -> (S, D), L + 1 times if requested; there are no weights to keep."""
         steps = Steps.of(layout)
         states = [embedded[steps.tokens]]
         for layer in self.layers:
@@ -75,10 +75,10 @@ class RecurrentLayers(nn.Module):
 
 @dataclass(frozen=True)
 class Source:
-    """Encoded texts, padded, for a decoder to look at."""
+    """Encoded texts, padded, that a decoder attends to."""
 
     values: Tensor  # (B, C, D)
-    keys: Tensor  # what a score compares, (B, C, D)
+    keys: Tensor  # compared with queries, (B, C, D)
     mask: Tensor  # 0 for a token, -inf in padding, (B, C)
 
     def select(self, sources: Tensor | slice) -> Source:
@@ -88,9 +88,9 @@ class Source:
 
 
 class SourceAttention(nn.Module):
-    """Attention of a decoder's state s to all of its source: c = sum_j a_j h_j with a = softmax_j(score(s, h_j)).
+    """Attention of a decoder's state s to its whole source: c = sum_j a_j h_j with a = softmax_j(score(s, h_j)).
 
-    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h), that of the first paper.
+    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h), as in the first paper.
 
     Source: Bahdanau et al. 2015, appendix A.1.2; Luong et al. 2015, section 3.1.
     """
@@ -99,7 +99,9 @@ class SourceAttention(nn.Module):
         super().__init__()
         self.score, size = score, config.hidden_size
         if score == "additive":
-            self.of_query = nn.Linear(size, size, bias=False)  # not `Linear`: rows grow fewer
+            self.of_query = nn.Linear(
+                size, size, bias=False
+            )  # not `Linear`: the number of rows shrinks from step to step
             self.of_key = Linear(size, size, bias=False)
             self.of_sum = nn.Linear(size, 1, bias=False)
         elif score in ("general", "location"):
@@ -107,7 +109,7 @@ class SourceAttention(nn.Module):
             self.matrix = nn.Linear(size, num_outputs, bias=False)
 
     def read(self, hidden: Tensor, layout: Layout) -> Source:
-        """Prepare the encoder's states (S, D), once for all that is written."""
+        """Prepare the states (S, D) of the encoder, once for all steps."""
         count, longest = len(layout.starts), layout.longest
         slots = layout.slots[: sum(layout.lengths)]  # without slack
         values = pad(hidden[: len(slots)], slots, count, longest)
@@ -116,7 +118,7 @@ class SourceAttention(nn.Module):
         return Source(values, keys, mask.view(count, longest))
 
     def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Look from the states (B, W, D): the shares (B, W, C) and the contexts (B, W, D)."""
+        """Attend from the states (B, W, D): the weights (B, W, C) and the contexts (B, W, D)."""
         match self.score:
             case "dot":
                 scores = dot(query, source.keys)
@@ -134,13 +136,13 @@ class SourceAttention(nn.Module):
 
 @dataclass
 class RecurrentState:
-    """Where R rows stand that write from B sources."""
+    """The state of R rows, which are written from B sources."""
 
     last: Tensor  # the state s of each row, (R, D)
-    source: Source | None  # None where nothing looks back at it
+    source: Source | None  # None without attention
 
     def select(self, rows: Tensor | slice | None, sources: Tensor | slice | None) -> None:
-        """Reorder, repeat or drop: `rows` (R',) index the rows, `sources` (B',) the sources; None leaves them."""
+        """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
         if rows is not None:
             self.last = self.last[rows]
         if sources is not None and self.source is not None:
@@ -148,18 +150,20 @@ class RecurrentState:
 
 
 class RecurrentDecoder(nn.Module):
-    """A GRU that writes a text, a token at a time, from the states of `RecurrentLayers`; the first state depends on their ends.
+    """A GRU that writes a text token by token; its first state depends on the ends of the encoded source.
 
-    Its two kinds differ in what feeds the GRU, and in what the logits depend on.
+    The two kinds differ in the input of the GRU, and in the features that the logits depend on.
     """
 
-    ends: Callable[..., Tensor]  # what the first state depends on: (S, D) -> (B, num_ends)
-    read: Callable[..., tuple[Tensor, Tensor | None]]  # what the logits depend on, (n, ...), and the shares, (n, C)
-    move: Callable[..., Tensor]  # the same for one more token of each row
-    write: Callable[..., Tensor]  # the logits: (n, ...) -> (n, V)
+    ends: Callable[..., Tensor]  # the ends of the source, on which the first state depends: (S, D) -> (B, num_ends)
+    read: Callable[
+        ..., tuple[Tensor, Tensor | None]
+    ]  # features of all tokens, (n, ...), and weights of the source, (n, C)
+    move: Callable[..., Tensor]  # features of one more token of each row, (R, ...)
+    write: Callable[..., Tensor]  # features to logits: (n, ...) -> (n, V)
 
     def __init__(self, config: BertConfig, num_ends: int) -> None:
-        """`num_ends` is the size of the ends of the source."""
+        """`num_ends` is the size of the vector that `ends` returns."""
         super().__init__()
         assert config.decoder is not None
         score = config.decoder.score
@@ -171,10 +175,10 @@ class RecurrentDecoder(nn.Module):
     def forward(
         self, input_ids: Tensor, layout: Layout, hidden: Tensor, source_layout: Layout, kept: list[Tensor] | None = None
     ) -> Tensor:
-        """Give the logits of the token after each of these, (S,) -> (S, V), from the encoder's states (S of it, D).
+        """Score the next token after each target token, (S,) -> (S, V), from the states `hidden` of the encoder.
 
-        `kept` takes the share of each source token for each of these, (B, 1, T, C), with zeros in padding; nothing with
-        score none.
+        `kept` takes the weight of each source token for each target token, (B, 1, T, C), with zeros in padding; with score
+        none it stays empty.
         """
         steps, state = Steps.of(layout), self.start(hidden, source_layout)
         embedded = self.dropout(self.token(input_ids))[steps.tokens]
@@ -185,16 +189,16 @@ class RecurrentDecoder(nn.Module):
         return self.write(steps.packed(seen, len(input_ids)))
 
     def start(self, hidden: Tensor, source_layout: Layout) -> RecurrentState:
-        """Stand before the first token, one row for each source."""
+        """Start writing, with a row for each source."""
         last = torch.tanh(self.first(self.ends(hidden, source_layout)))
         return RecurrentState(last, None if self.attention is None else self.attention.read(hidden, source_layout))
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """Give the logits (R, V) after one more token of each row, (R,), and move the state."""
+        """Add a token to each row, and score the next one: (R,) -> (R, V)."""
         return self.write(self.move(self.dropout(self.token(tokens)), state))
 
     def look(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """The context (R, D) of each row, and its shares (R, C)."""
+        """Attend from each row: the contexts (R, D) and the weights (R, C)."""
         assert self.attention is not None
         assert state.source is not None
         query = state.last.view(len(state.source.mask), -1, state.last.shape[1])  # (B, W, D)
@@ -203,7 +207,7 @@ class RecurrentDecoder(nn.Module):
 
 
 class BahdanauDecoder(RecurrentDecoder):
-    """The decoder that looks from the state before, and whose next state is fed with what it sees.
+    """A decoder that attends from its last state, and feeds the context into its next state.
 
         s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
         t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
@@ -219,15 +223,15 @@ class BahdanauDecoder(RecurrentDecoder):
         self.vocabulary = Linear(size // 2, config.vocab_size)
 
     def ends(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """The end of the way back."""
+        """The end of the backward GRU."""
         return hidden[layout.starts, hidden.shape[1] // 2 :]
 
     def read(self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Run a step for each token: [s_{i-1}; E y_{i-1}; c_i] and the shares."""
+        """Take a step for each token: [s_{i-1}; E y_{i-1}; c_i] and the weights."""
         state.select(steps.sequences, steps.sequences)
         rows: list[tuple[Tensor, ...]] = []
         for token in embedded.split_with_sizes(steps.sizes.tolist()):
-            if len(token) < len(state.last):  # the shortest are written
+            if len(token) < len(state.last):  # the shortest texts have ended
                 state.select(slice(len(token)), slice(len(token)))
             context, shares = self.look(state)
             rows.append((state.last, context, shares))
@@ -249,15 +253,15 @@ class BahdanauDecoder(RecurrentDecoder):
 
 
 class LuongDecoder(RecurrentDecoder):
-    """The global attention that looks from the new state; only the logits depend on what it sees.
+    """A decoder that attends from its new state, globally; only the logits depend on the context.
 
         s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
         logits W_o tanh(W_c [c_i; s_i]).
 
-    With score none s_0 is the only way from the source (Sutskever et al. 2014), and the last line has W_c s_i.
+    With score none the source acts through s_0 alone (Sutskever et al. 2014), and the last line has W_c s_i.
 
-    Source: Luong et al. 2015, equations 5 to 8, without the input feeding of their section 3.3: so one GRU runs over all of a
-    text at once.
+    Source: Luong et al. 2015, equations 5 to 8, without the input feeding of their section 3.3, so that the GRU runs over a
+    whole text at once.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -268,14 +272,14 @@ class LuongDecoder(RecurrentDecoder):
         self.vocabulary = Linear(size, config.vocab_size)
 
     def ends(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """The ends of both ways."""
+        """The ends of both GRUs."""
         half, last = hidden.shape[1] // 2, layout.bounds[1 : len(layout.starts) + 1].long() - 1
         return torch.cat([hidden[last, :half], hidden[layout.starts, half:]], 1)
 
     def read(
         self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the GRU over all tokens: [c_i; s_i] and the shares."""
+        """Run the GRU over all tokens: [c_i; s_i] and the weights."""
         seen = self.recurrence(PackedSequence(embedded, steps.sizes), state.last[None, steps.sequences])[0].data
         if self.attention is None:
             return seen, None

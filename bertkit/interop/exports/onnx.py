@@ -130,16 +130,9 @@ def _compare(path: Path, graph: _Outputs, names: list[str]) -> list[dict[str, An
         feed = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
         for name, ours, theirs in zip(names, session.run(names, feed), graph(*inputs), strict=True):
             mine, theirs = torch.from_numpy(ours), theirs.detach()
-            same = (mine.argmax(-1) == theirs.argmax(-1)).double().mean()
-            rows.append(
-                {
-                    "file": path.name,
-                    "shape": list(inputs[0].shape),
-                    "output": name,
-                    "max_abs": float((mine - theirs).abs().max()),
-                    "same_largest": float(same),
-                }
-            )
+            largest, same = (mine - theirs).abs().max(), (mine.argmax(-1) == theirs.argmax(-1)).double().mean()
+            row = {"file": path.name, "shape": list(inputs[0].shape), "output": name}
+            rows.append(row | {"max_abs": float(largest), "same_largest": float(same)})
     return rows
 
 
@@ -159,13 +152,12 @@ def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tens
 def _forget_where_it_was_made(proto: Any) -> None:
     """Drop the exporter's notes (file names and lines of this machine), so that the bytes depend on the model alone."""
     del proto.metadata_props[:]
-    for graph in (proto.graph, *proto.functions):
-        del graph.metadata_props[:]
-        for part in (*graph.node, *graph.value_info, *getattr(graph, "initializer", ())):
-            del part.metadata_props[:]
-            part.doc_string = ""
-    for value in (*proto.graph.input, *proto.graph.output):
-        del value.metadata_props[:]
+    graphs, initializers = (proto.graph, *proto.functions), proto.graph.initializer  # functions have none
+    for part in (*graphs, *initializers, *proto.graph.input, *proto.graph.output):
+        del part.metadata_props[:]
+    for part in (*initializers, *(part for graph in graphs for part in (*graph.node, *graph.value_info))):
+        del part.metadata_props[:]
+        part.doc_string = ""
 
 
 def _name_axes(proto: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
+from bertkit.interop.hugging_face.config_json import read_object
 
 _MODES = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
 _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)
@@ -41,20 +42,19 @@ def read_pooling(directory: Path) -> Pooling | None:
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InputError(f"{path}: {', '.join(kinds) or modules!r}; bertkit writes Pooling and Normalize")
     path = directory / Path(str(modules[1].get("path"))).name / "config.json"
-    content = read_json(path)
-    given = content if isinstance(content, dict) else {}
-    named = given.get("pooling_mode", [])  # as version 6 says it
-    chosen = [mode for mode, key in _MODES.items() if given.get(key)]
-    chosen += named if isinstance(named, list) else [named]
-    others = [key for key in _OTHER_MODES if given.get(key)]
-    if len(chosen) != 1 or chosen[0] not in _MODES or others:
-        raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit knows {', '.join(_MODES)}, one of them")
+    settings = read_object(path)
+    by_name = settings.get("pooling_mode", [])  # in version 6
+    chosen = [mode for mode, key in _MODES.items() if settings.get(key)]
+    chosen += by_name if isinstance(by_name, list) else [by_name]
+    chosen += [key for key in _OTHER_MODES if settings.get(key)]
+    if len(chosen) != 1 or chosen[0] not in _MODES:
+        raise InputError(f"{path}: pools by {chosen}; bertkit knows {', '.join(_MODES)}, one of them")
     path = directory / "config_sentence_transformers.json"
-    config = read_json(path) if path.is_file() else {}
-    if isinstance(config, dict) and config.get("default_prompt_name"):
+    prompt = read_object(path, is_optional=True).get("default_prompt_name")
+    if prompt:
         raise InputError(
-            f"{path}: default_prompt_name={config['default_prompt_name']!r}; bertkit puts no prompt before a text: set it to "
-            "null, and write the prompt before your texts"
+            f"{path}: default_prompt_name={prompt!r}; bertkit puts no prompt before a text: set it to null, and write the "
+            "prompt before your texts"
         )
     return Pooling(chosen[0], kinds[-1] == "Normalize", max_length_of(directory))
 
@@ -62,13 +62,11 @@ def read_pooling(directory: Path) -> Pooling | None:
 def max_length_of(directory: Path) -> int | None:
     """Read how many tokens of a text sentence-transformers would take; None for all that the model takes."""
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        path = directory / name
-        settings = read_json(path) if path.is_file() else {}
-        max_length = settings.get(key) if isinstance(settings, dict) else 0
+        max_length = read_object(directory / name, is_optional=True).get(key)
         if max_length is None:
             continue
         if not isinstance(max_length, (int, float)) or isinstance(max_length, bool) or max_length < 1:
-            raise InputError(f"{path}: {key}={max_length!r}: expected a whole number")
+            raise InputError(f"{directory / name}: {key}={max_length!r}: expected a whole number")
         return int(max_length)  # transformers writes 1e30 for no limit
     return None
 

@@ -229,13 +229,20 @@ def problem_type_of(config: BertConfig) -> ProblemType:
     return config.problem_type or ("regression" if len(config.labels) == 1 else "single_label_classification")
 
 
+def read_object(path: Path, is_optional: bool = False) -> dict[str, Any]:
+    """Read a JSON object; a missing file that is optional gives an empty one."""
+    content = {} if is_optional and not path.is_file() else read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path}: holds a {type(content).__name__}, expected an object; restore the file from its source"
+        )
+    return content
+
+
 def _read_content(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("model_type", "bert") not in (
-        "bert", OWN_TYPE, PAIR_TYPE,
-    ):  # fmt: skip
-        kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
-        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert' and pairs of two")
+    content = read_object(path)
+    if content.get("model_type", "bert") not in ("bert", OWN_TYPE, PAIR_TYPE):
+        raise InputError(f"{path}: model_type {content['model_type']!r}; bertkit loads 'bert' and pairs of two")
     architectures = content.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise InputError(f"{path}: architectures={architectures!r}: expected a list of names")

@@ -16,9 +16,15 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, read_tensors, write_tensors
-from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.config_json import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
+from bertkit.interop.hugging_face.config_json import (
+    PAIR_TYPE,
+    RELATIVE_KEY,
+    architecture_of,
+    config_json,
+    read_object,
+    require_bert,
+)
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
@@ -53,8 +59,9 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
     if final.exists() and any(final.iterdir()):
         ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
-        there = read_json(final / "config.json") if (final / "config.json").is_file() else None
-        if not isinstance(there, dict) or there.get("architectures") != [architecture_of(packed(model))]:
+        if read_object(final / "config.json", is_optional=True).get("architectures") != [
+            architecture_of(packed(model))
+        ]:
             others.append("a model of another class")
         if others:
             raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
@@ -127,22 +134,25 @@ def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
     return model.model if isinstance(model, PaddedBert) else model
 
 
+def _weights_or_index(directory: Path) -> Path | None:
+    """Find the file of the weights, or the index of their shards."""
+    paths = (directory / f"{name}{ending}" for name in _FILES for ending in ("", ".index.json"))
+    return next((path for path in paths if path.is_file()), None)
+
+
 def has_weights(directory: Path) -> bool:
-    """Whether a directory has weights of Hugging Face."""
-    return any((directory / name).is_file() or _index(directory, name).is_file() for name in _FILES)
+    """Whether a directory has weights in a format of Hugging Face."""
+    return _weights_or_index(directory) is not None
 
 
 def weight_files(directory: Path) -> list[Path]:
     """List the files that hold the weights: one, or the shards that an index names."""
-    for name in _FILES:
-        if (directory / name).is_file():
-            return [directory / name]
-        index = _index(directory, name)
-        if index.is_file():
-            return _shards(index)
-    raise InputError(
-        f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
-    )
+    path = _weights_or_index(directory)
+    if path is None:
+        raise InputError(
+            f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
+        )
+    return _shards(path) if path.suffix == ".json" else [path]
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -156,25 +166,23 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     renamed: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
-    config = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
-    is_pair = isinstance(config, dict) and config.get("model_type") == PAIR_TYPE
+    config = read_object(directory / "config.json", is_optional=True)
+    is_pair = config.get("model_type") == PAIR_TYPE
     for name, tensor in _read_files(directory).items():
         if is_pair and name.startswith("encoder.pooler."):
             skipped[name] = "a pooler that nothing looks at"
             continue
         full = full_name(re.sub("^encoder[.]", "bert.", name) if is_pair else name.removeprefix("module."))
-        full = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", full)
-        full = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", full)
+        full = full.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if full in _BUFFERS:
             skipped[name] = "a buffer of old versions, not a weight"
         elif full in renamed:
             raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
         else:
             renamed[full] = tensor
-    is_relative = isinstance(config, dict) and config.get("position_embedding_type") == RELATIVE_KEY
-    for name in [
-        name for name in renamed if is_relative and name.endswith(_DISTANCES)
-    ]:  # by i - j, where Shaw et al. 2018 have j - i
+    is_relative = config.get("position_embedding_type") == RELATIVE_KEY
+    # their rows are numbered by i - j, where Shaw et al. 2018 have j - i
+    for name in [name for name in renamed if is_relative and name.endswith(_DISTANCES)]:
         layer = name.removesuffix(_DISTANCES).rpartition(".")[2]
         renamed[f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"] = renamed.pop(name).flip(0)
         if renamed.pop(_PLACES, None) is not None:
@@ -201,25 +209,21 @@ def _read_files(directory: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _index(directory: Path, name: str) -> Path:
-    return directory / f"{name}.index.json"
-
-
 def _shards(index: Path) -> list[Path]:
-    content = read_json(index)
-    found = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()) or not found:
-        raise InputError(f"{index}: no weight_map; copy the whole directory again")
-    shards = sorted(set(found.values()))
-    expected = Path(index.name.removesuffix(".index.json")).suffix
-    if any(Path(shard).name != shard or shard in ("", ".", "..") for shard in shards):
-        raise InputError(f"{index}: names a file outside of its directory")
-    if any(Path(shard).suffix != expected for shard in shards):
-        raise InputError(f"{index}: names {shards[0]}, expected files that end in {expected}")
-    missing = [shard for shard in shards if not index.with_name(shard).is_file()]
+    """List the shards that an index names, all of them beside it."""
+    weight_map = read_object(index).get("weight_map")
+    names = sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, dict) else []
+    ending = Path(index.name.removesuffix(".index.json")).suffix
+    wrong = [name for name in names if Path(name).name != name or Path(name).suffix != ending]
+    if not names or wrong:
+        shown = f"names {wrong[0]!r}" if wrong else "has no weight_map"
+        raise InputError(
+            f"{index}: {shown}, expected files beside it that end in {ending}; copy the whole directory again"
+        )
+    missing = [name for name in names if not index.with_name(name).is_file()]
     if missing:
         raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
-    return [index.with_name(shard) for shard in shards]
+    return [index.with_name(name) for name in names]
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:

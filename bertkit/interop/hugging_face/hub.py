@@ -30,17 +30,13 @@ def fetch(name: str, setting: str) -> Path:
     is_offline()
     import huggingface_hub
 
-    fault: Exception | None = None
     for patterns in _WEIGHTS:
         try:
-            found = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_TEXT, *patterns]))
-        except Exception as error:  # the hub's own, the network's, the disk's: whichever library is underneath
-            fault = error
-            if not hasattr(error, "snapshot_path"):  # else the cache lacks this kind of weights, and may hold another
-                break
-        else:
-            if any(any(found.glob(pattern)) for pattern in patterns):
-                return found
-    if fault is None:
-        raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
-    raise unavailable(name, setting, type(fault.__cause__ or fault).__name__) from fault
+            directory = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_TEXT, *patterns]))
+        except Exception as error:  # of the hub, the network or the disk, from whichever library is underneath
+            if hasattr(error, "snapshot_path") and patterns != _WEIGHTS[-1]:
+                continue  # the cache lacks this kind of weights, and may hold another
+            raise unavailable(name, setting, type(error.__cause__ or error).__name__) from error
+        if any(any(directory.glob(pattern)) for pattern in patterns):
+            return directory
+    raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")

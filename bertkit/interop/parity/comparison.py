@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from bertkit import __version__
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_tensors
-from bertkit.base.text_files import read_json
-from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
+from bertkit.interop.hugging_face.config_json import architecture_of, config_json, read_object, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
@@ -73,11 +72,9 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
             the same class, or says anything while it does.
     """
     for name in ("config.json", "tokenizer_config.json"):
-        path = directory / name
-        content = read_json(path) if path.is_file() else None
-        if isinstance(content, dict) and "auto_map" in content:
+        if "auto_map" in read_object(directory / name, is_optional=True):
             raise InputError(
-                f"{path}: 'auto_map' names code, of which nothing is run; verify a copy without this entry"
+                f"{directory / name}: 'auto_map' names code, which is not run; verify a copy without this entry"
             )
     model, report = load_directory(directory)
     if report.new:

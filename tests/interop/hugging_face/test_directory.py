@@ -128,7 +128,7 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, tensors: Tens
     (directory / "model.safetensors").rename(tmp_path / "secret.safetensors")
     index = {"weight_map": dict.fromkeys(tensors, shard)}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match="names a file outside of its directory"):
+    with pytest.raises(InputError, match=rf"index\.json.*{shard}"):
         load_directory(directory)
 
 
@@ -147,7 +147,7 @@ def test_an_index_without_a_map_is_refused(tmp_path: Path, tensors: Tensors, con
     directory = write(tmp_path / "model", tensors)
     (directory / "model.safetensors").rename(directory / "model-1.safetensors")
     (directory / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(InputError, match=r"index\.json: no weight_map"):
+    with pytest.raises(InputError, match=r"index\.json: "):
         load_directory(directory)
 
 
