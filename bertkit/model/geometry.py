@@ -19,31 +19,22 @@ from bertkit.model.bert_config import AttentionConfig
 from bertkit.model.patterns import IN_BLOCKS, Block, allowed, num_blocks_of, plan
 
 FULL, CAUSAL = AttentionConfig(), AttentionConfig(pattern="causal")
+SEE_ALL = ("full", "linformer")  # patterns in which a query sees all keys of its pair of sequences
 
 
 @dataclass(frozen=True)
 class Group:
-    """Queries that are computed together: those of B sequences, or of B blocks of sequences, T each, with C keys each.
+    """B sequences, or B blocks of sequences, that are computed together: T queries with C keys each."""
 
-    Attributes:
-        shape: B, T, C.
-        seen: whether a query sees a key, (B or 1, 1, T or 1, C); None where every query sees all keys.
-        query_places: the place of each query in its sequence, (B or 1, T).
-        key_places: the place of each key in its sequence, (B or 1, C).
-        is_causal: whether no query sees a later key, and nothing is padded; `seen` says the same.
-        rows: the packed token of each query, (B, T); None where the tokens follow those of the group before.
-        columns: the packed token of each key, (B, C); None with `rows`.
-        is_query: whether a query is a token and not padding, (B, T); None where all are.
-    """
-
-    shape: tuple[int, int, int]
-    seen: Tensor | None
-    query_places: Tensor
-    key_places: Tensor
-    is_causal: bool = False
+    shape: tuple[int, int, int]  # B, T, C
+    seen: Tensor | None  # whether a query sees a key, (B or 1, 1, T or 1, C); None: it sees all
+    query_places: Tensor  # the place of each query in its sequence, (B or 1, T)
+    key_places: Tensor  # the place of each key in its sequence, (B or 1, C)
+    is_causal: bool = False  # no query sees a later key, and nothing is padded; `seen` says the same
+    # the packed token of each query, (B, T), and of each key, (B, C); None: they follow those of the group before
     rows: Tensor | None = None
     columns: Tensor | None = None
-    is_query: Tensor | None = None
+    is_query: Tensor | None = None  # whether a query is a token and no padding, (B, T); None: all are tokens
 
     @property
     def distances(self) -> Tensor:
@@ -116,12 +107,11 @@ class Geometry:
 
     def join_weights(self, weights: Sequence[Tensor]) -> Tensor:
         """Join the weights of whole sequences, (B, N, T, C) for each group: T and C the longest, zeros in padding, no slack."""
-        num_queries, num_keys = (max(each.shape[axis] for each in weights) for axis in (2, 3))
+        num_queries, num_keys = (max(own.shape[axis] for own in weights) for axis in (2, 3))
         padded = []
-        for group, each in zip(self._plan[0], weights, strict=True):
-            is_query = group.is_query
-            each = each if is_query is None else each * is_query[:, None, :, None]
-            padded.append(F.pad(each, (0, num_keys - each.shape[3], 0, num_queries - each.shape[2])))
+        for group, own in zip(self._plan[0], weights, strict=True):
+            own = own if group.is_query is None else own * group.is_query[:, None, :, None]
+            padded.append(F.pad(own, (0, num_keys - own.shape[3], 0, num_queries - own.shape[2])))
         return torch.cat(padded)[: len(self.queries.starts)]
 
     @functools.cached_property
@@ -158,7 +148,7 @@ class Geometry:
         return groups, on_device(order, self.queries.starts.device)
 
     def _kind(self, pair: tuple[int, int]) -> object:
-        """What neighbours share that are computed together: their lengths, or how random blocks cut them."""
+        """The property that neighbours in one group share: their lengths, or the number of their random blocks."""
         if not self.is_together:
             return pair
         return num_blocks_of(self.attention, pair[0]) if self.attention.pattern == "bigbird" else None
@@ -167,17 +157,16 @@ class Geometry:
         return self.is_in_blocks and not self.is_whole and num_blocks_of(self.attention, length) > 1
 
     def _blocks(self, length: int, num_keys: int) -> list[Block]:
-        if self.is_of_self:
+        if self.attention.pattern not in SEE_ALL:
             return plan(self.attention, length, self.layer)
-        queries, keys = torch.arange(length)[None], torch.arange(num_keys)[None]
-        return [Block(queries, keys, torch.ones(1, 1, 1, dtype=torch.bool))]
+        return [Block(torch.arange(length)[None], torch.arange(num_keys)[None], torch.ones(1, 1, 1, dtype=torch.bool))]
 
     def _run(self, count: int, length: int, num_keys: int) -> Group:
         """Compute sequences of one length together, as they lie in the batch."""
         device = self.queries.starts.device
         queries, keys = (torch.arange(each, device=device)[None] for each in (length, num_keys))
         seen = None
-        if self.is_of_self and self.attention.pattern != "full":
+        if self.attention.pattern not in SEE_ALL:
             seen = on_device(allowed(self.attention, length, self.layer), device)[None, None]
         return Group((count, length, num_keys), seen, queries, keys, self.is_causal)
 
