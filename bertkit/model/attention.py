@@ -123,22 +123,17 @@ class MultiHeadAttention(nn.Module):
         self.dropout_prob = config.attention_probs_dropout_prob
         self.attend = attend  # replaced by `compile_layers`
 
-    def forward(self, hidden: Tensor, geometry: Geometry, kept: list[Tensor] | None = None) -> Tensor:
-        """Mix the tokens of each sequence: (S, D) -> (S, D); `kept` takes the weights, (B, N, T, T)."""
+    def forward(
+        self, hidden: Tensor, geometry: Geometry, kept: list[Tensor] | None = None, source: Tensor | None = None
+    ) -> Tensor:
+        """Let tokens (S, D) attend to themselves, or to a `source` (n, D): -> (S, D); `kept` takes the weights, (B, N, T, C)."""
+        source = hidden if source is None else source
         query = self.in_heads(self.query, hidden)
-        key = None if self.key is None else self.in_heads(self.key, hidden)
+        key = None if self.key is None else self.in_heads(self.key, source)
         query, key = self.slots.fill(query, key, geometry.queries)
-        value = self.in_heads(self.value, hidden)
+        value = self.in_heads(self.value, source)
         dropout_prob = self.dropout_prob if self.training else 0.0
         context = self.attend(query, key, value, geometry, dropout_prob, self.fast, self.slots, kept)
-        return self.output(context.flatten(1))  # type: ignore[no-any-return]
-
-    def look(self, hidden: Tensor, source: Tensor, geometry: Geometry, kept: list[Tensor] | None = None) -> Tensor:
-        """Let targets (S, D) look at themselves or at their sources, `source` (n, D): -> (S, D)."""
-        query = self.in_heads(self.query, hidden)
-        key, value = self.keys_and_values(source)
-        dropout_prob = self.dropout_prob if self.training else 0.0
-        context = attend(query, key, value, geometry, dropout_prob, self.fast, kept=kept)
         return self.output(context.flatten(1))  # type: ignore[no-any-return]
 
     def keys_and_values(self, hidden: Tensor) -> tuple[Tensor, Tensor]:

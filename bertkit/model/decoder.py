@@ -78,8 +78,8 @@ class DecoderLayer(nn.Module):
         """Targets (S, D), sources (C, D) -> (S, D); `kept` takes the weights of the source tokens, (B, N, T, C)."""
         return self._sublayers(
             hidden,
-            lambda target: self.attention.look(target, target, back),
-            lambda target: self.cross_attention.look(target, source, across, kept),
+            lambda target: self.attention(target, back),
+            lambda target: self.cross_attention(target, across, kept, source),
         )
 
     def step(self, hidden: Tensor, past: Past, memory: Memory) -> Tensor:

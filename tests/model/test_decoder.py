@@ -302,7 +302,7 @@ def test_kept_weights_are_those_of_the_equation() -> None:
     hidden = model.heads["generation"].embeddings(ids, ids * 0, of_target.position_ids)  # type: ignore[operator, union-attr]
     geometry = Geometry(of_target, of_target, CAUSAL, is_together=True)
     layer(hidden, geometry, source, Geometry(of_target, layout, is_together=True), kept)
-    back = layer.attention_norm(hidden + layer.attention.look(hidden, hidden, geometry))
+    back = layer.attention_norm(hidden + layer.attention(hidden, geometry))
     size = HIDDEN // NUM_HEADS
     for head in range(NUM_HEADS):
         part = slice(head * size, (head + 1) * size)
