@@ -238,7 +238,7 @@ def test_the_encoder_of_a_pair_is_a_bert(tmp_path: Path, tokenizer: Tokenizer) -
     assert {name.split(".")[1] for name in report.new} == {"pooler", "sequence"}
     assert classifier.config.decoder is None
     bert = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "bert")
-    with pytest.raises(InputError, match="without a decoder; .*decoder=bert"):
+    with pytest.raises(InputError, match=r"without a decoder; .*decoder=bert"):
         load_model(bert, ["generation"])
 
 

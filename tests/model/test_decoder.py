@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_config
+from loops import sinusoid
 from torch import Tensor, nn
 
 from bertkit.kernels.fast import ALL, PLAIN
@@ -102,14 +103,8 @@ class Reference(nn.Module):
         self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**shape), LAYERS, norms[1])
 
     def embed(self, ids: Tensor) -> Tensor:
-        places = [
-            [
-                (math.sin if column % 2 == 0 else math.cos)(place / 10000 ** (column // 2 * 2 / HIDDEN))
-                for column in range(HIDDEN)
-            ]
-            for place in range(ids.shape[1])
-        ]
-        return self.table[ids] * math.sqrt(HIDDEN) + torch.tensor(places, dtype=torch.float64)
+        places = torch.tensor(np.array([sinusoid(place, HIDDEN).real for place in range(ids.shape[1])]))
+        return self.table[ids] * math.sqrt(HIDDEN) + places
 
     def forward(self, sources: Texts, targets: Texts) -> Tensor:
         (source, source_pad), (target, target_pad) = padded(sources), padded(targets)
