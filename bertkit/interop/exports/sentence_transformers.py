@@ -1,7 +1,7 @@
-"""The layout of sentence-transformers around an encoder: how the token vectors become one, in files of its old style.
+"""The files of sentence-transformers around an encoder, which describe the pooling of token vectors.
 
-The old style (`sentence_transformers.models.*`) loads in every version since 3; what version 6 writes does not load in 5.
-Both are read.
+bertkit writes the old style (`sentence_transformers.models.*`), which loads in every version since 3, and reads also the style
+of version 6, which does not load in 5.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens",)
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the vectors of a text's tokens become one."""
+    """The pooling of the token vectors of a text."""
 
-    mode: str = "mean"  # of all tokens; or "cls", the first; or "max", of each element
+    mode: str = "mean"  # over all tokens; or "cls", the first token; or "max", by element
     normalize: bool = False  # to length 1
-    max_length: int | None = None  # tokens of a text that count; None for all that the model takes
+    max_length: int | None = None  # tokens of a text; None for the limit of the model
 
 
 def read_pooling(directory: Path) -> Pooling | None:
-    """Read what a sentence-transformers directory says of its pooling; None when it is no such directory.
+    """Read the pooling of a sentence-transformers directory; None if it is no such directory.
 
     Raises:
-        InputError: it has other modules, pools in another way, or puts a prompt before every text.
+        InputError: it has other modules, another pooling, or a prompt before every text.
     """
     path = directory / "modules.json"
     if not path.is_file():
@@ -60,7 +60,7 @@ def read_pooling(directory: Path) -> Pooling | None:
 
 
 def max_length_of(directory: Path) -> int | None:
-    """Read how many tokens of a text sentence-transformers would take; None for all that the model takes."""
+    """Read the largest number of tokens that sentence-transformers takes; None for the limit of the model."""
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         max_length = read_object(directory / name, is_optional=True).get(key)
         if max_length is None:
@@ -72,7 +72,7 @@ def max_length_of(directory: Path) -> int | None:
 
 
 def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:
-    """Give the files that make an encoder's directory a sentence-transformers model, by name; it takes `longest` tokens."""
+    """Return the files, by name, that turn an encoder with `longest` positions into a sentence-transformers model."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + [("2_Normalize", "Normalize")] * pooling.normalize
     listed = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
