@@ -63,11 +63,9 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
         InputError: the directory cannot be loaded, or lacks a head.
     """
     directory = resolve_model_dir(model_dir)
-    if isinstance(heads, str) or len(set(map(str, heads or ()))) != len(heads or ()):
-        raise InputError(f"heads={heads!r}: expected a list of different heads, such as ['masked_lm']")
-    unknown = [head for head in heads or () if head not in HEADS]
-    if unknown:
-        raise InputError(f"heads={list(heads or ())}: unknown {unknown[0]!r}; bertkit has {', '.join(HEADS)}")
+    names = [heads] if isinstance(heads, str) else list(heads or ())
+    if isinstance(heads, str) or any(names.count(name) > 1 or name not in HEADS for name in names):
+        raise InputError(f"heads={heads!r}: expected a list of different heads among {', '.join(HEADS)}")
     model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})
     if missing:
@@ -179,7 +177,7 @@ class _Held:
     config: BertConfig
     tensors: Mapping[str, Tensor]  # all tensors, by their names in Hugging Face
     weights: dict[str, Tensor]  # the tensors with a place in bertkit, by its names
-    theirs: Mapping[str, str]  # names in bertkit -> names in Hugging Face
+    names: Mapping[str, str]  # names in Hugging Face -> names in bertkit
     skipped: dict[str, str]  # tensors that were left out, and the rule for each
 
     def has(self, part: str) -> bool:
@@ -231,13 +229,13 @@ def load_directory(
     begins = decoder is not None and held.config.decoder is None
     config = dataclasses.replace(held.config, decoder=_decoder_of(held, heads, decoder))
     if begins:
-        held.weights.update({name: tensor for each, tensor in held.weights.items() if (name := in_decoder(each))})
+        held.weights.update({there: tensor for here, tensor in held.weights.items() if (there := in_decoder(here))})
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
         _relabel(held, heads, config)
     problems = head_problems(config.attention, config.pooling, heads)
     if problems:
-        raise InputError(*(f"{held.config_path}: {each}" for each in problems))
+        raise InputError(*(f"{held.config_path}: {problem}" for problem in problems))
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
     new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)), begins)
@@ -286,9 +284,10 @@ def _read(directory: Path) -> _Held:
             f"{directory}: num_hidden_layers={config.num_hidden_layers}, but there are weights for {num_layers} layers; "
             "restore the directory from its source"
         )
-    theirs = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
-    by_our_name = {ours: tensors[name] for ours, name in theirs.items()}
-    return _Held(directory, path, config, tensors, by_our_name, theirs, skipped)
+    names = from_hugging_face(tensors, classifier)
+    return _Held(
+        directory, path, config, tensors, {ours: tensors[name] for name, ours in names.items()}, names, skipped
+    )
 
 
 def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
@@ -300,7 +299,7 @@ def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
             held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
         else:
             del held.weights[name]
-            held.skipped[held.theirs[name]] = f"of a head of other labels: {listed(held.config.labels)}"
+            held.skipped[to_hugging_face(name)] = f"of a head of other labels: {listed(held.config.labels)}"
 
 
 def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:
@@ -308,23 +307,19 @@ def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bo
     expected, problems, new = dict(model.named_parameters()), [], []
     for name, parameter in expected.items():
         part = ".".join(name.split(".")[:2])
-        found = held.weights.get(name)
-        if found is not None:
-            if found.shape != parameter.shape:
-                problems.append(
-                    f"{to_hugging_face(name)}: shape {tuple(found.shape)}, expected {tuple(parameter.shape)}"
-                )
-        elif (not held.has(part) and (name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler))) or (
-            begins and name.startswith("heads.generation.")
-        ):
+        is_optional = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
+        if name in held.weights:
+            shape, right = tuple(held.weights[name].shape), tuple(parameter.shape)
+            problems += [f"{to_hugging_face(name)}: shape {shape}, expected {right}"] if shape != right else []
+        elif (is_optional and not held.has(part)) or (begins and name.startswith("heads.generation.")):
             new.append(name)
         else:
             problems.append(f"{to_hugging_face(name)}: missing")
-    ours = {name: our_name for our_name, name in held.theirs.items()}
     for name in held.tensors:
-        if name not in ours or (ours[name] not in expected and not ours[name].startswith(("heads.", "bert.pooler."))):
+        ours = held.names.get(name, "")
+        if ours not in expected and not ours.startswith(("heads.", "bert.pooler.")):
             problems.append(f"{name}: has no place in this model")
-        elif ours[name] not in expected and not (begins and in_decoder(ours[name]) in expected):
+        elif ours not in expected and not (begins and in_decoder(ours) in expected):
             held.skipped[name] = "of a head that was not asked for"
     problems += hugging_face.unfit_values(held.tensors)
     if problems:

@@ -53,7 +53,7 @@ def attend(
         The context, (S, N, H).
 
     Raises:
-        ValueError: weights are asked for, and the keys are compressed.
+        ValueError: weights are requested, and the keys are compressed.
 
     Source: Vaswani et al. 2017, equation 1.
     """
@@ -61,7 +61,8 @@ def attend(
         key, value, geometry = variant.shorten(key, value, geometry)
         variant = variant if variant.has_scores else None
     is_usual = variant is None and kept is None and not geometry.is_in_blocks
-    if query.is_cuda and kept is None and (fast.packed_attention or not is_usual) and not torch.compiler.is_compiling():
+    is_apart = kept is None and not geometry.is_together  # runs of equal lengths, so far
+    if query.is_cuda and is_apart and (fast.packed_attention or not is_usual) and not torch.compiler.is_compiling():
         if is_usual and geometry.is_of_self and varlen.is_fit(query, dropout_prob, geometry.is_causal):
             return varlen.attend(query, key, value, geometry.queries, geometry.is_causal)
         geometry = replace(geometry, is_together=True)  # starting a kernel costs more than padding does

@@ -56,7 +56,7 @@ def attention_problems(attention: AttentionConfig) -> list[str]:
     ]
     sides = attention.relative_to
     if not sides or len(set(sides)) != len(sides):
-        problems.append(f"attention.relative_to=[{','.join(sides)}]: expected keys, values or both, once each")
+        problems.append(f"attention.relative_to=[{','.join(sides)}]: expected keys, values or both, without repeats")
     return problems
 
 
@@ -72,7 +72,7 @@ def shape_problems(shape: BertShape) -> list[str]:
 
 
 def bert_problems(config: BertConfig) -> list[str]:
-    """Refuse ids outside of the vocabulary, labels that are missing or repeated, and a half state for each direction of a GRU."""
+    """Refuse ids outside of the vocabulary, missing or repeated labels, and an odd hidden size with GRUs in two directions."""
     ids, problems = {"pad_token_id": config.pad_token_id}, []
     if config.decoder is not None:
         ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
@@ -86,7 +86,7 @@ def bert_problems(config: BertConfig) -> list[str]:
         if not 0 <= number < config.vocab_size
     ]
     if not config.labels or len(set(config.labels)) != len(config.labels):
-        problems.append(f"labels={list(config.labels)}: expected at least one, once each")
+        problems.append(f"labels={list(config.labels)}: expected at least one, without repeats")
     return problems
 
 
@@ -243,7 +243,7 @@ class BertConfig(BertShape):
             "relative": 2 * layers * head_size * attention.max_distance,
             "linformer": attention.compressed_size * self.max_position_embeddings,
         }
-        more = sum(variant.get(each, 0) for each in (attention.score, attention.positions, attention.pattern))
+        more = sum(variant.get(option, 0) for option in (attention.score, attention.positions, attention.pattern))
         return more + rows * hidden + layers * (4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which keys each query is compared with, and which of them are computed together.
+"""Geometry of attention: the keys that each query is compared with, and the groups that are computed together.
 
 Axes: as in attention.py; C keys that a query is compared with.
 """
@@ -78,13 +78,13 @@ class Geometry:
         return self.attention.pattern in IN_BLOCKS
 
     def take(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Group, Tensor, Tensor, Tensor]]:
-        """Give the vectors (S, N, H) of each group: queries as (B, N, T, H), keys and values as (B, N, C, H)."""
+        """Yield each group with its vectors (S, N, H): queries as (B, N, T, H), keys and values as (B, N, C, H)."""
         groups, order = self._plan
         parts = []
         for packed, axis in ((query, 1), (key, 2), (value, 2)):
             if order is not None:
                 places = [group.rows if axis == 1 else group.columns for group in groups]
-                parts.append([packed.index_select(0, each.flatten()) for each in places if each is not None])
+                parts.append([packed.index_select(0, tokens.flatten()) for tokens in places if tokens is not None])
             else:  # split, and not sliced: the gradient of a slice is as large as the whole
                 sizes = [group.shape[0] * group.shape[axis] for group in groups]
                 size = sum(sizes)
@@ -116,7 +116,7 @@ class Geometry:
 
     @functools.cached_property
     def _plan(self) -> tuple[list[Group], Tensor | None]:
-        """The groups, and the place of each query among all contexts; None where they are in order. Made once for a batch."""
+        """The groups, and the place of each query among all contexts, None if they are in order; made once for a batch."""
         layer = self.layer if self.attention.pattern == "bigbird" else 0
         key = None if self.is_of_self else self.keys, self.attention, layer, self.is_together, self.is_whole
         plans = self.queries.plans
@@ -164,7 +164,7 @@ class Geometry:
     def _run(self, count: int, length: int, num_keys: int) -> Group:
         """Compute sequences of one length together, as they lie in the batch."""
         device = self.queries.starts.device
-        queries, keys = (torch.arange(each, device=device)[None] for each in (length, num_keys))
+        queries, keys = (torch.arange(size, device=device)[None] for size in (length, num_keys))
         seen = None
         if self.attention.pattern not in SEE_ALL:
             seen = on_device(allowed(self.attention, length, self.layer), device)[None, None]
@@ -179,7 +179,7 @@ class Geometry:
             seen[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), rows.flatten(0, 1),
             columns.flatten(0, 1), is_query.flatten(0, 1),
         )  # fmt: skip
-        seen, queries, keys, rows, columns, is_query = (on_device(each, device) for each in tensors)
+        seen, queries, keys, rows, columns, is_query = (on_device(tensor, device) for tensor in tensors)
         shape = (len(rows), rows.shape[1], columns.shape[1])
         return Group(shape, seen, queries, keys, False, rows, columns, is_query)
 

@@ -49,7 +49,7 @@ class AttentionVariant(nn.Module):
         """Compress keys and values, each (S, N, H) -> (B * K, N, H), where the pattern is `linformer`.
 
         Raises:
-            ValueError: weights of whole sequences are asked for, but compressed keys are no tokens.
+            ValueError: weights of whole sequences are requested, but compressed keys are no tokens.
         """
         if self.compress is None:
             return key, value, geometry

@@ -38,7 +38,7 @@ def read_pooling(directory: Path) -> Pooling | None:
         return None
     modules = read_json(path)
     listed = modules if isinstance(modules, list) else []
-    kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "" for each in listed]
+    kinds = [str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "" for module in listed]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InputError(f"{path}: {', '.join(kinds) or modules!r}; bertkit writes Pooling and Normalize")
     path = directory / Path(str(modules[1].get("path"))).name / "config.json"

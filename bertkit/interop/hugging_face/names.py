@@ -74,8 +74,8 @@ _ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.", "decoder.", "heads.")
 
 def to_hugging_face(name: str) -> str:
     """Translate a bertkit name; parameters that Hugging Face lacks keep it."""
-    found = translate([name], HUGGING_FACE)
-    return name if name not in found and OWN.search(name) else found[name]
+    translated = translate([name], HUGGING_FACE)
+    return name if name not in translated and OWN.search(name) else translated[name]
 
 
 def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:
@@ -90,10 +90,10 @@ def full_name(name: str) -> str:
 
 def translate(names: Iterable[str], table: Mapping[str, str]) -> dict[str, str]:
     """Translate names by a table of templates, and leave out the others."""
-    found = {}
+    translated = {}
     for name in names:
         layer = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+", name)
         template = name if layer is None else f"{name[: layer.start()]}{{}}{name[layer.end() :]}"
         if template in table:
-            found[name] = table[template].replace("{}", layer.group() if layer else "")
-    return found
+            translated[name] = table[template].replace("{}", layer.group() if layer else "")
+    return translated

@@ -75,10 +75,11 @@ def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, li
         minimised = torch.stack([(a * b).mean() for a, b in zip(outputs, weights, strict=True)]).sum()
     minimised.backward()  # type: ignore[no-untyped-call]
     gradients = {
-        name: [torch.zeros_like(p) if p.grad is None else p.grad for p in each] for name, each in parameters.items()
+        name: torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in shared]).sum(0)
+        for name, shared in parameters.items()
     }
     return {what: value.detach() for what, value in values.items()} | {
-        f"gradient.{name}": torch.stack(each).sum(0) for name, each in gradients.items()
+        f"gradient.{name}": gradient for name, gradient in gradients.items()
     }
 
 
@@ -94,7 +95,7 @@ def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[
     for name in full_tensors(model):
         encoder = re.sub(r"^bert\.", "encoder." if "generation" in model.heads else "", name) if is_bare else name
         both = (encoder, f"decoder.{name}") if is_shared else (encoder,)
-        of_theirs: list[Tensor] = [parameters[each] for each in both if each in parameters]
+        of_theirs: list[Tensor] = [parameters[own] for own in both if own in parameters]
         assert of_theirs or name.startswith("bert.pooler."), f"transformers has no {name}"
         if of_theirs:
             result[name] = of_theirs
