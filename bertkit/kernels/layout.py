@@ -35,6 +35,16 @@ class Layout:
         """The number of tokens in each sequence, without slack, (B,)."""
         return [length for _, count, length in self.runs for _ in range(count)][: len(self.starts)]
 
+    def pad(self, packed: Tensor) -> Tensor:
+        """Put packed values (S, ...) into a batch padded with zeros, (B, T, ...); slack is left out."""
+        slots = self.slots[: sum(self.lengths)]
+        return pad(packed[: len(slots)], slots, len(self.starts), self.longest)
+
+    @property
+    def is_token(self) -> Tensor:
+        """Whether a place of the padded batch holds a token, (B, T)."""
+        return self.pad(torch.ones_like(self.slots, dtype=torch.bool))
+
     @classmethod
     def from_lengths(
         cls,

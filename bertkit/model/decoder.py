@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.kernels.layout import Layout, pad
+from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
 from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_norm
@@ -112,12 +112,10 @@ class DecoderLayer(nn.Module):
         hidden = self.cross_attention_norm(hidden + self.dropout(look_across(hidden)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))  # type: ignore[no-any-return]
 
-    def remember(self, source: Tensor, slots: Tensor, is_source: Tensor) -> Memory:
-        """Start with the keys and values of sources (C, D), padded to the shape of `is_source` (B, C), and with no targets."""
-        key, value = (
-            pad(packed, slots, *is_source.shape).transpose(1, 2)  # (B, N, C, H)
-            for packed in self.cross_attention.keys_and_values(source)
-        )
+    def remember(self, source: Tensor, source_layout: Layout) -> Memory:
+        """Start with the keys and values of sources (C, D), and with no targets."""
+        tensors = self.cross_attention.keys_and_values(source[: sum(source_layout.lengths)])
+        key, value = (source_layout.pad(packed).transpose(1, 2) for packed in tensors)  # (B, N, C, H)
         empty = key[:, :, :0]
         return Memory(empty, empty, key, value)
 
@@ -171,11 +169,8 @@ class Decoder(nn.Module):
 
     def start(self, source: Tensor, source_layout: Layout) -> Past:
         """Start writing, with a row for each source."""
-        count, slots = len(source_layout.starts), source_layout.slots[: sum(source_layout.lengths)]  # without slack
-        is_token = torch.ones(len(slots), dtype=torch.bool, device=source.device)
-        is_source = pad(is_token, slots, count, source_layout.longest)
-        layers = [layer.remember(source[: len(slots)], slots, is_source) for layer in self._each()]
-        return Past(layers, is_source[:, None, None], place=0)
+        layers = [layer.remember(source, source_layout) for layer in self._each()]
+        return Past(layers, source_layout.is_token[:, None, None], place=0)
 
     def step(self, tokens: Tensor, past: Past) -> Tensor:
         """Add a token to each row, and score the next one: (R,) -> (R, V)."""

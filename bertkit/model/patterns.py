@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bertkit.kernels.layout import Layout, pad
+from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import AttentionConfig, BertConfig
 
 IN_BLOCKS = ("window", "bigbird")  # patterns whose sequences may be cut into blocks
@@ -66,9 +66,8 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
     seen[[0, -1]] = True
     seen[:, [0, -1]] = True
     key = (seed * 1_000_003 + layer) * 1_000_003 + num_blocks
-    generator = torch.Generator("cpu").manual_seed(key % 4_294_967_291)  # a prime, as torch looks at 32 bits only
-    drawn = torch.rand(num_blocks, num_blocks, generator=generator, device="cpu").to(seen.device)
-    order = drawn.masked_fill(seen, 2).argsort(1)
+    generator = torch.Generator().manual_seed(key % 4_294_967_291)  # a prime, as torch reads 32 bits only
+    order = torch.rand(num_blocks, num_blocks, generator=generator).masked_fill(seen, 2).argsort(1)
     return seen.scatter(1, order[:, :num_random], True)
 
 
@@ -85,11 +84,9 @@ class Block(NamedTuple):
 
 def num_blocks_of(config: AttentionConfig, length: int) -> int:
     """Count the blocks that `window` or `bigbird` cut a sequence into; 1 if every pair of blocks is compared."""
-    size, most_in_full = (
-        (config.window, 3) if config.pattern == "window" else (config.block_size, 5 + 2 * config.random_blocks)
-    )
-    num_blocks = -(-length // size)
-    return num_blocks if num_blocks > most_in_full else 1
+    is_window = config.pattern == "window"
+    num_blocks = -(-length // (config.window if is_window else config.block_size))
+    return num_blocks if num_blocks > (3 if is_window else 5 + 2 * config.random_blocks) else 1
 
 
 def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Block]:
@@ -156,17 +153,16 @@ class Compression(nn.Module):
 
     def forward(self, key: Tensor, value: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Layout]:
         """Compress keys and values, each (S, N, H) -> (B * K, N, H), with their layout; slack is left out."""
-        lengths = layout.lengths
-        indices = layout.slots[: sum(lengths)]
+        count = len(layout.starts)
         matrices = self._matrix(self.key), self._matrix(self.key if self.value is None else self.value)
         compressed = []
         for packed, matrix in zip((key, value), matrices, strict=True):
-            padded = pad(packed[: len(indices)], indices, len(lengths), max(lengths))  # zeros add nothing
-            compressed.append(compress(padded.transpose(1, 2), matrix).transpose(1, 2).flatten(0, 1))
-        size = len(compressed[0]) // len(lengths)
+            padded = layout.pad(packed).transpose(1, 2)  # zeros add nothing
+            compressed.append(compress(padded, matrix).transpose(1, 2).flatten(0, 1))
+        size = len(compressed[0]) // count
         if ("compressed", size) not in layout.plans:
-            sizes = torch.full((len(lengths),), size)
-            layout.plans["compressed", size] = Layout.from_lengths(sizes, layout.starts.device)
+            lengths = torch.full((count,), size)
+            layout.plans["compressed", size] = Layout.from_lengths(lengths, layout.starts.device)
         return compressed[0], compressed[1], layout.plans["compressed", size]
 
     def _matrix(self, projection: nn.Linear) -> Tensor:

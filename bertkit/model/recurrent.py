@@ -110,12 +110,10 @@ class SourceAttention(nn.Module):
 
     def read(self, hidden: Tensor, layout: Layout) -> Source:
         """Prepare the states (S, D) of the encoder, once for all steps."""
-        count, longest = len(layout.starts), layout.longest
-        slots = layout.slots[: sum(layout.lengths)]  # without slack
-        values = pad(hidden[: len(slots)], slots, count, longest)
-        keys = pad(self.of_key(hidden)[: len(slots)], slots, count, longest) if self.score == "additive" else values
-        mask = hidden.new_full((count * longest,), -torch.inf).index_fill(0, slots, 0.0)
-        return Source(values, keys, mask.view(count, longest))
+        values = layout.pad(hidden)
+        keys = layout.pad(self.of_key(hidden)) if self.score == "additive" else values
+        mask = torch.zeros_like(values[..., 0]).masked_fill(~layout.is_token, -torch.inf)
+        return Source(values, keys, mask)
 
     def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Attend from the states (B, W, D): the weights (B, W, C) and the contexts (B, W, D)."""
