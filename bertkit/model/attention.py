@@ -21,7 +21,7 @@ from bertkit.kernels.linear import Linear, dropout, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.patterns import Compression
-from bertkit.model.scores import scaled_dot
+from bertkit.model.scores import dot, scaled_dot
 from bertkit.model.slots import AttentionVariant
 
 
@@ -35,7 +35,7 @@ def attend(
     variant: AttentionVariant | None = None,
     kept: list[Tensor] | None = None,
 ) -> Tensor:
-    """Let every query take the values of the keys that it sees, by the softmax of query . key / sqrt(H).
+    """Let every query take the values of the keys that it sees, by the softmax of query . key / sqrt(H): (S, N, H).
 
         context = softmax(query key^T / sqrt(H)) value
 
@@ -48,9 +48,6 @@ def attend(
         fast: the fast ways to take.
         variant: other scores and positions, and compressed keys.
         kept: takes the weights, (B, N, T, C), with T and C the longest, and zeros in padding.
-
-    Returns:
-        The context, (S, N, H).
 
     Raises:
         ValueError: weights are requested, and the keys are compressed.
@@ -74,7 +71,10 @@ def attend(
         elif has_kernel:
             context = attend_by_kernel(q, k, v, group.seen, group.is_causal, dropout_prob)
         else:
-            scores = scaled_dot(q, k) if variant is None else variant.scores(q, k, group)  # (B, N, T, C)
+            if is_usual:
+                scores = dot(q * q.shape[-1] ** -0.5, k)  # `scaled_dot`; there are fewer queries than scores to scale
+            else:
+                scores = scaled_dot(q, k) if variant is None else variant.scores(q, k, group)  # (B, N, T, C)
             weights = torch.softmax(hide(scores, group.seen), -1)
             dropped = dropout(weights, dropout_prob, fast) if dropout_prob > 0 else weights
             context = dropped @ v if variant is None else variant.context(dropped, v, group)

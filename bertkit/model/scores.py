@@ -35,7 +35,7 @@ def scaled_dot(query: Tensor, key: Tensor) -> Tensor:
     Source: Vaswani et al. 2017, equation 1.
     """
     scale: float = query.shape[-1] ** -0.5
-    return dot(query * scale, key)
+    return dot(query, key) * scale
 
 
 def general(query: Tensor, key: Tensor, matrix: Tensor) -> Tensor:
