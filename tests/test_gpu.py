@@ -20,12 +20,12 @@ from torch._dynamo.utils import counters
 from bertkit.base.batch import PretrainBatch, TaskBatch
 from bertkit.base.files import sha256_file
 from bertkit.cli import run
-from bertkit.kernels import varlen
-from bertkit.kernels.fast import PLAIN
+from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
 from bertkit.model.attention import attend
 from bertkit.model.bert_config import AttentionConfig
 from bertkit.model.compiled import compile_layers
+from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.objective import pretraining_losses, task_losses
 from bertkit.train import evaluation, loop, processes
@@ -126,6 +126,11 @@ def test_other_attentions_are_those_of_the_cpu(option: dict[str, Any], precision
     np.testing.assert_allclose(found[1], found[0], rtol=5 * tolerance)
 
 
+def within(lengths: list[int], device: str = DEVICE) -> Geometry:
+    layout = Layout.from_lengths(torch.tensor(lengths), torch.device(device))
+    return Geometry(layout, layout)
+
+
 def packed(lengths: list[int], dtype: torch.dtype, device: str) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(len(lengths))
     made = [torch.randn(sum(lengths), 3, 32, generator=generator) for _ in range(3)]
@@ -134,16 +139,16 @@ def packed(lengths: list[int], dtype: torch.dtype, device: str) -> list[torch.Te
 
 @pytest.mark.parametrize("lengths", [MIXED, EQUAL, ONE])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3), (torch.float32, 1e-4)])
-@pytest.mark.parametrize("function", [varlen.attend, varlen.attend_padded])
+@pytest.mark.parametrize("fast", [ALL, PLAIN])
 def test_attention_and_its_gradients_are_those_of_each_sequence(
-    function: Any, lengths: list[int], dtype: torch.dtype, tolerance: float
+    fast: FastWays, lengths: list[int], dtype: torch.dtype, tolerance: float
 ) -> None:
     weights = torch.randn(sum(lengths), 3, 32, generator=torch.Generator().manual_seed(1))
     plain = packed(lengths, torch.float64, "cpu")
-    expected = attend(*plain, Layout.from_lengths(torch.tensor(lengths)), 0.0)
+    expected = attend(*plain, within(lengths, "cpu"), 0.0)
     (expected * weights).sum().backward()
     ours = packed(lengths, dtype, DEVICE)
-    context = function(*ours, Layout.from_lengths(torch.tensor(lengths), torch.device(DEVICE)), 0.0)
+    context = attend(*ours, within(lengths), 0.0, fast)
     (context * weights.to(DEVICE)).sum().backward()
     pairs = [(context, expected), *((mine.grad, its.grad) for mine, its in zip(ours, plain, strict=True))]
     for found, wanted in pairs:
@@ -152,11 +157,11 @@ def test_attention_and_its_gradients_are_those_of_each_sequence(
 
 
 def test_flash_attention_is_what_half_precision_takes() -> None:
-    layout = Layout.from_lengths(torch.tensor(MIXED), torch.device(DEVICE))
+    geometry = within(MIXED)
     names = {}
     for dtype, dropout_prob in ((torch.bfloat16, 0.0), (torch.bfloat16, 0.1), (torch.float32, 0.0)):
         with torch.profiler.profile() as profile, torch.no_grad():
-            attend(*packed(MIXED, dtype, DEVICE), layout, dropout_prob)
+            attend(*packed(MIXED, dtype, DEVICE), geometry, dropout_prob)
         names[dtype, dropout_prob] = {event.key for event in profile.key_averages()}
     took_flash = {key: any("_flash_attention" in name for name in found) for key, found in names.items()}
     assert list(took_flash.values()) == [True, False, False]
@@ -168,11 +173,11 @@ def test_attention_drops_with_its_probability(dtype: torch.dtype, prob: float) -
     """Of sequences of a single token the context is its value, kept and scaled up, or 0."""
     torch.manual_seed(0)
     lengths = [1] * 60_000 + [2] * 3
-    layout = Layout.from_lengths(torch.tensor(lengths), torch.device(DEVICE))
+    geometry = within(lengths)
     shares = []
     for _ in range(14):  # of 60,000 x 12 weights each: 1e7 draws
         ones = torch.ones(sum(lengths), 12, 8, dtype=dtype, device=DEVICE)
-        context = varlen.attend(torch.zeros_like(ones), torch.zeros_like(ones), ones, layout, prob)
+        context = attend(torch.zeros_like(ones), torch.zeros_like(ones), ones, geometry, prob, ALL)
         single = context[:60_000, :, 0]
         shares.append((single == 0).double().mean())
         kept = single[single != 0].double()
@@ -185,8 +190,8 @@ def test_the_plain_way_drops_with_its_probability() -> None:
     torch.manual_seed(0)
     ones = torch.ones(60_000, 12, 8, dtype=torch.bfloat16, device=DEVICE)
     value = torch.stack([ones[:30_000], torch.zeros_like(ones[:30_000])], 1).flatten(0, 1)
-    layout = Layout.from_lengths(torch.tensor([2] * 30_000), torch.device(DEVICE))
-    contexts = (attend(ones, ones, value, layout, 0.1, PLAIN) for _ in range(14))
+    geometry = within([2] * 30_000)
+    contexts = (attend(ones, ones, value, geometry, 0.1, PLAIN) for _ in range(14))
     shares = [(context[..., 0] == 0).double().mean() for context in contexts]
     assert abs(float(torch.stack(shares).mean()) - 0.1) < 1e-3
 
@@ -194,17 +199,17 @@ def test_the_plain_way_drops_with_its_probability() -> None:
 def test_heads_and_sequences_drop_by_themselves_and_the_gradient_drops_alike() -> None:
     torch.manual_seed(0)
     lengths = [64, 64, 48]
-    layout = Layout.from_lengths(torch.tensor(lengths), torch.device(DEVICE))
+    geometry = within(lengths)
     zeros = torch.zeros(sum(lengths), 4, 8, device=DEVICE)
     value = torch.randn(sum(lengths), 1, 1, device=DEVICE).expand(-1, 4, 8).contiguous().requires_grad_()
-    context = varlen.attend(zeros, zeros, value, layout, 0.3)
+    context = attend(zeros, zeros, value, geometry, 0.3, ALL)
     for first, second in ((0, 1), (1, 2), (2, 3)):
         assert not torch.allclose(context[:, first], context[:, second])
     # the context is linear in the values; with other masks backwards the two sums would differ
     weights = torch.randn_like(context)
     (context * weights).sum().backward()
     torch.testing.assert_close((value * value.grad).sum(), (context * weights).sum(), rtol=1e-3, atol=1e-2)
-    alike = varlen.attend(zeros, zeros, torch.ones_like(zeros), layout, 0.3)
+    alike = attend(zeros, zeros, torch.ones_like(zeros), geometry, 0.3, ALL)
     assert not torch.equal(alike[:64], alike[64:128])
 
 

@@ -1,7 +1,7 @@
 """Any model directory -> a model and its tokenizer.
 
-Loading is strict: every tensor of the directory is loaded or left out by a named rule, every parameter of the model is
-loaded or newly made by a named rule, and anything else is an error that lists the names.
+Loading is strict: a named rule loads or leaves out every tensor of the directory, and loads or initialises every parameter of
+the model. Everything else is an error that lists the names.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _TEXT_FILES = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json",
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of every name."""
+    """The fate of every name."""
 
-    loaded: list[str]  # parameters of the model taken from the directory
-    skipped: dict[str, str]  # tensors of the directory that were left out, with the rule
+    loaded: list[str]  # parameters of the model that come from the directory
+    skipped: dict[str, str]  # tensors of the directory that were left out, and the rule for each
     new: list[str]  # parameters that the directory does not hold, newly initialised
 
     def __str__(self) -> str:
@@ -57,21 +57,19 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
 
     Args:
         model_dir: a run directory, a checkpoint, a Hugging Face directory, a TensorFlow checkpoint, or a hub id.
-        heads: the heads to load, such as `["masked_lm"]`; None for those that the directory holds.
+        heads: the heads to load, such as `["masked_lm"]`; None for all heads in the directory.
 
     Raises:
-        InputError: the directory cannot be loaded, or lacks a head that was asked for.
+        InputError: the directory cannot be loaded, or lacks a head.
     """
     directory = resolve_model_dir(model_dir)
-    if isinstance(heads, str) or len(set(map(str, heads or ()))) != len(heads or ()):
-        raise InputError(f"heads={heads!r}: expected a list of heads, each once, such as ['masked_lm']")
-    unknown = [head for head in heads or () if head not in HEADS]
-    if unknown:
-        raise InputError(f"heads={list(heads or ())}: unknown {unknown[0]!r}; bertkit has {', '.join(HEADS)}")
+    names = [heads] if isinstance(heads, str) else list(heads or ())
+    if isinstance(heads, str) or any(names.count(name) > 1 or name not in HEADS for name in names):
+        raise InputError(f"heads={heads!r}: expected a list of different heads among {', '.join(HEADS)}")
     model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})
     if missing:
-        raise InputError(f"{directory}: no weights for the {' and the '.join(missing)}; choose among those it holds")
+        raise InputError(f"{directory}: no weights for the {' and the '.join(missing)}; choose other heads")
     return PaddedBert(model).eval()
 
 
@@ -85,7 +83,7 @@ def load_packed(
 def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
     """Load the tokenizer of any model directory, a prepared dataset, or a vocabulary file.
 
-    `rules` are Google's or Hugging Face's; None: those of a prepared dataset, else Hugging Face's.
+    `rules` are those of Google or of Hugging Face; None: the rules of a prepared dataset, else those of Hugging Face.
 
     Raises:
         InputError: there is none, or BERT cannot use it.
@@ -104,12 +102,13 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     """Find the directory with a configuration and weights.
 
     Args:
-        model_dir: a run directory (its newest valid checkpoint, or its final model, which fine-tuning takes from its best one), a checkpoint, a Hugging Face
-            directory, a TensorFlow checkpoint (its directory, or its prefix `DIR/bert_model.ckpt`), or a hub id.
-        setting: what the caller calls it.
+        model_dir: a run directory (its newest valid checkpoint; for a finished fine-tuning the final model, from its best
+            checkpoint), a checkpoint, a Hugging Face directory, a TensorFlow checkpoint (its directory, or its prefix
+            `DIR/bert_model.ckpt`), or a hub id.
+        setting: its name in messages.
 
     Returns:
-        The directory; a prefix stays one where its directory holds several checkpoints.
+        The directory; a prefix if its directory holds several checkpoints.
 
     Raises:
         InputError: no such directory, or nothing in it to load.
@@ -145,7 +144,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
     model_dir = run_dir / "model"
     has_model = (model_dir / "config.json").is_file()
     if has_model and (run_dir / "predictions.jsonl").is_file():
-        return model_dir  # a task's: its best checkpoint, not its newest
+        return model_dir  # of a task: its best checkpoint, not the newest
     checkpoint, faults = newest_valid(run_dir)
     if checkpoint is None and not has_model:
         raise InputError(*faults, f"{named}: a run without a valid checkpoint")
@@ -153,7 +152,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
 
 
 def hashes_of(directory: Path) -> dict[str, str]:
-    """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
+    """Hash weights, configuration and tokenizer of a model directory, by file."""
     prefix = _google_prefix(directory)
     weight_files = hugging_face.weight_files(directory) if prefix is None else bundle.checkpoint_files(prefix)
     present = [path for name in _TEXT_FILES if (path := _folder(directory) / name).is_file()]
@@ -161,7 +160,7 @@ def hashes_of(directory: Path) -> dict[str, str]:
 
 
 def _google_prefix(directory: Path) -> Path | None:
-    """Find Google's checkpoint at a prefix, or in a directory that has no weights of Hugging Face."""
+    """Find a checkpoint of Google at a prefix, or in a directory without weights of Hugging Face."""
     return None if hugging_face.has_weights(directory) else google.find_checkpoint(directory)
 
 
@@ -171,15 +170,15 @@ def _folder(directory: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a directory holds."""
+    """The contents of a model directory."""
 
     directory: Path
     config_path: Path
     config: BertConfig
-    tensors: Mapping[str, Tensor]  # all of them, by Hugging Face's names
-    weights: dict[str, Tensor]  # those that have a place in bertkit, by its names
-    theirs: Mapping[str, str]  # bertkit's names -> Hugging Face's
-    skipped: dict[str, str]  # what was left out, with the rule
+    tensors: Mapping[str, Tensor]  # all tensors, by their names in Hugging Face
+    weights: dict[str, Tensor]  # the tensors with a place in bertkit, by its names
+    names: Mapping[str, str]  # names in Hugging Face -> names in bertkit
+    skipped: dict[str, str]  # tensors that were left out, and the rule for each
 
     def has(self, part: str) -> bool:
         """Whether there are weights of a part of the model."""
@@ -187,7 +186,7 @@ class _Held:
 
     @property
     def has_decoder_apart(self) -> bool:
-        """Whether weights of the decoder are others than those of the encoder in the same place."""
+        """Whether the weights of the decoder differ from those of the encoder."""
         both = {name: in_decoder(name) for name in self.weights if name.startswith("bert.")}
         return any(
             there in self.weights and not torch.equal(self.weights[here], self.weights[there])
@@ -205,38 +204,38 @@ def load_directory(
     problem_type: ProblemType | None = None,
     decoder: DecoderConfig | None = None,
 ) -> tuple[BertWithHeads, LoadReport]:
-    """Build the model of a directory that `resolve_model_dir` gave, and load its weights.
+    """Build the model of a directory from `resolve_model_dir`, and load its weights.
 
     Args:
         directory: configuration and weights.
-        heads: the heads to build; None for those that the directory holds.
-        with_pooler: None for what the directory holds, or what the heads need.
-        seed: of the initialisation of what is new.
-        labels: of a sequence or token head; None for those of the directory. The rows of a head of the same labels are put
-            into their order; a head of other labels is left out and made anew.
+        heads: the heads to build; None for all heads in the directory.
+        with_pooler: None: if the directory has one, or the heads need one.
+        seed: initialises new parameters.
+        labels: for a sequence or token head; None for the labels of the directory. A head with the same labels is loaded in
+            their new order; a head with other labels is left out and initialised.
         problem_type: goes with `labels`.
-        decoder: of a generation head; its weights begin as those of the encoder and of the masked LM head, those that look at
-            the source anew, where the directory holds none.
+        decoder: for a generation head. If the directory has none, its weights start as those of the encoder and of the masked
+            LM head, and cross-attention is initialised.
 
     Raises:
-        InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
+        InputError: tensors without a place, parameters without a tensor, or other shapes; all are listed.
     """
     held = _read(directory)
     held_heads = [head for head in HEADS if held.has(f"heads.{head}")]
     heads = held_heads if heads is None else heads
     if with_pooler is None:
-        is_free = held.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder looks at tokens alone
+        is_free = held.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder reads tokens alone
         with_pooler = is_free or bool(set(heads) & set(POOLED_HEADS))
     begins = decoder is not None and held.config.decoder is None
     config = dataclasses.replace(held.config, decoder=_decoder_of(held, heads, decoder))
     if begins:
-        held.weights.update({name: tensor for each, tensor in held.weights.items() if (name := in_decoder(each))})
+        held.weights.update({there: tensor for here, tensor in held.weights.items() if (there := in_decoder(here))})
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
         _relabel(held, heads, config)
     problems = head_problems(config.attention, config.pooling, heads)
     if problems:
-        raise InputError(*(f"{held.config_path}: {each}" for each in problems))
+        raise InputError(*(f"{held.config_path}: {problem}" for problem in problems))
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
     new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)), begins)
@@ -250,28 +249,28 @@ def load_directory(
     return model, LoadReport(sorted(set(parameters) - set(new)), held.skipped, new)
 
 
-def _decoder_of(held: _Held, heads: Sequence[str], wanted: DecoderConfig | None) -> DecoderConfig | None:
-    """Give the decoder that a model has: the one that is wanted, or that of the directory where it writes.
+def _decoder_of(held: _Held, heads: Sequence[str], new: DecoderConfig | None) -> DecoderConfig | None:
+    """Choose the decoder of a model: the requested one, or the one of the directory if the model has a generation head.
 
     Raises:
-        InputError: there is none, or the weights are not of such a one.
+        InputError: there is none, or the weights are those of another kind.
     """
     there = held.config.decoder
-    if wanted is None and there is None and "generation" in heads:
-        raise InputError(f"{held.directory}: a model without a decoder; finetune begins one from it with decoder=bert")
-    if wanted is None:
+    if new is None and there is None and "generation" in heads:
+        raise InputError(f"{held.directory}: a model without a decoder; finetune with decoder=bert adds one")
+    if new is None:
         if there is None or there.is_from_scratch:
-            return there  # which makes the encoder another one
-        share = there.share and not held.has_decoder_apart  # transformers trains two of what was one
+            return there  # the encoder is of its kind, too
+        share = there.share and not held.has_decoder_apart  # transformers trains shared weights as two
         return dataclasses.replace(there, share=share) if "generation" in heads else None
-    if held.config.variant and (there is None or there.kind != wanted.kind):
+    if held.config.variant and (there is None or there.kind != new.kind):
         raise InputError(
-            f"{held.config_path}: decoder={wanted.kind} with {', '.join(changed_from_bert(held.config))}: a decoder begins as a "
-            "BERT without changes; start from another model"
+            f"{held.config_path}: decoder={new.kind} with {', '.join(changed_from_bert(held.config))}: a decoder starts "
+            "as a plain BERT; choose another model"
         )
-    if wanted.share and held.has_decoder_apart:
+    if new.share and held.has_decoder_apart:
         raise InputError(f"{held.directory}: its decoder and encoder differ and cannot be one; set decoder.share=false")
-    return wanted
+    return new
 
 
 def _read(directory: Path) -> _Held:
@@ -280,18 +279,19 @@ def _read(directory: Path) -> _Held:
     path = directory / "config.json" if prefix is None else google.config_file(prefix)
     config, classifier = read_config(path, tensors)
     num_layers = sum(name.endswith((".attention.self.query.weight", ".weight_ih_l0")) for name in tensors)
-    if config.num_hidden_layers > 2 * num_layers + 8:  # said before so many are made
+    if config.num_hidden_layers > 2 * num_layers + 8:  # refused before so many are built
         raise InputError(
-            f"{directory}: num_hidden_layers={config.num_hidden_layers}, but the weights are of {num_layers} layers; "
+            f"{directory}: num_hidden_layers={config.num_hidden_layers}, but there are weights for {num_layers} layers; "
             "restore the directory from its source"
         )
-    theirs = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
-    by_our_name = {ours: tensors[name] for ours, name in theirs.items()}
-    return _Held(directory, path, config, tensors, by_our_name, theirs, skipped)
+    names = from_hugging_face(tensors, classifier)
+    return _Held(
+        directory, path, config, tensors, {ours: tensors[name] for name, ours in names.items()}, names, skipped
+    )
 
 
 def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
-    """Put the rows of a classifier into the order of other labels, or leave it out where it is of others."""
+    """Put the rows of a classifier into the order of new labels, or leave it out if its labels differ."""
     parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
     is_same = set(held.config.labels) == set(wanted.labels) and problem_type_of(held.config) == problem_type_of(wanted)
     for name in [name for name in held.weights if name.startswith(parts)]:
@@ -299,31 +299,27 @@ def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
             held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
         else:
             del held.weights[name]
-            held.skipped[held.theirs[name]] = f"of a head of other labels: {listed(held.config.labels)}"
+            held.skipped[to_hugging_face(name)] = f"of a head of other labels: {listed(held.config.labels)}"
 
 
 def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:
-    """Refuse weights that do not fit a model; give the parameters that are new, and note the tensors that are left out."""
+    """Refuse weights that do not fit a model; list its new parameters, and note the tensors that are left out."""
     expected, problems, new = dict(model.named_parameters()), [], []
     for name, parameter in expected.items():
         part = ".".join(name.split(".")[:2])
-        found = held.weights.get(name)
-        if found is not None:
-            if found.shape != parameter.shape:
-                problems.append(
-                    f"{to_hugging_face(name)}: shape {tuple(found.shape)}, expected {tuple(parameter.shape)}"
-                )
-        elif (not held.has(part) and (name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler))) or (
-            begins and name.startswith("heads.generation.")
-        ):
+        is_optional = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
+        if name in held.weights:
+            shape, right = tuple(held.weights[name].shape), tuple(parameter.shape)
+            problems += [f"{to_hugging_face(name)}: shape {shape}, expected {right}"] if shape != right else []
+        elif (is_optional and not held.has(part)) or (begins and name.startswith("heads.generation.")):
             new.append(name)
         else:
             problems.append(f"{to_hugging_face(name)}: missing")
-    ours = {name: our_name for our_name, name in held.theirs.items()}
     for name in held.tensors:
-        if name not in ours or (ours[name] not in expected and not ours[name].startswith(("heads.", "bert.pooler."))):
+        ours = held.names.get(name, "")
+        if ours not in expected and not ours.startswith(("heads.", "bert.pooler.")):
             problems.append(f"{name}: has no place in this model")
-        elif ours[name] not in expected and not (begins and in_decoder(ours[name]) in expected):
+        elif ours not in expected and not (begins and in_decoder(ours) in expected):
             held.skipped[name] = "of a head that was not asked for"
     problems += hugging_face.unfit_values(held.tensors)
     if problems:

@@ -1,9 +1,9 @@
-"""How packed tensors are computed, and fast: what the pages of `model/` take for granted; imports only torch.
+"""How packed tensors are computed, and computed fast; imports only torch.
 
 Doors:
 
-    layout  where the sequences of a packed batch lie
+    layout  the sequences of a packed batch
     linear  linear maps and dropout
     varlen  attention of a whole batch by one kernel, on CUDA
-    fast    the fast ways: which there are, and which a processor takes
+    fast    the fast ways, and the choice for a processor
 """

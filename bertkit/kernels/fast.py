@@ -1,8 +1,8 @@
-"""The fast ways: other ways to compute the same, each with a name, each of which can be switched off.
+"""The fast ways: optional kernels, each switchable by its name.
 
-A model is switched to them by `BertWithHeads.use`. The plain way is `torch.nn.functional`'s. It is taken wherever a fast way
-does not apply: on other devices, in other dtypes, under autocast, while a graph is traced. Results differ from it by
-rounding, those of dropout by the elements that are drawn.
+`BertWithHeads.use` switches a model to them. The plain way is that of `torch.nn.functional`; it is taken wherever a fast way
+does not apply: on other devices, in other dtypes, under autocast, while a graph is traced. Results differ by rounding, and
+dropout draws other elements.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class FastWays:
-    """Those that a run takes; the names are in its checkpoints. `packed_attention` is for CUDA, all others for a CPU.
+    """The fast ways of a run, which are saved in its checkpoints. `packed_attention` is for CUDA, all others for a CPU.
 
     Attributes:
-        onednn_linear: float32 linear maps by oneDNN instead of the BLAS that torch was built with, which runs below the rate
-            of processors of other makers than its own: taken on those (`choose`).
-        packed_weights: the weights of a decoder that writes, once more, in the order in which they are read fastest for few
-            rows: a token of each of a few texts takes as long as reading all of them, and the usual order takes twice that.
+        onednn_linear: float32 linear maps by oneDNN instead of MKL, which is slow on processors that are not from Intel;
+            `choose` takes it there.
+        packed_weights: a second copy of a decoder's weights while it writes, in the order in which few rows read them
+            fastest. A step for a few texts takes as long as reading all weights, and in the usual order twice that.
         short_dropout: dropout from 16 random bits an element instead of 64; the probability is exact to 1/65536.
-        even_rows: numbers of tokens rounded up, by 1/32 at most: oneDNN makes and keeps a program for each number of rows, of
-            which a run without padding meets thousands, and hundreds of megabytes of them.
-        loss_in_place: the cross-entropy over a vocabulary and its gradient where the logits were: no more tensors of their
-            size.
-        kept_memory: freed memory stays with the process: glibc's allocator would give large blocks back, and get them anew
-            from the system, page by page, in every step.
-        own_attention: attention with dropout as matrix products and `short_dropout`; torch's own then leaves its fast path.
-        packed_attention: attention of a whole batch by one kernel: torch's variable-length flash attention without dropout
-            in half precision, else padded and masked by its memory-efficient one.
+        even_rows: numbers of tokens rounded up, by 1/32 at most. oneDNN compiles and keeps a program for each number of rows;
+            a run without padding would meet thousands of numbers, and keep hundreds of megabytes.
+        loss_in_place: cross-entropy over a vocabulary that overwrites the logits with their gradient.
+        kept_memory: freed memory stays with the process; glibc would return large blocks to the system, and fetch them again,
+            page by page, in every step.
+        own_attention: attention with dropout as matrix products and `short_dropout`; torch's kernel is slow with dropout.
+        packed_attention: attention of a whole batch by one kernel: variable-length flash attention in half precision without
+            dropout, else padded, masked, memory-efficient attention.
     """
 
     onednn_linear: bool = False
@@ -49,12 +48,12 @@ class FastWays:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> FastWays:
-        """Those of these names."""
+        """Switch on the fast ways with these names."""
         return cls(**dict.fromkeys(names, True))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are taken."""
+        """The names of the fast ways that are on."""
         return tuple(name for name in NAMES if getattr(self, name))
 
 
@@ -66,7 +65,7 @@ ANYWHERE = FastWays.of(name for name in NAMES if name not in ("onednn_linear", "
 
 
 def choose(kernels: Literal["auto", "plain"]) -> FastWays:
-    """Give those that suit this processor, or none: by what it is, so that every start on it chooses alike."""
+    """Choose the fast ways for this processor, by its maker, so that every start chooses alike; or none."""
     if kernels == "plain":
         return PLAIN
     return ALL if has_onednn() and not _is_intel() else ANYWHERE
@@ -80,7 +79,7 @@ def has_onednn() -> bool:
 
 
 def _is_intel() -> bool:
-    """Whether MKL runs at the full rate of the processor."""
+    """Whether MKL runs at full speed on this processor."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -88,14 +87,14 @@ def _is_intel() -> bool:
 
 
 def allow_compiler_cache() -> None:
-    """Let torch make its folder for compiled code; the command line keeps it from that where nothing is compiled."""
+    """Let torch create its folder for compiled code, which the command line prevents where nothing is compiled."""
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") == os.path.abspath(tempfile.gettempdir()):
         del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let glibc map and trim nothing below a gigabyte; other C libraries have no `mallopt`."""
+    """Stop glibc from mapping and trimming blocks below a gigabyte; other C libraries have no `mallopt`."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):

@@ -5,8 +5,6 @@ Axes: as in model/attention.py.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,55 +12,17 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Group:
-    """Neighbouring sequences of a packed batch that are computed together, padded to the longest where they differ."""
-
-    count: int  # B, of them
-    length: int  # T, of the longest
-    slots: Tensor | None  # each token's place in the padded batch, flattened; None where all are equally long
-    is_token: Tensor | None  # (B, T), the same
-
-    @property
-    def num_tokens(self) -> int:
-        """Of all sequences, without padding."""
-        return self.count * self.length if self.slots is None else len(self.slots)
-
-    def padded(self, packed: Tensor) -> Tensor:
-        """Its tokens (S, N, H) -> (B, N, T, H)."""
-        apart = (
-            packed.view(self.count, self.length, *packed.shape[1:])
-            if self.slots is None
-            else pad(packed, self.slots, self.count, self.length)
-        )
-        return apart.transpose(1, 2)
-
-    def packed(self, padded: Tensor) -> Tensor:
-        """The way back: (B, N, T, H) -> (S, N, H)."""
-        flat = padded.transpose(1, 2).flatten(0, 1)
-        return flat if self.slots is None else flat.index_select(0, self.slots)
-
-
-@dataclass(frozen=True)
-class Across:
-    """Sequences that look at others, in pairs: targets at themselves, or at their sources."""
-
-    queries: Group  # B sequences
-    keys: Group  # B sequences, those that they look at
-    seen: Tensor | None  # whether a query sees a key, (T, C) or (B, 1, 1, C); None where each sees all
-
-
-@dataclass(eq=False)  # frozen, torch.compile would look into every field, and compile for each number of runs
+@dataclass(eq=False)  # not frozen: torch.compile would inspect every field, and recompile for each number of runs
 class Layout:
     """The shape of a packed batch."""
 
-    starts: Tensor  # index of each sequence's first token, (B,); slack has none
-    bounds: Tensor  # the same, with slack, and, at the end, S: (B + 1,), int32, as variable-length kernels want them
-    position_ids: Tensor  # each token's place in its own sequence, (S,)
-    slots: Tensor  # each token's place in a batch padded to the longest sequence and flattened, (S,)
-    # (first token, number of sequences, their length) of neighbours of equal length
+    starts: Tensor  # index of the first token of each sequence, (B,), without slack
+    bounds: Tensor  # the same with slack, and S at the end: (B + 1,), int32, as variable-length kernels expect
+    position_ids: Tensor  # the place of each token in its own sequence, (S,)
+    slots: Tensor  # the place of each token in a batch padded to the longest sequence and flattened, (S,)
+    # (first token, number of sequences, their length) for each run of neighbours of equal length
     runs: tuple[tuple[int, int, int], ...]
-    # of sparse attention and attention across, made once for all layers
+    # how attention is computed over this batch, made once for all layers (`model.geometry`)
     plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -70,38 +30,20 @@ class Layout:
         """T, tokens of the longest sequence."""
         return max(length for _, _, length in self.runs)
 
-    def groups(self, key: Callable[[int], Any] | None) -> list[Group]:
-        """Cut the batch into sequences that are computed together: runs, or all neighbours whose lengths have the same key."""
-        if key is None:
-            return [Group(count, length, None, None) for _, count, length in self.runs]
-        alike = (list(runs) for _, runs in itertools.groupby(self.runs, lambda run: key(run[2])))
-        return [self._group([length for _, count, length in runs for _ in range(count)]) for runs in alike]
+    @property
+    def lengths(self) -> list[int]:
+        """The number of tokens in each sequence, without slack, (B,)."""
+        return [length for _, count, length in self.runs for _ in range(count)][: len(self.starts)]
 
-    def across(self, keys: Layout) -> Across:
-        """Pair these sequences, of which slack is left out, with those of `keys`; with themselves they see nothing later."""
-        if id(keys) not in self.plans:
-            device, (queries, looked_at) = self.bounds.device, (each._of_all() for each in (self, keys))
-            seen: Tensor | None
-            if keys is self:  # padding is later than every token
-                seen = torch.ones(queries.length, queries.length, dtype=torch.bool, device=device).tril()
-            else:
-                seen = None if looked_at.is_token is None else looked_at.is_token[:, None, None]  # (B, 1, 1, C)
-            kept = None if keys is self else keys  # lest others come to lie where they did, under the same id
-            self.plans[id(keys)] = Across(queries, looked_at, seen), kept
-        found: Across = self.plans[id(keys)][0]
-        return found
+    def pad(self, packed: Tensor) -> Tensor:
+        """Put packed values (S, ...) into a batch padded with zeros, (B, T, ...); slack is left out."""
+        slots = self.slots[: sum(self.lengths)]
+        return pad(packed[: len(slots)], slots, len(self.starts), self.longest)
 
-    def _of_all(self) -> Group:
-        lengths = [length for _, count, length in self.runs for _ in range(count)]
-        return self._group(lengths[: len(self.starts)])
-
-    def _group(self, of_sequences: list[int]) -> Group:
-        if len(set(of_sequences)) == 1:
-            return Group(len(of_sequences), of_sequences[0], None, None)
-        lengths = torch.tensor(of_sequences)
-        is_token = torch.arange(int(lengths.max())) < lengths[:, None]
-        slots = is_token.flatten().nonzero()[:, 0]
-        return Group(*is_token.shape, *(on_device(each, self.bounds.device) for each in (slots, is_token)))
+    @property
+    def is_token(self) -> Tensor:
+        """Whether a place of the padded batch holds a token, (B, T)."""
+        return self.pad(torch.ones_like(self.slots, dtype=torch.bool))
 
     @classmethod
     def from_lengths(
@@ -111,10 +53,10 @@ class Layout:
         position_ids: Tensor | None = None,
         num_slack: int = 0,
     ) -> Layout:
-        """Lay out sequences of the given lengths (B,), which lie on the CPU.
+        """Lay out sequences with these lengths (B,), which lie on the CPU.
 
-        All of it is computed there, so that no device is waited for. `position_ids` (S,) replaces 0, 1, 2, ... of each
-        sequence where tokens do not stand side by side. The last `num_slack` of the tokens are slack: a run of sequences of
+        Everything is computed on the CPU, so the host never waits for the device. `position_ids` (S,) replaces 0, 1, 2, ...
+        in each sequence where tokens do not stand side by side. The last `num_slack` tokens are slack: a run of sequences of
         one token, from which nothing is read.
         """
         num_sequences = len(sequence_lengths)
@@ -141,7 +83,7 @@ class Layout:
 
 
 def on_device(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """Copy a tensor to a device; from the host to CUDA by way of pinned memory, the only one not waited for."""
+    """Copy a tensor to a device; to CUDA by way of pinned memory, so that the host does not wait."""
     if device is None or device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -6,30 +6,75 @@ Axes: as in model/attention.py; n, m, k are any number of rows and columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from bertkit.kernels.fast import ANYWHERE, FastWays
 
-COLUMNS_AT_ONCE = 4096  # of a gradient; only a vocabulary has more
-# rows of products with packed weights: two and three are slower than four, more than the most gain nothing
+COLUMNS_AT_ONCE = 4096  # columns of a gradient; only a vocabulary has more
+# the numbers of rows for packed weights: two and three rows are slower than four, and more than the most gain nothing
 LEAST_ROWS, FEW_ROWS = 4, 256
-_PACKED: Any = WeakTensorKeyDictionary()  # weights -> their version, and what is packed of them, by its kind
+
+
+class Packed:
+    """A weight laid out once more for products with few rows, when it is first met; see `FastWays.packed_weights`."""
+
+    def __init__(self) -> None:
+        self.weight: Tensor | None = None
+        self.version = 0  # of the weight when it was laid out
+        self.turned: Tensor | None = None
+        self.reordered: Tensor | None = None
+
+    def fits(self, inputs: Tensor, weight: Tensor) -> bool:
+        """Whether the product with these inputs (n, k) is computed here; not with a weight that has changed since."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or len(inputs) > FEW_ROWS:
+            return False
+        if self.weight is None:
+            self.weight, self.version = weight, weight._version
+        is_same = self.weight is weight and self.version == weight._version
+        return is_same and inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+    def product(self, inputs: Tensor, bias: Tensor | None) -> Tensor:
+        """`product` with few rows, by the layout that suits their number."""
+        assert self.weight is not None
+        if len(inputs) == 1:
+            if self.weight.shape[0] < self.weight.shape[1]:
+                return F.linear(inputs, self.weight, bias)
+            if self.turned is None:
+                self.turned = self.weight.detach().t().contiguous()
+            return inputs @ self.turned if bias is None else torch.addmm(bias, inputs, self.turned)
+        if self.reordered is None:
+            self.reordered = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), LEAST_ROWS)
+        missing = LEAST_ROWS - len(inputs)
+        if missing <= 0:
+            return product(inputs, self.reordered, bias)
+        return product(F.pad(inputs, (0, 0, 0, missing)), self.reordered, bias)[: len(inputs)]
 
 
 class Linear(nn.Linear):
-    """torch's linear map, computed by `linear`."""
+    """The linear map of torch, computed by `linear`."""
 
     fast = ANYWHERE
+    packed: Packed | None = None  # set by `pack`
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) -> (n, m)."""
-        return linear(inputs, self.weight, self.bias, self.fast)
+        return linear(inputs, self.weight, self.bias, self.fast, self.packed)
+
+
+class TiedLinear(nn.Module):
+    """A linear map by the weight of another module, such as the table of token embeddings."""
+
+    fast = ANYWHERE
+    packed: Packed | None = None  # set by `pack`
+
+    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
+        return linear(inputs, weight, bias, self.fast, self.packed)
 
 
 class Dropout(nn.Module):
@@ -46,14 +91,10 @@ class Dropout(nn.Module):
         return dropout(inputs, self.prob, self.fast) if self.training else inputs
 
 
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays) -> Tensor:
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, fast: FastWays, packed: Packed | None = None) -> Tensor:
     """Map rows: inputs (n, k), weight (m, k), bias (m,) -> (n, m)."""
-    is_of_few = not torch.compiler.is_compiling() and len(_PACKED) and len(inputs) <= FEW_ROWS
-    is_exact = inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if is_of_few and is_exact and not torch.is_grad_enabled():
-        version, kept = _PACKED.get(weight, (None, {}))
-        if version == weight._version:  # else they have changed since
-            return _product_of_few(inputs, weight, bias, kept)
+    if packed is not None and packed.fits(inputs, weight):
+        return packed.product(inputs, bias)
     if (
         fast.onednn_linear
         and inputs.dtype == weight.dtype == torch.float32
@@ -78,7 +119,7 @@ def dropout(inputs: Tensor, prob: float, fast: FastWays) -> Tensor:
 
 
 def is_on_cpu(inputs: Tensor) -> bool:
-    """Whether what is computed from a tensor is computed on a CPU, now, and not traced into a graph."""
+    """Whether a CPU computes with this tensor now, instead of tracing a graph."""
     is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     return inputs.device.type == "cpu" and not is_traced
 
@@ -88,44 +129,31 @@ def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-def pack(weights: Iterable[Tensor]) -> None:
-    """Let weights be laid out once for products with few rows, when they are first met; see `FastWays`."""
-    for weight in weights:
-        if _PACKED.get(weight, (None,))[0] != weight._version:
-            _PACKED[weight] = (weight._version, {})
+def pack(module: nn.Module) -> None:
+    """Let the linear maps of a module lay out their weights once for products with few rows; again if they have changed."""
+    for part in module.modules():
+        if isinstance(part, (Linear, TiedLinear)):
+            packed = part.packed
+            if packed is None or (packed.weight is not None and packed.weight._version != packed.version):
+                part.packed = Packed()
 
 
-def forget_packed(weights: Iterable[Tensor]) -> None:
-    """Free what `pack` made of weights."""
-    for weight in weights:
-        _PACKED.pop(weight, None)
-
-
-def _product_of_few(inputs: Tensor, weight: Tensor, bias: Tensor | None, kept: dict[str, Tensor]) -> Tensor:
-    """`product` of few rows, by weights that are `kept` in the order that suits their number."""
-    if len(inputs) == 1:
-        if weight.shape[0] < weight.shape[1]:
-            return F.linear(inputs, weight, bias)
-        if "turned" not in kept:
-            kept["turned"] = weight.detach().t().contiguous()
-        return inputs @ kept["turned"] if bias is None else torch.addmm(bias, inputs, kept["turned"])
-    if "packed" not in kept:
-        kept["packed"] = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), LEAST_ROWS)
-    missing = LEAST_ROWS - len(inputs)
-    if missing <= 0:
-        return product(inputs, kept["packed"], bias)
-    return product(F.pad(inputs, (0, 0, 0, missing)), kept["packed"], bias)[: len(inputs)]
+def forget_packed(module: nn.Module) -> None:
+    """Free the layouts that `pack` made."""
+    for part in module.modules():
+        if isinstance(part, (Linear, TiedLinear)):
+            part.packed = None
 
 
 def _product_of_columns(gradient: Tensor, inputs: Tensor) -> Tensor:
-    """The transpose of gradient (n, m) times inputs (n, k): (m, k); oneDNN copies what is transposed, here a part at a time."""
+    """The transposed gradient (n, m) times inputs (n, k): (m, k); in parts, as oneDNN copies transposed matrices."""
     if gradient.shape[1] <= COLUMNS_AT_ONCE:
         return product(gradient.t(), inputs.t())
-    found = inputs.new_empty(gradient.shape[1], inputs.shape[1])
-    for first in range(0, len(found), COLUMNS_AT_ONCE):
+    result = inputs.new_empty(gradient.shape[1], inputs.shape[1])
+    for first in range(0, len(result), COLUMNS_AT_ONCE):
         part = slice(first, first + COLUMNS_AT_ONCE)
-        found[part] = product(gradient[:, part].t(), inputs.t())
-    return found
+        result[part] = product(gradient[:, part].t(), inputs.t())
+    return result
 
 
 class _OnednnLinear(torch.autograd.Function):

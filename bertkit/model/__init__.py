@@ -1,6 +1,7 @@
-"""BERT over packed tokens, which other rooms hand over with a layout. `attention.py` holds the equation; imports only torch.
+"""BERT over packed tokens with a layout. `attention.py` holds the equation; this room imports only torch.
 
-Other scores, positions and patterns of attention are a file each, and meet in `slots.py`.
+Other scores, positions and patterns of attention have a file each, and meet in `slots.py`; `geometry.py` says which keys a
+query sees.
 
 Doors:
 
@@ -8,9 +9,9 @@ Doors:
     heads        the model that a run trains
     bert         the encoder, and the initial weights of everything
     attention    the equation
-    slots        attention by any score, positions and pattern
-    decoder      attention to a source: what writes a text
-    layer_depth  how deep each parameter lies: to freeze, to draw anew, to scale learning rates
+    slots        other scores and positions than those of BERT
+    decoder      a Transformer decoder with cross-attention
+    layer_depth  the depth of each parameter: to freeze, to re-initialise, to scale learning rates
     compiled     the layers as compiled graphs
-    recurrent    the same before there were Transformers, by GRUs
+    recurrent    encoder and decoders of GRUs
 """

@@ -1,7 +1,5 @@
 """BERT: embeddings, encoder (LayerNorm after the residual: Vaswani et al. 2017, figure 1, left), pooler; all initial weights.
 
-The groups `norm` and `pooling` choose other ways, a line each.
-
 Axes: as in attention.py.
 """
 
@@ -14,12 +12,14 @@ from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear
 from bertkit.model.attention import MultiHeadAttention
 from bertkit.model.bert_config import BertConfig
+from bertkit.model.geometry import Geometry
 from bertkit.model.patterns import Compression
 from bertkit.model.positions import sinusoidal
+from bertkit.model.recurrent import RecurrentLayers
 
 
 class RMSNorm(nn.RMSNorm):
-    """torch's, in the type of its weights: of narrower inputs torch computes it slowly, and warns."""
+    """The norm of torch, computed in the type of its weights: torch is slow with narrower inputs, and warns."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, D) -> (n, D)."""
@@ -27,63 +27,47 @@ class RMSNorm(nn.RMSNorm):
 
 
 def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
-    """Make a LayerNorm, or what divides by the root mean square alone (Zhang and Sennrich 2019, equation 4)."""
+    """Make a LayerNorm, or an RMSNorm (Zhang and Sennrich 2019, equation 4)."""
     if config.norm.kind == "rms":
         return RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
 
 class Embeddings(nn.Module):
-    """Token + position + segment embedding (Devlin et al. 2019, figure 2), LayerNorm, dropout."""
+    """Token + position + segment embedding (Devlin et al. 2019, figure 2), LayerNorm, dropout.
+
+    With a decoder that starts from scratch there are neither segments nor a norm: a Transformer has tokens and sinusoids
+    (Vaswani et al. 2017, sections 3.4 and 3.5), a recurrence tokens alone.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
-        if config.attention.positions == "learned":
-            self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.segment = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.positions = config.attention.positions
-        self.norm = make_norm(config)
+        is_bert = config.decoder is None or not config.decoder.is_from_scratch
+        self.positions, size = config.attention.positions, config.hidden_size
+        self.token = nn.Embedding(config.vocab_size, size)
+        self.position = nn.Embedding(config.max_position_embeddings, size) if self.positions == "learned" else None
+        self.segment = nn.Embedding(config.type_vocab_size, size) if is_bert else None
+        self.norm = make_norm(config) if is_bert else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Embed packed tokens, each in its place: (S,) -> (S, D).
+        """Embed packed tokens with their places: (S,) -> (S, D).
 
         Sinusoids are added to tokens times sqrt(D), as in Vaswani et al. 2017, section 3.4: beside them tokens are small.
         """
-        token = self.token(input_ids)
+        hidden: Tensor = self.token(input_ids)
         if self.positions == "sinusoidal":
-            size = token.shape[-1]
-            token = token * size**0.5 + sinusoidal(position_ids, size, token)
-        summed = token + self.segment(token_type_ids)
-        if self.positions == "learned":
-            summed = summed + self.position(position_ids)
-        return self.dropout(self.norm(summed))  # type: ignore[no-any-return]
-
-
-class PlainEmbeddings(nn.Module):
-    """Tokens times sqrt(D) plus sinusoids, dropout: neither segments nor a norm (Vaswani et al. 2017, sections 3.4 and 3.5)."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """Embed packed tokens, each in its place: (S,) -> (S, D); segments are not looked at."""
-        token = self.token(input_ids)
-        size = token.shape[-1]
-        return self.dropout(token * size**0.5 + sinusoidal(position_ids, size, token))  # type: ignore[no-any-return]
-
-
-def make_embeddings(config: BertConfig) -> Embeddings | PlainEmbeddings:
-    """Make BERT's, or those of Vaswani et al. 2017 where the encoder is of such a model."""
-    is_plain = config.decoder is not None and config.decoder.kind == "transformer"
-    return PlainEmbeddings(config) if is_plain else Embeddings(config)
+            size = hidden.shape[-1]
+            hidden = hidden * size**0.5 + sinusoidal(position_ids, size, hidden)
+        if self.segment is not None:
+            hidden = hidden + self.segment(token_type_ids)
+        if self.position is not None:
+            hidden = hidden + self.position(position_ids)
+        return self.dropout(hidden if self.norm is None else self.norm(hidden))  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between, in BERT a GELU, for each token by itself."""
+    """Two linear maps with an activation between them, GELU in BERT; every token by itself."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -97,46 +81,46 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then feed-forward, each with dropout, residual and LayerNorm; the norm comes last, or first (`pre`)."""
+    """Attention, then feed-forward, both with dropout, residual and a norm, which comes last, or first (`pre`)."""
 
-    def __init__(self, config: BertConfig, layer: int = 0, shared: Compression | None = None) -> None:
+    def __init__(self, config: BertConfig, shared: Compression | None = None) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(config, layer, shared)
+        self.attention = MultiHeadAttention(config, shared)
         self.attention_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm.placement == "pre"
 
-    def forward(self, hidden: Tensor, layout: Layout, kept: list[Tensor] | None = None) -> Tensor:
-        """(S, D) -> (S, D); `kept` takes the attention weights where they are asked for."""
+    def forward(self, hidden: Tensor, geometry: Geometry, kept: list[Tensor] | None = None) -> Tensor:
+        """(S, D) -> (S, D); `kept` takes the attention weights, (B, N, T, T)."""
         if self.is_pre_norm:
-            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), layout, kept))
+            hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), geometry, kept))
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))  # type: ignore[no-any-return]
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, layout, kept)))
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, geometry, kept)))
         hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return hidden
 
 
 class Encoder(nn.Module):
-    """L layers, and where they normalise first, a norm of what the last one gives (Xiong et al. 2020, section 3.1)."""
+    """L layers; with norms that come first, a final norm (Xiong et al. 2020, section 3.1)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        is_shared = config.attention.pattern == "linformer" and config.attention.compression_shared == "layers"
+        self.attention = config.attention
+        is_shared = self.attention.pattern == "linformer" and self.attention.compression_shared == "layers"
         self.compression = Compression(config) if is_shared else None
-        self.layers = nn.ModuleList(
-            EncoderLayer(config, layer, self.compression) for layer in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(EncoderLayer(config, self.compression) for _ in range(config.num_hidden_layers))
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 
     def forward(
         self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, kept: list[Tensor] | None = None
     ) -> list[Tensor]:
-        """Give the last output, (S, D), or the input and the output of every layer, L + 1 times (S, D)."""
+        """Return the last output, (S, D), or the input and all outputs, L + 1 times (S, D)."""
         hidden_states = [hidden]
-        for layer in self.layers:
-            output = layer(hidden_states[-1], layout, kept)
+        for number, layer in enumerate(self.layers):
+            geometry = Geometry(layout, layout, self.attention, number, is_whole=kept is not None)
+            output = layer(hidden_states[-1], geometry, kept)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:
             hidden_states[-1] = self.norm(hidden_states[-1])
@@ -144,26 +128,26 @@ class Encoder(nn.Module):
 
 
 def weighted_mean(hidden: Tensor, scores: Tensor, layout: Layout) -> Tensor:
-    """Sum the tokens of each sequence by the softmax of their scores: (S, D) and (S,) -> (B, D).
+    """Average the tokens of each sequence, weighted by the softmax of their scores: (S, D) and (S,) -> (B, D).
 
     >>> layout = Layout.from_lengths(torch.tensor([2, 1]))
     >>> weighted_mean(torch.tensor([[1.0], [3.0], [5.0]]), torch.zeros(3), layout)
     tensor([[2.],
             [5.]])
 
-    Source: Raffel and Ellis 2016; of equal scores it is the mean.
+    Source: Raffel and Ellis 2016; with equal scores it is the mean.
     """
     sizes = [count * length for _, count, length in layout.runs]
     means = []
     runs = zip(layout.runs, torch.split(hidden, sizes), torch.split(scores, sizes), strict=True)
-    for (_, count, length), *of_run in runs:
-        tokens, score = (each.view(count, length, *each.shape[1:]) for each in of_run)  # (B, T, D), (B, T)
+    for (_, count, length), *parts in runs:
+        tokens, score = (part.view(count, length, *part.shape[1:]) for part in parts)  # (B, T, D), (B, T)
         means.append((torch.softmax(score, -1)[:, None] @ tokens)[:, 0])
     return torch.cat(means)[: len(layout.starts)]
 
 
 class Pooler(nn.Module):
-    """One vector for a sequence: tanh of a linear map of its [CLS] token, or of a mean of its tokens."""
+    """One vector for a sequence: tanh of a linear map of its [CLS] vector, or of the mean of its tokens."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -181,13 +165,14 @@ class Pooler(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder of Devlin et al. 2019 over packed tokens."""
+    """The encoder of Devlin et al. 2019 over packed tokens; with a recurrent decoder, that of Bahdanau et al. 2015."""
 
     def __init__(self, config: BertConfig, with_pooler: bool = True) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = make_embeddings(config)
-        self.encoder = Encoder(config)
+        self.embeddings = Embeddings(config)
+        is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
+        self.encoder = RecurrentLayers(config) if is_recurrent else Encoder(config)
         self.pooler = Pooler(config) if with_pooler else None
 
     def forward(
@@ -204,11 +189,11 @@ class Bert(nn.Module):
             input_ids: (S,).
             token_type_ids: 0 for the first segment, 1 for the second, (S,).
             layout: where the sequences lie.
-            output_hidden_states: give the output of every layer.
-            kept: takes the attention weights of every layer, L of (B, N, T, T), T the longest; None where nobody asks.
+            output_hidden_states: return the output of every layer.
+            kept: takes the attention weights of every layer, L times (B, N, T, T), T the longest; None to keep none.
 
         Returns:
-            The last hidden state, (S, D), or all L + 1 of them; and the pooled output (B, D), None without a pooler.
+            The last hidden state, (S, D), or all L + 1; and the pooled output (B, D), None without a pooler.
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
         hidden_states = self.encoder(embedded, layout, output_hidden_states, kept)
@@ -243,7 +228,7 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
 
 
 def _init_recurrent(name: str, parameter: Tensor, std: float, generator: torch.Generator) -> None:
-    """Of a GRU: matrices between states orthogonal, of each gate by itself (Bahdanau et al. 2015, appendix B.1)."""
+    """Initialise a GRU: the recurrent matrix of each gate is orthogonal (Bahdanau et al. 2015, appendix B.1)."""
     if name.startswith("bias"):
         nn.init.zeros_(parameter)
     elif name.startswith("weight_hh"):

@@ -10,39 +10,117 @@ from bertkit.base.typed_settings import outside, refuse
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
-MAX_INT32 = 2**31 - 1  # of what is counted in attention
+MAX_INT32 = 2**31 - 1
 HEADS = (*PRETRAINING_HEADS, *TASK_HEADS)
 POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they look at the pooled [CLS]
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Literal["first", "mean", "feed_forward"]
 
-# options of attention that have no meaning together, and why
+
+# the rules: intervals of numbers, settings that only one option reads, options that have no meaning together
+
+COUNT, SIZE, PROB = f"[0, {MAX_INT32}]", f"[1, {MAX_INT32}]", "[0, 1)"
+ATTENTION_INTERVALS = {
+    "additive_size": SIZE, "window": SIZE, "block_size": SIZE, "compressed_size": SIZE, "max_distance": COUNT,
+    "random_blocks": COUNT, "random_seed": COUNT,
+}  # fmt: skip
+SHAPE_INTERVALS = {
+    "hidden_size": "[1, inf)", "num_attention_heads": "[1, inf)", "intermediate_size": "[1, inf)",
+    "type_vocab_size": "[1, inf)", "max_position_embeddings": "[3, inf)",  # [CLS], a token, [SEP]
+    "num_hidden_layers": "[1, 10000]",  # more are a slip of the hand
+    "hidden_dropout_prob": PROB, "attention_probs_dropout_prob": PROB,
+    "initializer_range": "(0, inf)", "layer_norm_eps": "(0, inf)",
+}  # fmt: skip
+BERT_INTERVALS = {"vocab_size": "[1, inf)", "classifier_dropout": PROB}
+ONLY_WITH = {
+    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative"),
+    "relative_to": ("positions", "relative"), "window": ("pattern", "window"), "block_size": ("pattern", "bigbird"),
+    "random_blocks": ("pattern", "bigbird"), "random_seed": ("pattern", "bigbird"),
+    "compressed_size": ("pattern", "linformer"), "compression_shared": ("pattern", "linformer"),
+}  # fmt: skip
 CLASHES = (
     ("positions", ("relative", "rotary"), "score", "location", "a location score looks at no key"),
-    (
-        "positions",
-        ("relative", "rotary"),
-        "score",
-        "additive",
-        "these positions are made for products of query and key",
-    ),
+    ("positions", ("relative", "rotary"), "score", "additive", "these positions need products of query and key"),
     ("score", ("location",), "pattern", "linformer", "compressed keys have no places"),
     ("positions", ("relative", "rotary", "alibi"), "pattern", "linformer", "compressed keys have no places"),
 )
-# settings of attention that one option alone looks at
-ONLY_WITH = {
-    "additive_size": ("score", "additive"),
-    **dict.fromkeys(("max_distance", "relative_to"), ("positions", "relative")),
-    "window": ("pattern", "window"),
-    **dict.fromkeys(("block_size", "random_blocks", "random_seed"), ("pattern", "bigbird")),
-    **dict.fromkeys(("compressed_size", "compression_shared"), ("pattern", "linformer")),
-}
+
+
+def attention_problems(attention: AttentionConfig) -> list[str]:
+    """Refuse options that have no meaning together."""
+    problems = [
+        f"attention.{one}={getattr(attention, one)} with attention.{other}={option}: {why}; change one of them"
+        for one, options, other, option, why in CLASHES
+        if getattr(attention, one) in options and getattr(attention, other) == option
+    ]
+    sides = attention.relative_to
+    if not sides or len(set(sides)) != len(sides):
+        problems.append(f"attention.relative_to=[{','.join(sides)}]: expected keys, values or both, without repeats")
+    return problems
+
+
+def shape_problems(shape: BertShape) -> list[str]:
+    """Refuse heads that do not divide the hidden size."""
+    size, heads = shape.hidden_size, shape.num_attention_heads
+    is_whole = heads < 1 or size % heads == 0
+    return (
+        []
+        if is_whole
+        else [f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them"]
+    )
+
+
+def bert_problems(config: BertConfig) -> list[str]:
+    """Refuse ids outside of the vocabulary, missing or repeated labels, and an odd hidden size with GRUs in two directions."""
+    ids, problems = {"pad_token_id": config.pad_token_id}, []
+    if config.decoder is not None:
+        ids |= {f"decoder.{name}": getattr(config.decoder, name) for name in ("start_token_id", "end_token_id")}
+        if config.decoder.kind == "rnn" and config.hidden_size % 2:
+            problems.append(
+                f"model.hidden_size={config.hidden_size}: decoder=rnn needs an even number, a half for each direction"
+            )
+    problems += [
+        f"{name}={number}: expected an id below vocab_size={config.vocab_size}"
+        for name, number in ids.items()
+        if not 0 <= number < config.vocab_size
+    ]
+    if not config.labels or len(set(config.labels)) != len(config.labels):
+        problems.append(f"labels={list(config.labels)}: expected at least one, without repeats")
+    return problems
+
+
+def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:
+    """Refuse positions that come in pairs of elements where a size is odd."""
+    sizes = {
+        "sinusoidal": ("model.hidden_size", shape.hidden_size),
+        "rotary": ("model.hidden_size / model.num_attention_heads", shape.hidden_size // shape.num_attention_heads),
+    }
+    name, size = sizes.get(attention.positions, ("", 0))
+    return [f"{name}={size}: attention.positions={attention.positions} needs an even number"] if size % 2 else []
+
+
+def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[str]) -> list[str]:
+    """Refuse a head over a pooled [CLS] that sees no token but itself."""
+    blind = [head for head in heads if head in POOLED_HEADS]
+    if not blind or attention.pattern != "causal" or pooling != "first":
+        return []
+    return [
+        f"pooling=first with attention.pattern=causal: [CLS] sees only itself, and the head {blind[0]} would see nothing else; "
+        "pretrain with pooling=mean"
+    ]
+
+
+def too_long(name: str, length: int, limit: int, setting: str) -> list[str]:
+    """Refuse sequences that are longer than a model's positions."""
+    if length <= limit:
+        return []
+    return [f"{name}={length} exceeds the model's max_position_embeddings={limit}; lower {setting}"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """How tokens look at each other. The values here are BERT's; conf/attention/bert.yaml says what each is, and its source."""
+    """How tokens attend to each other. The defaults are those of BERT; conf/attention/bert.yaml explains each, with its source."""
 
     score: Literal["scaled_dot", "dot", "general", "additive", "location"] = "scaled_dot"
     additive_size: int = 32
@@ -58,30 +136,18 @@ class AttentionConfig:
     compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
 
     def __post_init__(self) -> None:
-        names = ("additive_size", "window", "block_size", "compressed_size")
-        problems = outside(self, "attention.", **dict.fromkeys(names, f"[1, {MAX_INT32}]"))
-        others = ("max_distance", "random_blocks", "random_seed")
-        problems += outside(self, "attention.", **dict.fromkeys(others, f"[0, {MAX_INT32}]"))
-        problems += [
-            f"attention.{one}={getattr(self, one)} with attention.{other}={option}: {why}; change one of them"
-            for one, options, other, option, why in CLASHES
-            if getattr(self, one) in options and getattr(self, other) == option
-        ]
-        if not self.relative_to or len(set(self.relative_to)) != len(self.relative_to):
-            given = ",".join(self.relative_to)
-            problems.append(f"attention.relative_to=[{given}]: expected keys, values or both, each once")
-        refuse(problems)
+        refuse(outside(self, "attention.", **ATTENTION_INTERVALS), attention_problems(self))
 
     def without_effect(self, name: str) -> list[str]:
-        """Say that a setting does nothing here, in a list of one line; an empty list where it does something."""
-        of, option = ONLY_WITH.get(name, ("score", self.score))
-        is_used = getattr(self, of) == option
-        return [] if is_used else [f"attention.{name}: has no effect without attention.{of}={option}; leave it out"]
+        """Report a setting that no option reads: one line, or none."""
+        slot, option = ONLY_WITH.get(name, ("score", self.score))
+        is_used = getattr(self, slot) == option
+        return [] if is_used else [f"attention.{name}: has no effect without attention.{slot}={option}; leave it out"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """Where a layer normalises, and by what; the values here are BERT's, and conf/norm has their sources."""
+    """Where a layer normalises, and how; the defaults are those of BERT, and conf/norm has the sources."""
 
     placement: Literal["post", "pre"] = "post"
     kind: Literal["layer_norm", "rms"] = "layer_norm"
@@ -89,32 +155,32 @@ class NormConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """What writes a text from an encoded one; conf/decoder says what each is, and its source."""
+    """The decoder that writes a text from an encoded one; conf/decoder explains each setting, with its source."""
 
     # a BERT with attention to the source, the decoder of Vaswani et al. 2017, or a GRU
     kind: Literal["bert", "transformer", "rnn"]
-    norm: Literal["post", "pre"] = "post"  # where the layers of encoder and decoder normalise; of `transformer` alone
-    # of a target's state for a source token, or none, where the last state of the source is all; of `rnn` alone
+    norm: Literal["post", "pre"] = "post"  # for `transformer`: where the layers of encoder and decoder normalise
+    # for `rnn`: the score of a source token for a target state; none: only the last state of the source counts
     score: Literal["additive", "dot", "general", "location", "none"] = "additive"
-    share: bool = False  # the decoder's layers are the encoder's, but for attention to the source; of `bert` alone
+    share: bool = False  # for `bert`: decoder and encoder have the same layers, but for cross-attention
 
     @property
     def is_from_scratch(self) -> bool:
-        """Whether the encoder is made with it, instead of a BERT's that was trained before."""
+        """Whether the encoder is new, too, instead of a pretrained BERT."""
         return self.kind != "bert"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(DecoderShape):
-    """The decoder together with what its texts begin and end with, [CLS] and [SEP]."""
+    """The decoder with the tokens at the start and at the end of its texts, [CLS] and [SEP]."""
 
-    start_token_id: int = 2  # of vocabularies that bertkit learns
+    start_token_id: int = 2  # in vocabularies that bertkit learns
     end_token_id: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertShape:
-    """What a configuration file says of the encoder; the vocabulary comes from the tokenizer.
+    """The shape of the encoder, as a configuration file has it; the vocabulary comes from the tokenizer.
 
     Source: Devlin et al. 2019, section 3, and google-research/bert modeling.py `BertConfig`.
     """
@@ -132,43 +198,28 @@ class BertShape:
     layer_norm_eps: float
 
     def __post_init__(self) -> None:
-        heads = self.num_attention_heads
-        refuse(
-            outside(
-                self, "model.", hidden_size="[1, inf)", num_attention_heads="[1, inf)", intermediate_size="[1, inf)"
-            ),
-            outside(
-                self, "model.", type_vocab_size="[1, inf)", num_hidden_layers="[1, 10000]"
-            ),  # deeper ones are slips
-            outside(self, "model.", hidden_dropout_prob="[0, 1)", attention_probs_dropout_prob="[0, 1)"),
-            outside(self, "model.", initializer_range="(0, inf)", layer_norm_eps="(0, inf)"),
-            self.max_position_embeddings < 3
-            and f"model.max_position_embeddings={self.max_position_embeddings}: expected at least 3: [CLS], a token, [SEP]",
-            heads > 0
-            and self.hidden_size % heads
-            and f"model.hidden_size={self.hidden_size} is not a multiple of model.num_attention_heads={heads}; change one of them",
-        )
+        refuse(outside(self, "model.", **SHAPE_INTERVALS), shape_problems(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(BertShape):
-    """The encoder together with its vocabulary and, for a task head, its labels."""
+    """The encoder with its vocabulary and, for a task head, its labels."""
 
     vocab_size: int
     attention: AttentionConfig = AttentionConfig()
     norm: NormConfig = NormConfig()
     pooling: Pooling = "first"
-    decoder: DecoderConfig | None = None  # of a generation head
+    decoder: DecoderConfig | None = None  # for a generation head
     pad_token_id: int = 0
     # the names of the classes of a sequence or token head, in the order of its logits; one for a regression
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
-    # what a sequence head predicts; None to leave it to the number of labels, as Hugging Face does
+    # the prediction of a sequence head; None: the number of labels decides, as in Hugging Face
     problem_type: ProblemType | None = None
     classifier_dropout: float | None = None  # dropout before a task head; None for `hidden_dropout_prob`
 
     @property
     def variant(self) -> dict[str, Any]:
-        """The groups that make this another model than BERT, attention, norm, pooling and the decoder; nothing where none does."""
+        """The groups attention, norm, pooling and decoder of a model that is no BERT; empty for a BERT."""
         attention, bert = asdict(self.attention), asdict(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}
         own = self.decoder is not None and self.decoder.is_from_scratch
@@ -181,7 +232,7 @@ class BertConfig(BertShape):
 
     @property
     def num_weights(self) -> int:
-        """The weights of a BERT's encoder with its embeddings, without pooler and heads; any number, for nothing is made."""
+        """The number of weights in encoder and embeddings, without pooler and heads; computed without building a model."""
         hidden, inner = self.hidden_size, self.intermediate_size
         places = self.max_position_embeddings if self.attention.positions == "learned" else 0
         rows = self.vocab_size + places + self.type_vocab_size + 2  # a norm has two
@@ -192,54 +243,9 @@ class BertConfig(BertShape):
             "relative": 2 * layers * head_size * attention.max_distance,
             "linformer": attention.compressed_size * self.max_position_embeddings,
         }
-        more = sum(variant.get(each, 0) for each in (attention.score, attention.positions, attention.pattern))
+        more = sum(variant.get(option, 0) for option in (attention.score, attention.positions, attention.pattern))
         return more + rows * hidden + layers * (4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ids = {"pad_token_id": self.pad_token_id}
-        if self.decoder is not None:
-            ids |= {f"decoder.{name}": getattr(self.decoder, name) for name in ("start_token_id", "end_token_id")}
-        refuse(
-            size_problems(self, self.attention),
-            self.decoder is not None
-            and self.decoder.kind == "rnn"
-            and self.hidden_size % 2
-            and f"model.hidden_size={self.hidden_size}: decoder=rnn needs an even number, a half for each direction",
-            outside(self, "", vocab_size="[1, inf)", classifier_dropout="[0, 1)"),
-            [
-                f"{name}={number}: expected an id below vocab_size={self.vocab_size}"
-                for name, number in ids.items()
-                if not 0 <= number < self.vocab_size
-            ],
-            (not self.labels or len(set(self.labels)) != len(self.labels))
-            and f"labels={list(self.labels)}: expected at least one, each once",
-        )
-
-
-def size_problems(shape: BertShape, attention: AttentionConfig) -> list[str]:
-    """Say that positions cannot be those of a model's sizes, as pairs of elements of an odd number."""
-    sizes = {
-        "sinusoidal": ("model.hidden_size", shape.hidden_size),
-        "rotary": ("model.hidden_size / model.num_attention_heads", shape.hidden_size // shape.num_attention_heads),
-    }
-    what, size = sizes.get(attention.positions, ("", 0))
-    return [f"{what}={size}: attention.positions={attention.positions} needs an even number"] if size % 2 else []
-
-
-def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[str]) -> list[str]:
-    """Say that a head looks at a pooled [CLS] which has seen no token but itself."""
-    blind = [head for head in heads if head in POOLED_HEADS]
-    if not blind or attention.pattern != "causal" or pooling != "first":
-        return []
-    return [
-        f"pooling=first with attention.pattern=causal: [CLS] sees only itself, and the head {blind[0]} would see nothing else; "
-        "pretrain with pooling=mean"
-    ]
-
-
-def too_long(what: str, length: int, limit: int, setting: str) -> list[str]:
-    """Say that sequences are longer than a model's positions, in a list of one line; an empty list where they are not."""
-    if length <= limit:
-        return []
-    return [f"{what}={length} exceeds the model's max_position_embeddings={limit}; lower {setting}"]
+        refuse(size_problems(self, self.attention), outside(self, "", **BERT_INTERVALS), bert_problems(self))

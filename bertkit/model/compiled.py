@@ -1,12 +1,12 @@
-"""The repeated layer of the encoder as compiled graphs: fused elementwise work, where that is what a device waits for.
+"""The repeated layer of the encoder as compiled graphs, which fuse elementwise operations.
 
-All layers share the graphs of one, since they differ in their parameters alone. Attention stays outside of them, for it
-has fast ways of its own, and only it looks at the layout, in plain Python; so a graph depends on the number of
-tokens alone, which is a symbol in it. There are graphs of training and of evaluation, and where parts are frozen also of
-those, whatever the lengths and the numbers of sequences: after the first step of each nothing is compiled.
+All layers share the graphs of one layer, since they differ in their parameters alone. Attention stays outside: it has fast
+ways of its own, and only it reads the geometry, in plain Python. So a graph depends on the number of tokens alone, which is
+a symbol in it. Training and evaluation have their own graphs, and so have frozen parts; after the first step of each kind
+nothing is compiled.
 
-Inside of the graphs the fast ways of the CPU are not taken, and dropout is the compiler's: its probability is exact, and it
-follows torch's seed, but it draws other elements. Parameters and their names stay as they are.
+Inside the graphs the fast ways of the CPU are not taken, and the compiler draws the elements that dropout sets to 0: its
+probability is exact, and it follows the seed of torch. Parameters and their names stay as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bertkit.model.bert import Encoder, EncoderLayer
 
 
 def missing_for(device_type: str) -> str | None:
-    """Say what torch.compile would need here and does not find: it builds its kernels with other programs."""
+    """Name the program that torch.compile needs for its kernels, and that is missing; None if it finds all."""
     if device_type == "cpu":
         return None if shutil.which(os.environ.get("CXX", "g++")) else "a C++ compiler"
     if importlib.util.find_spec("triton") is None:
@@ -37,13 +37,11 @@ def missing_for(device_type: str) -> str | None:
 
 
 def compile_layers(encoder: nn.Module, backend: str = "inductor") -> None:
-    """Compile the layers of an encoder, when each of them first runs; those of a recurrent one are the device's own."""
+    """Compile the layers of a Transformer encoder when they first run; a recurrent one has kernels of its own."""
     if not isinstance(encoder, Encoder):
         return
     allow_compiler_cache()
     for layer in encoder.layers:
         assert isinstance(layer, EncoderLayer)
         layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
-        slots = layer.attention.slots
-        slots.attend = torch.compiler.disable(slots.attend)  # type: ignore[no-untyped-call]
         layer.compile(dynamic=True, backend=backend)

@@ -1,4 +1,4 @@
-"""What stands on the encoder: the heads of pretraining and of the tasks; logits, never losses.
+"""The heads on the encoder, for pretraining and for tasks: logits, never losses.
 
 Axes: as in attention.py.
 """
@@ -14,35 +14,34 @@ from torch import Tensor, nn
 from bertkit.base.errors import InputError
 from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, linear
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Linear, TiedLinear
 from bertkit.model.bert import Bert, make_norm
 from bertkit.model.bert_config import HEADS, POOLED_HEADS, PRETRAINING_HEADS, BertConfig, head_problems
 from bertkit.model.decoder import Decoder
-from bertkit.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from bertkit.model.recurrent import BahdanauDecoder, LuongDecoder
 
 
 class MaskedLMHead(nn.Module):
-    """Predict the original token: dense, activation, LayerNorm, and a decoder tied to the token embeddings.
+    """Predict the original token: dense, activation, LayerNorm, and an output matrix tied to the token embeddings.
 
     Source: google-research/bert run_pretraining.py `get_masked_lm_output`.
     """
-
-    fast = ANYWHERE
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.norm = make_norm(config)
+        self.decoder = TiedLinear()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(M, D) and the embedding matrix (V, D) -> (M, V)."""
-        return linear(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias, self.fast)
+        return self.decoder(self.norm(self.activation(self.dense(hidden))), token_embedding, self.bias)  # type: ignore[no-any-return]
 
 
 class LinearHead(nn.Module):
-    """Dropout and a linear map, of the pooled [CLS] or of every token."""
+    """Dropout and a linear map, for the pooled [CLS] or for every token."""
 
     def __init__(self, config: BertConfig, num_outputs: int, dropout_prob: float) -> None:
         super().__init__()
@@ -54,7 +53,7 @@ class LinearHead(nn.Module):
         return self.dense(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-def make_head(name: str, config: BertConfig, encoder: Bert | RecurrentEncoder) -> nn.Module:
+def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     """Build one of `HEADS`.
 
     next_sentence tells whether segment B follows A (label 0) or not (1: it is random, or was swapped with A); sequence
@@ -74,17 +73,16 @@ def make_head(name: str, config: BertConfig, encoder: Bert | RecurrentEncoder) -
             return LinearHead(config, len(config.labels), dropout_prob)
         case "choice":
             return LinearHead(config, 1, dropout_prob)
-        case "generation" if isinstance(encoder, RecurrentEncoder):
-            return RecurrentDecoder(config)
-        case "generation" if isinstance(encoder, Bert):
-            is_bert = config.decoder is not None and config.decoder.kind == "bert"
-            return Decoder(config, encoder, MaskedLMHead(config) if is_bert else None)
+        case "generation" if config.decoder is not None:
+            if config.decoder.kind == "rnn":
+                return BahdanauDecoder(config) if config.decoder.score == "additive" else LuongDecoder(config)
+            return Decoder(config, encoder, MaskedLMHead(config) if config.decoder.kind == "bert" else None)
     raise AssertionError(f"unknown head {name}")
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What a generation head is given of the texts to write: the tokens before each of theirs, [CLS] first."""
+    """The texts that a generation head learns to write, as its inputs: [CLS], then all tokens but the last."""
 
     input_ids: Tensor  # (S,)
     layout: Layout  # in the order of the sources
@@ -92,19 +90,19 @@ class Targets:
 
 @dataclass(frozen=True)
 class BertOutput:
-    """What a forward pass gives; packed from `BertWithHeads`, padded from `interop.padded`.
+    """The output of a forward pass, packed from `BertWithHeads`, padded from `interop.padded`.
 
     Attributes:
         last_hidden_state: (S, D), or (B, T, D).
         pooled_output: (B, D); None without a pooler.
         logits: by head: "masked_lm" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
-            (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V) of
-            targets, or (B, T, V), where there are any.
-        hidden_states: L + 1 of (S, D), or (B, T, D); None unless asked for.
-        attentions: L of (B, N, T, T), the share of each key (last axis) for each query; zeros in the rows and columns of
-            padding; None unless asked for.
-        alignments: the share of each source token (last axis) for each target token, (B, N, T, T), of every layer that looks
-            at the source; None unless asked for.
+            (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V), or
+            (B, T, V), for targets.
+        hidden_states: L + 1 times (S, D), or (B, T, D); None unless requested.
+        attentions: L times (B, N, T, T), the weight of each key (last axis) for each query, with zeros in padding; None unless
+            requested.
+        alignments: the weight of each source token (last axis) for each target token, (B, N, T, T), for every layer that
+            looks at the source; None unless requested.
     """
 
     last_hidden_state: Tensor
@@ -124,7 +122,7 @@ class BertWithHeads(nn.Module):
         """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler.
 
         Raises:
-            InputError: a pooled head, and nothing in what is pooled.
+            InputError: a pooled head, and the pooled vector has seen nothing.
         """
         super().__init__()
         problems = head_problems(config.attention, config.pooling, heads)
@@ -132,13 +130,12 @@ class BertWithHeads(nn.Module):
             raise InputError(*problems)
         assert with_pooler or not set(heads) & set(POOLED_HEADS), f"{heads} need the pooler"
         self.config = config
-        is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
-        self.bert = RecurrentEncoder(config) if is_recurrent else Bert(config, with_pooler)
+        self.bert = Bert(config, with_pooler)
         self.heads = nn.ModuleDict({name: make_head(name, config, self.bert) for name in HEADS if name in heads})
         assert len(self.heads) == len(heads), f"unknown heads among {heads}"
 
     def use(self, fast: FastWays) -> None:
-        """Take these fast ways from now on; `kept_memory` concerns all of the process."""
+        """Use these fast ways from now on; `kept_memory` concerns the whole process."""
         if fast.kept_memory:
             keep_freed_memory()
         for module in self.modules():
@@ -155,22 +152,22 @@ class BertWithHeads(nn.Module):
         output_attentions: bool = False,
         targets: Targets | None = None,
     ) -> BertOutput:
-        """Encode packed tokens and apply every head; that for generation where there are targets.
+        """Encode packed tokens and apply every head; the generation head needs targets.
 
         Args:
             input_ids: (S,).
             token_type_ids: (S,).
             layout: where the sequences lie.
-            masked_positions: indices into S that the masked LM head looks at, (M,); None for all of them.
-            output_hidden_states: give the output of every layer.
-            output_attentions: give the attention weights of every layer, T the longest sequence's tokens.
-            targets: the texts to write, as far as they are known.
+            masked_positions: indices into S for the masked LM head, (M,); None for all tokens.
+            output_hidden_states: return the output of every layer.
+            output_attentions: return the attention weights of every layer; T is the longest sequence.
+            targets: the texts to write, where they are known.
 
         Raises:
-            ValueError: attention weights are asked for in training mode.
+            ValueError: attention weights are requested in training mode.
         """
         if output_attentions and self.training:
-            raise ValueError("output_attentions=True: weights are given without dropout; call model.eval() first")
+            raise ValueError("output_attentions=True: weights are computed without dropout; call model.eval() first")
         kept: list[Tensor] | None = [] if output_attentions else None
         aligned: list[Tensor] | None = [] if output_attentions and targets is not None else None
         hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states, kept)
@@ -178,13 +175,13 @@ class BertWithHeads(nn.Module):
         logits: dict[str, Tensor] = {}
         for name, head in self.heads.items():
             if name == "masked_lm":
-                looked_at = last if masked_positions is None else last[masked_positions]  # (M, D)
-                logits[name] = head(looked_at, self.bert.embeddings.token.weight)
+                hidden = last if masked_positions is None else last[masked_positions]  # (M, D)
+                logits[name] = head(hidden, self.bert.embeddings.token.weight)
             elif name == "generation":
                 if targets is not None:
                     logits[name] = head(targets.input_ids, targets.layout, last, layout, aligned)
             else:
                 logits[name] = head(pooled if name in POOLED_HEADS else last)
-        kept_states = tuple(hidden_states) if output_hidden_states else None
-        of_layers = (None if each is None else tuple(each) for each in (kept, aligned))
-        return BertOutput(last, pooled, logits, kept_states, *of_layers)
+        layers = hidden_states if output_hidden_states else None
+        by_layer = (None if tensors is None else tuple(tensors) for tensors in (layers, kept, aligned))
+        return BertOutput(last, pooled, logits, *by_layer)

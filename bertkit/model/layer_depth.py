@@ -1,6 +1,6 @@
-"""How deep each part of BERT lies: to freeze the lower ones, re-initialise the upper ones, and scale learning rates.
+"""The depth of each part of BERT, to freeze lower parts, re-initialise upper parts, and scale learning rates.
 
-Depth 0 are the embeddings, 1 to L the layers, L + 1 the pooler and the heads.
+The embeddings have depth 0, the layers 1 to L, the pooler and the heads L + 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bertkit.model.heads import BertWithHeads
 
 
 def depth_of(name: str, num_layers: int) -> int:
-    """Give the depth of a parameter of `BertWithHeads` by its name."""
+    """Return the depth of a parameter of `BertWithHeads` by its name."""
     parts = name.split(".")
     if parts[:2] == ["bert", "embeddings"]:
         return 0
@@ -23,7 +23,7 @@ def depth_of(name: str, num_layers: int) -> int:
 
 
 def freeze_below(model: BertWithHeads, depth: int) -> None:
-    """Train nothing below a depth: no gradients, and evaluation mode, so no dropout.
+    """Freeze all parts below a depth: no gradients, and evaluation mode, so no dropout.
 
     Call it after `model.train()`; with depth 1 the embeddings are frozen, with L + 1 the whole encoder.
     """
@@ -35,7 +35,7 @@ def freeze_below(model: BertWithHeads, depth: int) -> None:
 
 
 def reinitialise_top(model: BertWithHeads, num_layers: int, seed: int) -> None:
-    """Draw the pooler and the uppermost layers anew, as at the start of pretraining.
+    """Re-initialise the pooler and the uppermost layers, as at the start of pretraining.
 
     Source: Zhang et al. 2021, "Revisiting few-sample BERT fine-tuning", section 5.
     """

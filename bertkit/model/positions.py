@@ -1,4 +1,4 @@
-"""What tells a model where a token stands, besides the learned embedding of its place.
+"""Positions of tokens other than learned embeddings: sinusoidal, rotary, ALiBi, and relative.
 
 Axes: as in attention.py; C keys that a query is compared with, k max_distance.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertkit.kernels.layout import on_device
 from bertkit.model.bert_config import BertConfig
 
-LONGEST_WAVE = 10_000  # of sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
+LONGEST_WAVE = 10_000  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
 
 def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def _angles(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
 def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
     """Sines and cosines of geometric wavelengths, interleaved: sin, cos, sin, cos, ...: (S,) -> (S, size).
 
-    The product of two of them depends on their distance alone. `like` has their type and device.
+    The product of two such vectors depends on their distance alone. `like` gives the type and the device.
 
     >>> sinusoidal(torch.tensor([0, 1]), 4, torch.zeros(1)).round(decimals=4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -56,19 +56,19 @@ def rotate(vectors: Tensor, position_ids: Tensor) -> Tensor:
 
 
 def alibi(distances: Tensor, num_heads: int, like: Tensor) -> Tensor:
-    """-m |i - j|, to be added to the scores; m falls geometrically over the heads: (n, T, C) -> (N, n, T, C).
+    """-m |i - j|, which is added to the scores; m falls geometrically over the heads: (B, T, C) -> (B, N, T, C).
 
     >>> alibi(torch.tensor([[[0, 1, 2]]]), 2, torch.zeros(1)).tolist()
-    [[[[-0.0, -0.0625, -0.125]]], [[[-0.0, -0.00390625, -0.0078125]]]]
+    [[[[-0.0, -0.0625, -0.125]], [[-0.0, -0.00390625, -0.0078125]]]]
 
     Source: Press et al. 2022, section 3, on both sides as in an encoder; attention_with_linear_biases models.py
-    `get_slopes`, which for other numbers of heads than powers of 2 goes on with every second slope of twice as many.
+    `get_slopes`: if the number of heads is no power of 2, every second slope of twice as many heads follows.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
     slopes += [2 ** (-4 * head / power) for head in range(1, 2 * power, 2)]
     slope = on_device(torch.tensor(slopes[:num_heads], dtype=like.dtype), like.device)
-    return -slope[:, None, None, None] * distances.abs()
+    return -slope[:, None, None] * distances.abs()[:, None]
 
 
 class Relative(nn.Module):
@@ -87,30 +87,30 @@ class Relative(nn.Module):
         self.value = nn.Embedding(*shape) if "values" in self.sides else None
 
     def of_scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
-        """What is added to the scores: queries (B, N, n, T, H), distances (n, T, C) -> (B, N, n, T, C)."""
+        """The term of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
         if self.key is None:
             return 0.0
-        return relative_scores(query, self.key.weight, distances) / math.sqrt(query.shape[-1])
+        return relative_scores(query, self.key.weight, distances[:, None]) / math.sqrt(query.shape[-1])
 
     def of_context(self, weights: Tensor, distances: Tensor) -> Tensor | float:
-        """What is added to the context: weights (B, N, n, T, C), distances (n, T, C) -> (B, N, n, T, H)."""
-        return 0.0 if self.value is None else relative_context(weights, self.value.weight, distances)
+        """The term of the context: weights (B, N, T, C), distances (B or 1, T, C) -> (B, N, T, H)."""
+        return 0.0 if self.value is None else relative_context(weights, self.value.weight, distances[:, None])
 
 
 def relative_scores(query: Tensor, table: Tensor, distances: Tensor) -> Tensor:
-    """q_i . a_ij: queries (..., n, T, H), table (2k + 1, H), distances j - i (n, T, C) -> (..., n, T, C).
+    """q_i . a_ij: queries (..., T, H), table (2k + 1, H), distances j - i (..., T, C) -> (..., T, C).
 
-    >>> table = torch.tensor([[1.0], [2.0], [3.0]])  # of distances -1, 0, 1 and beyond
+    >>> table = torch.tensor([[1.0], [2.0], [3.0]])  # for distances -1, 0, 1 and beyond
     >>> relative_scores(torch.tensor([[[2.0]]]), table, torch.tensor([[[-5, 0, 1]]]))
     tensor([[[2., 4., 6.]]])
     """
-    by_distance = query @ table.T  # (..., n, T, 2k + 1)
+    by_distance = query @ table.T  # (..., T, 2k + 1)
     rows = _rows(distances, table)
     return by_distance.gather(-1, rows.expand(*by_distance.shape[:-1], -1))
 
 
 def relative_context(weights: Tensor, table: Tensor, distances: Tensor) -> Tensor:
-    """sum_j alpha_ij a_ij: weights (..., n, T, C), table (2k + 1, H), distances j - i (n, T, C) -> (..., n, T, H).
+    """sum_j alpha_ij a_ij: weights (..., T, C), table (2k + 1, H), distances j - i (..., T, C) -> (..., T, H).
 
     >>> table = torch.tensor([[1.0], [2.0], [3.0]])
     >>> relative_context(torch.tensor([[[0.5, 0.25, 0.25]]]), table, torch.tensor([[[-5, 0, 1]]]))

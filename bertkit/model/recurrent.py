@@ -1,14 +1,15 @@
-"""An encoder and a decoder of recurrent networks, with attention between them: neural translation before the Transformer.
+"""A recurrent encoder, and recurrent decoders with attention to it: neural translation before the Transformer.
 
 Everything is a GRU (Cho et al. 2014). Ours is torch's: its reset gate takes the product, r * (U h), where the papers
 write U (r * h), and so does cuDNN; its z is their 1 - z.
 
 Axes, as everywhere in the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, V vocab_size. Here
-S, T are of what is written, C is the T of its source, and R = B * W rows write, W of them from the same source.
+S and T are those of the targets, C is T of a source, and R = B * W rows are written, W for each source.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,14 +26,14 @@ from bertkit.model.scores import dot, general, location
 class Steps:
     """A packed batch in the order of a recurrence: all first tokens, all second ones, and so on; longest sequences first."""
 
-    tokens: Tensor  # indices into S, without slack
-    sizes: Tensor  # sequences that have a token at each step, (T,), on the CPU, as torch wants them
+    tokens: Tensor  # indices into S, without slack, (n,)
+    sizes: Tensor  # number of sequences that have a token at each step, (T,), on the CPU, as torch expects
     sequences: Tensor  # longest first, (B,)
 
     @classmethod
     def of(cls, layout: Layout) -> Steps:
-        """Order the tokens, on the CPU, so that no device is waited for."""
-        lengths = lengths_of(layout)
+        """Order the tokens on the CPU, so that the host never waits for the device."""
+        lengths = torch.tensor(layout.lengths)
         starts = lengths.cumsum(0) - lengths
         longest_first, sequences = lengths.sort(descending=True, stable=True)
         is_token = torch.arange(layout.longest)[:, None] < longest_first  # (T, B)
@@ -41,31 +42,15 @@ class Steps:
         return cls(on_device(tokens, device), is_token.sum(1), on_device(sequences, device))
 
     def packed(self, values: Tensor, num_tokens: int) -> Tensor:
-        """Put values in this order back into that of the batch, with zeros for slack: (..., n) -> (S, n)."""
+        """Put values back into the order of the batch, with zeros for slack: (n, ...) -> (S, ...)."""
         return values.new_zeros(num_tokens, *values.shape[1:]).index_copy(0, self.tokens, values)
 
 
-def lengths_of(layout: Layout) -> Tensor:
-    """Give the tokens of each sequence, (B,), without slack, on the CPU."""
-    lengths = [length for _, count, length in layout.runs for _ in range(count)]
-    return torch.tensor(lengths[: len(layout.starts)])
-
-
-class TokenEmbeddings(nn.Module):
-    """Token embeddings and dropout: a recurrence knows places by itself, and segments by [SEP]."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """(S,) -> (S, D)."""
-        return self.dropout(self.token(input_ids))  # type: ignore[no-any-return]
-
-
 class RecurrentLayers(nn.Module):
-    """L bidirectional GRUs of D / 2 each way, with dropout between them: h_j = [forward h_j; backward h_j]."""
+    """L bidirectional GRUs of D / 2 each way, with dropout between them: h_j = [forward h_j; backward h_j].
+
+    Source: Bahdanau et al. 2015, appendix A.2.1.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -75,45 +60,25 @@ class RecurrentLayers(nn.Module):
         )
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, embedded: Tensor, layout: Layout) -> list[Tensor]:
-        """Give the input and the output of every layer, L + 1 times (S, D); slack is not computed."""
+    def forward(
+        self, embedded: Tensor, layout: Layout, output_hidden_states: bool = False, kept: list[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Like `bert.Encoder`: (S, D) -> (S, D), L + 1 times if requested; there are no weights to keep."""
         steps = Steps.of(layout)
         states = [embedded[steps.tokens]]
         for layer in self.layers:
             inputs = states[-1] if len(states) == 1 else self.dropout(states[-1])
             states.append(layer(PackedSequence(inputs, steps.sizes))[0].data)
-        return [embedded, *(steps.packed(each, len(embedded)) for each in states[1:])]
-
-
-class RecurrentEncoder(nn.Module):
-    """The encoder of Bahdanau et al. 2015, appendix A.2.1, over packed tokens, with the face of `bert.Bert`."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embeddings = TokenEmbeddings(config)
-        self.encoder = RecurrentLayers(config)
-        self.pooler: nn.Module | None = None
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        layout: Layout,
-        output_hidden_states: bool = False,
-        kept: list[Tensor] | None = None,
-    ) -> tuple[list[Tensor], Tensor | None]:
-        """Encode packed tokens: (S,) -> the last state (S, D), or all L + 1 of them; no segments, no weights to keep."""
-        states = self.encoder(self.embeddings(input_ids), layout)
-        return states if output_hidden_states else states[-1:], None
+        packed = [embedded, *(steps.packed(state, len(embedded)) for state in states[1:])]
+        return packed if output_hidden_states else packed[-1:]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Encoded texts, padded, for a decoder to look at."""
+    """Encoded texts, padded, that a decoder attends to."""
 
     values: Tensor  # (B, C, D)
-    keys: Tensor  # what a score compares, (B, C, D)
+    keys: Tensor  # compared with queries, (B, C, D)
     mask: Tensor  # 0 for a token, -inf in padding, (B, C)
 
     def select(self, sources: Tensor | slice) -> Source:
@@ -123,9 +88,9 @@ class Source:
 
 
 class SourceAttention(nn.Module):
-    """Attention of a decoder's state s to all of its source: c = sum_j a_j h_j with a = softmax_j(score(s, h_j)).
+    """Attention of a decoder's state s to its whole source: c = sum_j a_j h_j with a = softmax_j(score(s, h_j)).
 
-    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h), that of the first paper.
+    The scores are dot s . h, general s^T W h, location (W s)_j, and additive v^T tanh(W s + U h), as in the first paper.
 
     Source: Bahdanau et al. 2015, appendix A.1.2; Luong et al. 2015, section 3.1.
     """
@@ -134,7 +99,9 @@ class SourceAttention(nn.Module):
         super().__init__()
         self.score, size = score, config.hidden_size
         if score == "additive":
-            self.of_query = nn.Linear(size, size, bias=False)  # not `Linear`: rows grow fewer
+            self.of_query = nn.Linear(
+                size, size, bias=False
+            )  # not `Linear`: the number of rows shrinks from step to step
             self.of_key = Linear(size, size, bias=False)
             self.of_sum = nn.Linear(size, 1, bias=False)
         elif score in ("general", "location"):
@@ -142,16 +109,14 @@ class SourceAttention(nn.Module):
             self.matrix = nn.Linear(size, num_outputs, bias=False)
 
     def read(self, hidden: Tensor, layout: Layout) -> Source:
-        """Prepare the encoder's states (S, D), once for all that is written."""
-        count, longest = len(layout.starts), layout.longest
-        slots = layout.slots[: int(lengths_of(layout).sum())]  # without slack
-        values = pad(hidden[: len(slots)], slots, count, longest)
-        keys = pad(self.of_key(hidden)[: len(slots)], slots, count, longest) if self.score == "additive" else values
-        mask = hidden.new_full((count * longest,), -torch.inf).index_fill(0, slots, 0.0)
-        return Source(values, keys, mask.view(count, longest))
+        """Prepare the states (S, D) of the encoder, once for all steps."""
+        values = layout.pad(hidden)
+        keys = layout.pad(self.of_key(hidden)) if self.score == "additive" else values
+        mask = torch.zeros_like(values[..., 0]).masked_fill(~layout.is_token, -torch.inf)
+        return Source(values, keys, mask)
 
     def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Look from the states (B, W, D): the shares (B, W, C) and the contexts (B, W, D)."""
+        """Attend from the states (B, W, D): the weights (B, W, C) and the contexts (B, W, D)."""
         match self.score:
             case "dot":
                 scores = dot(query, source.keys)
@@ -169,13 +134,13 @@ class SourceAttention(nn.Module):
 
 @dataclass
 class RecurrentState:
-    """Where R rows stand that write from B sources."""
+    """The state of R rows, which are written from B sources."""
 
     last: Tensor  # the state s of each row, (R, D)
-    source: Source | None  # None where nothing looks back at it
+    source: Source | None  # None without attention
 
     def select(self, rows: Tensor | slice | None, sources: Tensor | slice | None) -> None:
-        """Reorder, repeat or drop: `rows` (R',) index the rows, `sources` (B',) the sources; None leaves them."""
+        """Reorder, repeat or drop rows, by their indices (R',), and sources (B',); None leaves them as they are."""
         if rows is not None:
             self.last = self.last[rows]
         if sources is not None and self.source is not None:
@@ -183,111 +148,148 @@ class RecurrentState:
 
 
 class RecurrentDecoder(nn.Module):
-    """A GRU that writes a text, a token at a time, from the one that `RecurrentEncoder` has read.
+    """A GRU that writes a text token by token; its first state depends on the ends of the encoded source.
 
-    additive, the decoder of Bahdanau et al. 2015, looks from the state before, and what it sees feeds the next state:
-
-        s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
-        t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
-
-    dot, general and location, the global attention of Luong et al. 2015, look from the new state, and only logits depend on
-    what is seen:
-
-        s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
-        logits W_o tanh(W_c [c_i; s_i]).
-
-    none is the same with s_0 as the only way from the source (Sutskever et al. 2014), and W_c s_i.
-
-    Source: Bahdanau et al. 2015, appendix A.2.2; Luong et al. 2015, equations 5 to 8, without the input feeding of their section
-    3.3: so one GRU runs over all of a text at once.
+    The two kinds differ in the input of the GRU, and in the features that the logits depend on.
     """
 
-    def __init__(self, config: BertConfig) -> None:
+    ends: Callable[..., Tensor]  # the ends of the source, on which the first state depends: (S, D) -> (B, num_ends)
+    read: Callable[
+        ..., tuple[Tensor, Tensor | None]
+    ]  # features of all tokens, (n, ...), and weights of the source, (n, C)
+    move: Callable[..., Tensor]  # features of one more token of each row, (R, ...)
+    write: Callable[..., Tensor]  # features to logits: (n, ...) -> (n, V)
+
+    def __init__(self, config: BertConfig, num_ends: int) -> None:
+        """`num_ends` is the size of the vector that `ends` returns."""
         super().__init__()
         assert config.decoder is not None
-        size, score = config.hidden_size, config.decoder.score
-        self.token = nn.Embedding(config.vocab_size, size)
+        score = config.decoder.score
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.attention = None if score == "none" else SourceAttention(config, score)
-        self.is_fed = score == "additive"
-        self.first = Linear(size // 2 if self.is_fed else size, size)
-        self.recurrence = nn.GRUCell(2 * size, size) if self.is_fed else nn.GRU(size, size)
-        num_seen = 3 if self.is_fed else 1 if self.attention is None else 2
-        self.combined = Linear(num_seen * size, size)
-        self.vocabulary = Linear(size // 2 if self.is_fed else size, config.vocab_size)
+        self.first = Linear(num_ends, config.hidden_size)
 
     def forward(
         self, input_ids: Tensor, layout: Layout, hidden: Tensor, source_layout: Layout, kept: list[Tensor] | None = None
     ) -> Tensor:
-        """Give the logits of the token after each of these, (S,) -> (S, V), from the encoder's states (S of it, D).
+        """Score the next token after each target token, (S,) -> (S, V), from the states `hidden` of the encoder.
 
-        `kept` takes the share of each source token for each of these, (B, 1, T, C), with zeros in padding; nothing with
-        score none.
+        `kept` takes the weight of each source token for each target token, (B, 1, T, C), with zeros in padding; with score
+        none it stays empty.
         """
-        steps = Steps.of(layout)
-        embedded = self._embed(input_ids)[steps.tokens]
-        state = self.start(hidden, source_layout)
-        slots, count, longest = layout.slots[steps.tokens], len(layout.starts), layout.longest
-        if self.is_fed:
-            state.select(steps.sequences, steps.sequences)
-            seen, shares = self._unroll(embedded, steps, state)
-        else:
-            first = state.last[None, steps.sequences]
-            seen = self.recurrence(PackedSequence(embedded, steps.sizes), first)[0].data
-            if self.attention is not None:
-                padded_shares, contexts = self.attention(pad(seen, slots, count, longest), state.source)
-                shares = padded_shares.flatten(0, 1)[slots]
-                seen = torch.cat([contexts.flatten(0, 1)[slots], seen], 1)
-        if kept is not None and self.attention is not None:
-            kept.append(pad(shares, slots, count, longest)[:, None])
-        return self._write(steps.packed(seen, len(input_ids)))
+        steps, state = Steps.of(layout), self.start(hidden, source_layout)
+        embedded = self.dropout(self.token(input_ids))[steps.tokens]
+        seen, shares = self.read(embedded, layout, steps, state)
+        if kept is not None and shares is not None:
+            padded = pad(shares, layout.slots[steps.tokens], len(layout.starts), layout.longest)
+            kept.append(padded[:, None])
+        return self.write(steps.packed(seen, len(input_ids)))
 
     def start(self, hidden: Tensor, source_layout: Layout) -> RecurrentState:
-        """Stand before the first token, one row for each source."""
-        half = hidden.shape[1] // 2
-        ends = hidden[source_layout.starts, half:]  # where the way back ends, (B, D / 2)
-        if not self.is_fed:
-            last = source_layout.bounds[1 : len(ends) + 1].long() - 1
-            ends = torch.cat([hidden[last, :half], ends], 1)
-        source = None if self.attention is None else self.attention.read(hidden, source_layout)
-        return RecurrentState(torch.tanh(self.first(ends)), source)
+        """Start writing, with a row for each source."""
+        last = torch.tanh(self.first(self.ends(hidden, source_layout)))
+        return RecurrentState(last, None if self.attention is None else self.attention.read(hidden, source_layout))
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """Give the logits (R, V) after one more token of each row, (R,), and move the state."""
-        embedded = self._embed(tokens)
-        if self.is_fed:
-            context, _ = self._look(state)
-            seen = torch.cat([state.last, embedded, context], 1)
-            state.last = self.recurrence(seen[:, state.last.shape[1] :], state.last)
-        else:
-            state.last = self.recurrence(embedded[None], state.last[None])[1][0]
-            seen = state.last if self.attention is None else torch.cat([self._look(state)[0], state.last], 1)
-        return self._write(seen)
+        """Add a token to each row, and score the next one: (R,) -> (R, V)."""
+        return self.write(self.move(self.dropout(self.token(tokens)), state))
 
-    def _embed(self, tokens: Tensor) -> Tensor:
-        return self.dropout(self.token(tokens))  # type: ignore[no-any-return]
-
-    def _look(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """The context (R, D) of each row, and its shares (R, C)."""
+    def look(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Attend from each row: the contexts (R, D) and the weights (R, C)."""
         assert self.attention is not None
         assert state.source is not None
         query = state.last.view(len(state.source.mask), -1, state.last.shape[1])  # (B, W, D)
         shares, contexts = self.attention(query, state.source)
         return contexts.flatten(0, 1), shares.flatten(0, 1)
 
-    def _unroll(self, embedded: Tensor, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
-        """Run a step for each token, in the order of steps: [s_{i-1}; E y_{i-1}; c_i] of each, and the shares of its source."""
-        found: list[tuple[Tensor, ...]] = []
-        for token in embedded.split_with_sizes(steps.sizes.tolist()):
-            if len(token) < len(state.last):  # the shortest are written
-                state.select(slice(len(token)), slice(len(token)))
-            context, shares = self._look(state)
-            found.append((state.last, context, shares))
-            state.last = self.recurrence(torch.cat([token, context], 1), state.last)
-        states, contexts, of_all = (torch.cat(each) for each in zip(*found, strict=True))
-        return torch.cat([states, embedded, contexts], 1), of_all
 
-    def _write(self, seen: Tensor) -> Tensor:
+class BahdanauDecoder(RecurrentDecoder):
+    """A decoder that attends from its last state, and feeds the context into its next state.
+
+        s_0 = tanh(W_s backward h_1),  c_i = attention(s_{i-1}),  s_i = GRU([E y_{i-1}; c_i], s_{i-1}),
+        t_i = max of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i,  logits W_o t_i.
+
+    Source: Bahdanau et al. 2015, appendix A.2.2.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        size = config.hidden_size
+        super().__init__(config, num_ends=size // 2)
+        self.recurrence = nn.GRUCell(2 * size, size)
+        self.combined = Linear(3 * size, size)
+        self.vocabulary = Linear(size // 2, config.vocab_size)
+
+    def ends(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """The end of the backward GRU."""
+        return hidden[layout.starts, hidden.shape[1] // 2 :]
+
+    def read(self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        """Take a step for each token: [s_{i-1}; E y_{i-1}; c_i] and the weights."""
+        state.select(steps.sequences, steps.sequences)
+        rows: list[tuple[Tensor, ...]] = []
+        for token in embedded.split_with_sizes(steps.sizes.tolist()):
+            if len(token) < len(state.last):  # the shortest texts have ended
+                state.select(slice(len(token)), slice(len(token)))
+            context, shares = self.look(state)
+            rows.append((state.last, context, shares))
+            state.last = self.recurrence(torch.cat([token, context], 1), state.last)
+        states, contexts, all_shares = (torch.cat(column) for column in zip(*rows, strict=True))
+        return torch.cat([states, embedded, contexts], 1), all_shares
+
+    def move(self, embedded: Tensor, state: RecurrentState) -> Tensor:
+        """One step: [s_{i-1}; E y_{i-1}; c_i]."""
+        context, _ = self.look(state)
+        seen = torch.cat([state.last, embedded, context], 1)
+        state.last = self.recurrence(seen[:, state.last.shape[1] :], state.last)
+        return seen
+
+    def write(self, seen: Tensor) -> Tensor:
+        """W_o t_i."""
         combined = self.combined(seen)
-        combined = torch.maximum(combined[:, 0::2], combined[:, 1::2]) if self.is_fed else torch.tanh(combined)
-        return self.vocabulary(self.dropout(combined))  # type: ignore[no-any-return]
+        return self.vocabulary(self.dropout(torch.maximum(combined[:, 0::2], combined[:, 1::2])))  # type: ignore[no-any-return]
+
+
+class LuongDecoder(RecurrentDecoder):
+    """A decoder that attends from its new state, globally; only the logits depend on the context.
+
+        s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
+        logits W_o tanh(W_c [c_i; s_i]).
+
+    With score none the source acts through s_0 alone (Sutskever et al. 2014), and the last line has W_c s_i.
+
+    Source: Luong et al. 2015, equations 5 to 8, without the input feeding of their section 3.3, so that the GRU runs over a
+    whole text at once.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        size = config.hidden_size
+        super().__init__(config, num_ends=size)
+        self.recurrence = nn.GRU(size, size)
+        self.combined = Linear(size if self.attention is None else 2 * size, size)
+        self.vocabulary = Linear(size, config.vocab_size)
+
+    def ends(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """The ends of both GRUs."""
+        half, last = hidden.shape[1] // 2, layout.bounds[1 : len(layout.starts) + 1].long() - 1
+        return torch.cat([hidden[last, :half], hidden[layout.starts, half:]], 1)
+
+    def read(
+        self, embedded: Tensor, layout: Layout, steps: Steps, state: RecurrentState
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the GRU over all tokens: [c_i; s_i] and the weights."""
+        seen = self.recurrence(PackedSequence(embedded, steps.sizes), state.last[None, steps.sequences])[0].data
+        if self.attention is None:
+            return seen, None
+        slots = layout.slots[steps.tokens]
+        shares, contexts = self.attention(pad(seen, slots, len(layout.starts), layout.longest), state.source)
+        return torch.cat([contexts.flatten(0, 1)[slots], seen], 1), shares.flatten(0, 1)[slots]
+
+    def move(self, embedded: Tensor, state: RecurrentState) -> Tensor:
+        """One step: [c_i; s_i]."""
+        state.last = self.recurrence(embedded[None], state.last[None])[1][0]
+        return state.last if self.attention is None else torch.cat([self.look(state)[0], state.last], 1)
+
+    def write(self, seen: Tensor) -> Tensor:
+        """W_o tanh(W_c [c_i; s_i])."""
+        return self.vocabulary(self.dropout(torch.tanh(self.combined(seen))))  # type: ignore[no-any-return]

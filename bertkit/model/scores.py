@@ -1,7 +1,7 @@
-"""The score of a query for a key: five ways to compute it, of which `scaled_dot` is BERT's.
+"""The score of a query for a key, in five ways; BERT has `scaled_dot`.
 
-Axes: as in attention.py; C keys that a query is compared with, A additive_size. What stands before T and C is any number of
-axes. Matrices belong to a layer, and are shared by its heads.
+Axes: as in attention.py; C keys that a query is compared with, A additive_size. Any number of axes may precede T and C. The
+heads of a layer share its matrices.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def additive(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor, of_su
 def location(query: Tensor, matrix: Tensor, places: Tensor) -> Tensor:
     """The element (W q)_j for the key at place j, with W (max_position_embeddings, H); places (..., C): -> (..., T, C).
 
-    The query alone decides: no key is looked at.
+    The score depends on the query alone, and on no key.
 
     >>> matrix = torch.tensor([[1.0], [2.0], [3.0]])
     >>> location(torch.tensor([[5.0]]), matrix, torch.tensor([0, 2]))
@@ -73,12 +73,12 @@ def location(query: Tensor, matrix: Tensor, places: Tensor) -> Tensor:
 
     Source: Luong et al. 2015, equation 8.
     """
-    places = places.clamp(max=len(matrix) - 1)  # the padding of a last block may stand further on; nobody sees it
+    places = places.clamp(max=len(matrix) - 1)  # padding may lie beyond; no query sees it
     return query @ matrix[places].transpose(-1, -2)
 
 
 class Score(nn.Module):
-    """The score of a layer, with its matrices where it has any."""
+    """The score of a layer, with its matrices."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -95,23 +95,23 @@ class Score(nn.Module):
 
     @property
     def is_scaled_dot(self) -> bool:
-        """Whether it is `scaled_dot`, once queries are folded."""
+        """Whether `scaled_dot` computes it from folded queries."""
         return self.kind in ("scaled_dot", "dot", "general")
 
     def fold(self, query: Tensor) -> Tensor:
-        """Give the query whose `scaled_dot` is this score, (S, N, H); other scores leave it as it is."""
+        """Change queries (S, N, H) so that `scaled_dot` is this score; other scores leave them as they are."""
         if self.kind == "general":
             query = query @ self.matrix.weight
         return query * math.sqrt(query.shape[-1]) if self.kind in ("dot", "general") else query
 
     def forward(self, query: Tensor, key: Tensor, places: Tensor) -> Tensor:
-        """Score folded queries (B, N, n, T, H) for keys (B, N, n, C, H), which stand at `places` (n, C): (B, N, n, T, C)."""
+        """Score folded queries (B, N, T, H) for keys (B, N, C, H) at `places` (B or 1, C): (B, N, T, C)."""
         if self.is_scaled_dot:
             return scaled_dot(query, key)
         if self.kind == "location":
-            return location(query, self.matrix.weight, places)
+            return location(query, self.matrix.weight, places[:, None])
         weights = self.of_query.weight, self.of_key.weight, self.of_sum.weight
-        by_head = zip(query.unbind(1), key.unbind(1), strict=True)  # as it takes A numbers for every score
+        by_head = zip(query.unbind(1), key.unbind(1), strict=True)  # head by head, as every score takes A numbers
         return torch.stack(
             [checkpoint(additive, *head, *weights, use_reentrant=False, preserve_rng_state=False) for head in by_head],
             1,

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base.batch import TaskBatch
-from bertkit.kernels.linear import Linear, forget_packed, pack
+from bertkit.kernels.linear import forget_packed, pack
 from bertkit.model.bert_config import DecoderConfig
-from bertkit.model.decoder import Decoder
 from bertkit.run.objective import Entrance
 from bertkit.tasks.task_config import GenerationConfig
 
@@ -64,7 +63,7 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
     entrance = Entrance.of(model, precision)
     decoder, config = bare.heads["generation"], bare.config.decoder
     if bare.fast.packed_weights and entrance.device.type == "cpu" and precision == "fp32":
-        pack(weights_of(decoder))
+        pack(decoder)
     with entrance.autocast():
         input_ids, token_type_ids, layout = entrance.tokens(batch)
         state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
@@ -115,13 +114,7 @@ def num_rows(search: GenerationConfig) -> int:
 def forget_weights(model: nn.Module) -> None:
     """Free the packed weights of the decoder, so that its model can be trained further."""
     bare: Any = getattr(model, "module", model)
-    forget_packed(weights_of(bare.heads["generation"]))
-
-
-def weights_of(decoder: nn.Module) -> list[Tensor]:
-    """Give the weights of the decoder's linear maps, and the table that scores tokens."""
-    linear = [module.weight for module in decoder.modules() if isinstance(module, Linear)]
-    return [*linear, decoder.embeddings.token.weight] if isinstance(decoder, Decoder) else linear
+    forget_packed(bare.heads["generation"])
 
 
 def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:

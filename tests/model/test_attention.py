@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_model
-from torch.nn.attention.varlen import varlen_attn
 
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.varlen import attend_padded
 from bertkit.model.attention import attend
+from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 
 LENGTHS = [5, 7, 7, 3, 11, 11, 11, 2]
+
+
+def within(lengths: list[int], num_slack: int = 0, is_together: bool = False) -> Geometry:
+    layout = Layout.from_lengths(torch.tensor(lengths), num_slack=num_slack)
+    return Geometry(layout, layout, is_together=is_together)
 
 
 def batch(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,62 +53,49 @@ def test_another_pair_changes_nothing_not_even_a_bit(dtype: torch.dtype) -> None
 def test_attention_drops_in_the_mean_nothing(fast: FastWays) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(22, 3, 8) for _ in range(3))
-    layout = Layout.from_lengths(torch.tensor([11, 11]))
-    plain = attend(query, key, value, layout, fast=fast)
-    mean = sum(attend(query, key, value, layout, 0.2, fast) for _ in range(4000)) / 4000
+    geometry = within([11, 11])
+    plain = attend(query, key, value, geometry, fast=fast)
+    mean = sum(attend(query, key, value, geometry, 0.2, fast) for _ in range(4000)) / 4000
     assert float((mean - plain).abs().max()) < 0.1
-    assert float((attend(query, key, value, layout, 0.2, fast) - plain).abs().max()) > 0.1
+    assert float((attend(query, key, value, geometry, 0.2, fast) - plain).abs().max()) > 0.1
 
 
 def test_nothing_flows_into_slack_or_out_of_it() -> None:
     values = [torch.randn(15, 3, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    context = attend(*values, Layout.from_lengths(torch.tensor([5, 7]), num_slack=3))
-    alone = attend(*(each[:12] for each in values), Layout.from_lengths(torch.tensor([5, 7])))
+    context = attend(*values, within([5, 7], num_slack=3))
+    alone = attend(*(each[:12] for each in values), within([5, 7]))
     torch.testing.assert_close(context[:12], alone, rtol=0, atol=1e-12)
     context[:12].square().sum().backward()
     assert all(each.grad is not None and not each.grad[12:].any() and each.grad[:12].any() for each in values)
 
 
-def leaves(lengths: list[int], dtype: torch.dtype = torch.float64, device: str = "cpu") -> list[torch.Tensor]:
+def leaves(lengths: list[int]) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(len(lengths))
-    made = [torch.randn(sum(lengths), 3, 8, generator=generator) for _ in range(3)]
-    return [tensor.to(device, dtype).requires_grad_() for tensor in made]
+    made = [torch.randn(sum(lengths), 3, 8, generator=generator, dtype=torch.float64) for _ in range(3)]
+    return [tensor.requires_grad_() for tensor in made]
 
 
 @pytest.mark.parametrize("lengths", [[5, 7, 7, 3, 11, 1], [4, 4, 4], [9]])
 def test_padded_attention_is_that_of_each_sequence(lengths: list[int]) -> None:
-    layout = Layout.from_lengths(torch.tensor(lengths))
     weights = torch.randn(sum(lengths), 3, 8, dtype=torch.float64)
-    found = []
-    for function in (attend_padded, attend):
-        given = leaves(lengths)
-        context = function(*given, layout, 0.0)
+    results = []
+    for is_together in (True, False):
+        tensors = leaves(lengths)
+        context = attend(*tensors, within(lengths, is_together=is_together))
         (context * weights).sum().backward()
-        found.append([context.detach(), *(tensor.grad for tensor in given)])
-    for ours, plain in zip(*found, strict=True):
+        results.append([context.detach(), *(tensor.grad for tensor in tensors)])
+    for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
 
 
-def test_padded_attention_drops_each_weight_with_its_probability() -> None:
+@pytest.mark.parametrize("fast", [ALL, PLAIN])
+def test_padded_attention_drops_each_weight_with_its_probability(fast: FastWays) -> None:
     """With equal scores and values of one, the context is the share of kept weights over their expected share."""
     torch.manual_seed(0)
     lengths = [1] * 5_000 + [16] * 300
-    layout = Layout.from_lengths(torch.tensor(lengths))
     zeros, ones = torch.zeros(sum(lengths), 2, 8), torch.ones(sum(lengths), 2, 8)
-    context = attend_padded(zeros, zeros, ones, layout, 0.1)[..., 0]
-    single = context[:5_000]  # one weight each, of two heads: dropped or kept
+    context = attend(zeros, zeros, ones, within(lengths, is_together=True), 0.1, fast)[..., 0]
+    single = context[:5_000]  # one weight for each of two heads: dropped or kept
     assert abs(float((single == 0).double().mean()) - 0.1) < 0.012
-    assert set((single * 0.9).round(decimals=5).unique().tolist()) == {0.0, 1.0}
+    assert set((single * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}
     assert abs(float(context.double().mean()) - 1) < 0.012
-
-
-def test_variable_length_attention_takes_what_it_is_given() -> None:
-    """Shapes and types alone: the kernel is CUDA's."""
-    lengths = [5, 7, 3]
-    layout = Layout.from_lengths(torch.tensor(lengths))
-    bounds = layout.bounds.to("meta")
-    given = leaves(lengths, torch.bfloat16, "meta")
-    context = varlen_attn(*given, bounds, bounds, layout.longest, layout.longest)
-    context.sum().backward()
-    assert (context.shape, context.dtype) == ((15, 3, 8), torch.bfloat16)
-    assert [tensor.grad.shape for tensor in given] == [(15, 3, 8)] * 3

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_config
+from loops import sinusoid
 from torch import Tensor, nn
 
 from bertkit.kernels.fast import ALL, PLAIN
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import Dropout
 from bertkit.model.bert_config import AttentionConfig, BertConfig, DecoderConfig, NormConfig
+from bertkit.model.geometry import CAUSAL, Geometry
 from bertkit.model.heads import BertWithHeads, Targets
 
 TRANSFORMERS = ("bert", "shared", "post", "pre")
@@ -101,14 +103,8 @@ class Reference(nn.Module):
         self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**shape), LAYERS, norms[1])
 
     def embed(self, ids: Tensor) -> Tensor:
-        places = [
-            [
-                (math.sin if column % 2 == 0 else math.cos)(place / 10000 ** (column // 2 * 2 / HIDDEN))
-                for column in range(HIDDEN)
-            ]
-            for place in range(ids.shape[1])
-        ]
-        return self.table[ids] * math.sqrt(HIDDEN) + torch.tensor(places, dtype=torch.float64)
+        places = torch.tensor(np.array([sinusoid(place, HIDDEN).real for place in range(ids.shape[1])]))
+        return self.table[ids] * math.sqrt(HIDDEN) + places
 
     def forward(self, sources: Texts, targets: Texts) -> Tensor:
         (source, source_pad), (target, target_pad) = padded(sources), padded(targets)
@@ -299,8 +295,9 @@ def test_kept_weights_are_those_of_the_equation() -> None:
     (source, layout), (ids, of_target) = encode(model, texts([11], 1)), packed(texts([5], 2))
     kept: list[Tensor] = []
     hidden = model.heads["generation"].embeddings(ids, ids * 0, of_target.position_ids)  # type: ignore[operator, union-attr]
-    layer(hidden, of_target, source, layout, kept)
-    back = layer.attention_norm(hidden + layer.attention.across(hidden, hidden, of_target.across(of_target)))
+    geometry = Geometry(of_target, of_target, CAUSAL, is_together=True)
+    layer(hidden, geometry, source, Geometry(of_target, layout, is_together=True), kept)
+    back = layer.attention_norm(hidden + layer.attention(hidden, geometry))
     size = HIDDEN // NUM_HEADS
     for head in range(NUM_HEADS):
         part = slice(head * size, (head + 1) * size)
@@ -390,4 +387,9 @@ def test_what_a_layout_plans_is_of_the_sources_that_it_was_made_for() -> None:
     _, targets = packed(texts(TARGETS, 2))
     for number in range(50):
         lengths = [1 + (number + place) % 11 for place in range(len(TARGETS))]
-        assert targets.across(packed(texts(lengths, number))[1]).keys.num_tokens == sum(lengths)
+        sources = torch.zeros(sum(lengths), 1, 1)
+        ((group, *_),) = Geometry(targets, packed(texts(lengths, number))[1], is_together=True).take(
+            torch.zeros(sum(TARGETS), 1, 1), sources, sources
+        )
+        assert group.shape[2] == max(lengths)
+        assert torch.equal(group.seen[:, 0, 0].sum(1), torch.tensor(lengths))

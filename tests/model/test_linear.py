@@ -3,10 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from bertkit.kernels.fast import ALL, ANYWHERE, NAMES, PLAIN, FastWays, choose, has_onednn
-from bertkit.kernels.linear import _PACKED, dropout, forget_packed, linear, pack
+from bertkit.kernels.linear import Linear, dropout, forget_packed, linear, pack
 
 
 @pytest.mark.parametrize(
@@ -83,20 +82,25 @@ def test_packed_weights_give_the_same_products_until_they_change(
     num_inputs: int, num_outputs: int, has_bias: bool
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    weight = nn.Parameter(torch.randn(num_outputs, num_inputs, generator=generator))
-    bias = torch.randn(num_outputs, generator=generator) if has_bias else None
-    pack([weight])
+    layer = Linear(num_inputs, num_outputs, bias=has_bias)
+    layer.fast = ALL
     for _ in range(2):  # as they are, and once they have changed
+        pack(layer)
         for num_rows in (1, 2, 4, 5, 300):
             rows = torch.randn(num_rows, num_inputs, generator=generator)
+            plain = F.linear(rows, layer.weight, layer.bias).detach()
             with torch.no_grad():
-                found = linear(rows, weight, bias, ALL)
-            torch.testing.assert_close(found, F.linear(rows, weight, bias).detach(), atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(layer(rows), plain, atol=1e-5, rtol=1e-5)
+        assert layer.packed is not None
+        assert layer.packed.reordered is not None
+        assert (layer.packed.turned is not None) == (num_outputs > num_inputs)
         with torch.no_grad():
-            weight.mul_(2)
-    assert len(_PACKED.get(weight)[1]) == (2 if num_outputs > num_inputs else 1)
-    forget_packed([weight])
-    assert weight not in _PACKED
+            layer.weight.mul_(2)
+            torch.testing.assert_close(
+                layer(rows[:2]), F.linear(rows[:2], layer.weight, layer.bias), atol=1e-5, rtol=1e-5
+            )
+    forget_packed(layer)
+    assert layer.packed is None
 
 
 def test_names() -> None:

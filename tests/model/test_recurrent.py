@@ -6,7 +6,7 @@ The loops hold for complex numbers, whose imaginary parts are derivatives, as in
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from loops import Numbers, Weights, linear, softmax
 from test_decoder import HIDDEN, LAYERS, PLACES, RECURRENT, SOURCES, TARGETS, model_of, packed, texts
 from test_decoder import encode as encoded
 
@@ -14,8 +14,6 @@ from bertkit.kernels.layout import Layout
 from bertkit.model.heads import Targets
 from bertkit.model.recurrent import Steps
 
-Numbers = NDArray[np.complex128]
-Weights = dict[str, Numbers]
 GRADIENT_STEP = 1e-30
 
 
@@ -30,10 +28,6 @@ def gru(w: Weights, name: str, which: str, x: Numbers, h: Numbers) -> Numbers:
     n = len(h)
     reset, update = sigmoid(of_x[:n] + of_h[:n]), sigmoid(of_x[n : 2 * n] + of_h[n : 2 * n])
     return (1 - update) * np.tanh(of_x[2 * n :] + reset * of_h[2 * n :]) + update * h
-
-
-def linear(w: Weights, name: str, x: Numbers) -> Numbers:
-    return w[f"{name}.weight"] @ x + w[f"{name}.bias"]
 
 
 def encode(w: Weights, ids: list[int]) -> list[list[Numbers]]:
@@ -64,8 +58,7 @@ def look(w: Weights, score: str, s: Numbers, hidden: list[Numbers]) -> tuple[lis
             case "additive":
                 both = w[f"{name}.of_query.weight"] @ s + w[f"{name}.of_key.weight"] @ h
                 scores.append((w[f"{name}.of_sum.weight"][0] * np.tanh(both)).sum())
-    total = sum(np.exp(each) for each in scores)
-    shares = [np.exp(each) / total for each in scores]
+    shares = list(softmax(np.array(scores)))
     return shares, sum(share * h for share, h in zip(shares, hidden, strict=True))
 
 

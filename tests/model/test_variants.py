@@ -1,6 +1,7 @@
 """Every option of attention, norm and pooling beside loops of numpy, and what must hold between them."""
 
 import doctest
+import functools
 import importlib
 import itertools
 import pkgutil
@@ -18,8 +19,10 @@ import bertkit.model
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.kernels.layout import Layout
+from bertkit.model import bert
 from bertkit.model.bert import Bert
 from bertkit.model.bert_config import AttentionConfig, BertConfig, NormConfig
+from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import allowed, bigbird_blocks, plan
 from bertkit.model.positions import rotate, sinusoidal
@@ -135,9 +138,10 @@ def beside_the_loops(config: BertConfig, only: str | None = None, padded: bool =
     model, rng = model_of(config), np.random.default_rng(2)
     parameters = dict(model.named_parameters())
     ids, types, layout = batch()
-    for layer in model.encoder.layers if padded else ():
-        layer.attention.slots._groups(layout, is_cuda=True)  # which the layout keeps
-    hidden, pooled = model(ids, types, layout)
+    with pytest.MonkeyPatch.context() as patch:
+        if padded:
+            patch.setattr(bert, "Geometry", functools.partial(Geometry, is_together=True))
+        hidden, pooled = model(ids, types, layout)
     assert pooled is not None
     of_hidden, of_pooled = rng.normal(size=hidden[-1].shape), rng.normal(size=pooled.shape)
     loss = (hidden[-1] * torch.tensor(of_hidden)).sum() + (pooled * torch.tensor(of_pooled)).sum()
@@ -207,13 +211,9 @@ def seen_by_rule(config: AttentionConfig, length: int, layer: int) -> Tensor:
 def computed(config: AttentionConfig, length: int, layer: int) -> Tensor:
     """Say how often each pair of tokens is computed by the blocks of a plan: (T, T)."""
     counts = torch.zeros(length + 64, length + 64, dtype=torch.int64)
-    for blocks in plan(config, length, layer):
-        rows = blocks.first * blocks.size + torch.arange(len(blocks.keys) * blocks.size).view(-1, blocks.size, 1)
-        columns = blocks.places[:, None]
-        assert torch.equal(blocks.distances, columns - rows)
-        pairs = torch.broadcast_tensors(rows, columns)
-        counts.index_put_(pairs, blocks.allowed.long(), accumulate=True)
-        assert blocks.allowed.any(-1).all()  # else a softmax is not a number
+    for block in plan(config, length, layer):
+        pairs = torch.broadcast_tensors(block.queries[..., None], block.keys[:, None])
+        counts.index_put_(pairs, block.allowed.long(), accumulate=True)
     return counts[:length, :length]
 
 

@@ -1,4 +1,4 @@
-"""The model card: README.md with metadata that the hub reads, the run's settings, and what was measured."""
+"""The model card: README.md with metadata for the hub, the settings of the run, and its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")
 at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
 print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 """
-# class of transformers -> the hub's task, and how to predict and print; a reader loads it with the Auto class of the same name
+# class of transformers -> task on the hub, and code that predicts and prints; the Auto class of the same name loads it
 _TASKS = {
     "BertForPreTraining": ("fill-mask", _FILL.replace(".logits", ".prediction_logits")),
     "BertForMaskedLM": ("fill-mask", _FILL),
@@ -54,7 +54,7 @@ print(tokenizer.decode(written[0], skip_special_tokens=True))
 """),
     "BertModel": ("feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
 }  # fmt: skip
-# what a sequence head prints that gives no single label
+# for a sequence head that does not predict a single label
 _NUMBERS = {
     "regression": f"{_READ}print(float(model(**inputs).logits[0, 0]))\n",
     "multi_label_classification": f"{_READ}print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label\n",
@@ -81,22 +81,22 @@ _OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extrac
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says beyond the model itself; None where it is not known."""
+    """The facts in a card beyond the model itself; None where unknown."""
 
     title: str
-    settings: dict[str, Any] = field(default_factory=dict)  # how the model was made
-    results: dict[str, Any] = field(default_factory=dict)  # what was measured, by metric
-    metrics: tuple[str, ...] = ()  # those of the results that measure the model
+    settings: dict[str, Any] = field(default_factory=dict)  # of the run
+    results: dict[str, Any] = field(default_factory=dict)  # by metric
+    metrics: tuple[str, ...] = ()  # the results that measure the model
     measured_on: str = "held-out documents"
-    dataset: tuple[str, str | None] | None = None  # of the hub, and its part, such as glue and mrpc
+    dataset: tuple[str, str | None] | None = None  # on the hub, with its part, such as glue and mrpc
     is_of_sentences: bool = False  # with the files of sentence-transformers
     license: str | None = None
     language: str | None = None  # such as "en"
-    base_model: str | None = None  # that training started from
+    base_model: str | None = None  # the start of the training
 
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
-    """Write a card: what the model is, how it was made, what was measured, how to load it."""
+    """Write a card: the model, code that loads it, settings and results."""
     architecture, config = architecture_of(model), model.config
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
@@ -119,7 +119,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
 
 
 def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
-    """Show how to load and use it: by sentence-transformers, by bertkit where transformers has no such model, else by that."""
+    """Write code that loads and uses the model: with sentence-transformers, bertkit or transformers."""
     config = model.config
     if is_of_sentences:
         return _SENTENCES
@@ -139,7 +139,7 @@ def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> 
 
 
 def _metadata(architecture: str, facts: CardFacts) -> str:
-    """The head of the card, as the hub's own library writes it."""
+    """Write the metadata with the library of the hub."""
     from huggingface_hub import EvalResult, ModelCardData
 
     task = _TASKS[architecture][0]
@@ -169,7 +169,7 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
         eval_results=results or None,
     )
     text = str(data.to_yaml())
-    if "<" in text or "](" in text:  # a page that shows the head as it is would take them for its own
+    if "<" in text or "](" in text:  # a page that shows the metadata verbatim would interpret them
         text = yaml.safe_dump(data.to_dict(), sort_keys=False, default_style='"', width=2**31)
         text = text.replace("<", "\\x3c").replace("](", "]\\x28").rstrip("\n")
     return text
@@ -182,9 +182,9 @@ def pretraining_facts(
     init_from: str | None,
     title: str = "Pretrained BERT",
 ) -> CardFacts:
-    """What the card of a pretrained model says, from the run's settings and `corpus`, its text in words.
+    """Collect the facts of a pretrained model from the settings of its run, its results, and a description of its corpus.
 
-    What the run started from is named only if it is a hub id, for paths say nothing elsewhere.
+    The start of the run is named only if it is a hub id, as paths mean nothing elsewhere.
     """
     base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
@@ -204,7 +204,7 @@ def pretraining_facts(
 
 
 def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics: Iterable[str]) -> CardFacts:
-    """What the card of a fine-tuned model says, from the run's settings; `metrics` are those of its results that score it."""
+    """Collect the facts of a fine-tuned model from the settings of its run; `metrics` are the results that score it."""
     name, hub, part = (at(settings, f"task.{key}") for key in ("name", "hub.path", "hub.name"))
     shown = {
         "task": name,
@@ -229,7 +229,7 @@ def _batch(settings: dict[str, Any], length: str) -> str:
 
 
 def _hub_id(model_dir: Any) -> str | None:
-    """Give the name of a model on the hub; None for a path, which says nothing elsewhere."""
+    """Return the name of a model on the hub; None for a path."""
     return model_dir if isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists() else None
 
 

@@ -1,9 +1,8 @@
 """TensorFlow's V2 checkpoints ("tensor bundles"), read and written without TensorFlow.
 
-A checkpoint is a table `PREFIX.index` and data files `PREFIX.data-00000-of-00001`, ...; the data files are nothing but the
-tensors' bytes. The table maps each variable's name to an entry, a protocol buffer message: dtype, shape, data file,
-offset, size, checksum; and the key "" to a header. The entry's bytes in the data file, if they have the checksum, are the
-tensor. What the files say is not trusted: every length is checked against what is there.
+A checkpoint is a table `PREFIX.index` and data files `PREFIX.data-00000-of-00001`, ..., which hold the bytes of the tensors.
+The table maps the name of each variable to an entry, a protocol buffer message: dtype, shape, data file, offset, size and
+checksum; and the key "" to a header. The files are not trusted: every length and checksum is verified.
 
 Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/protobuf/tensor_bundle.proto.
 """
@@ -25,7 +24,7 @@ from torch import Tensor
 from bertkit.base.errors import InputError, listed
 from bertkit.interop.google.table import build_table, masked_crc32c, read_table, read_varint, take, to_varint
 
-# Of tensorflow/core/framework/types.proto; the others have no use in a BERT.
+# from tensorflow/core/framework/types.proto, as far as a BERT needs them
 _DTYPES = {
     1: torch.float32, 2: torch.float64, 3: torch.int32, 9: torch.int64, 10: torch.bool, 14: torch.bfloat16,
     19: torch.float16,
@@ -37,7 +36,7 @@ _VARINT, _BYTES, _FIXED32 = 0, 2, 5  # wire types
 
 @dataclass(frozen=True)
 class Entry:
-    """Where the bytes of a tensor lie."""
+    """The place of a tensor's bytes."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # every axis has at least 1
@@ -48,7 +47,7 @@ class Entry:
 
 
 def checkpoint_files(prefix: Path) -> list[Path]:
-    """List the files of a checkpoint: the index, and the data files that it refers to."""
+    """List the files of a checkpoint: the index and its data files."""
     return [index_file(prefix), *_data_files(prefix, *read_index(prefix)).values()]
 
 
@@ -71,13 +70,12 @@ def _data_files(prefix: Path, num_files: int, entries: Mapping[str, Entry]) -> d
 
 
 def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
-    """Read every variable, under TensorFlow's names and in TensorFlow's layout; every checksum is checked.
+    """Read every variable, under the names and in the layout of TensorFlow, and verify every checksum.
 
-    The tensors lie in the data files, mapped into memory: a page is read when it is looked at, and copied when it is
-    written to. The files never change.
+    The tensors are mapped from the data files, and copied where they are written to; the files never change.
 
     Raises:
-        InputError: a damaged index or data file; or a data file is missing, or the checkpoint holds what bertkit does not read.
+        InputError: a file is damaged or missing, or the checkpoint is of a kind that bertkit does not read.
     """
     num_files, entries = read_index(prefix)
     paths = _data_files(prefix, num_files, entries)
@@ -90,7 +88,7 @@ def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
 
 
 def read_index(prefix: Path) -> tuple[int, dict[str, Entry]]:
-    """Read the index alone: the number of data files, and every variable's entry in the order of the names."""
+    """Read the index alone: the number of data files, and the entry of each variable, by name."""
     path = index_file(prefix)
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the index of a TensorFlow checkpoint")
@@ -115,7 +113,7 @@ def read_index(prefix: Path) -> tuple[int, dict[str, Entry]]:
     return num_files, {name: _entry(path, name, fields, num_files) for name, fields in messages.items()}
 
 
-# of a BundleEntryProto: dtype, shape, shard_id, offset, size, crc32c, slices
+# BundleEntryProto: dtype, shape, shard_id, offset, size, crc32c, slices
 _ENTRY = {1: _VARINT, 2: _BYTES, 3: _VARINT, 4: _VARINT, 5: _VARINT, 6: _FIXED32, 7: _BYTES}
 
 
@@ -157,12 +155,12 @@ def _tensor(name: str, entry: Entry, file: npt.NDArray[np.uint8], path: Path) ->
     if masked_crc32c(data) != entry.crc32c:
         raise InputError(f"{path}: damaged (the checksum of {name} is wrong); copy it again")
     if data.ctypes.data % entry.dtype.itemsize:
-        data = data.copy()  # a tensor behind one of an odd size; torch wants aligned numbers
+        data = data.copy()  # torch needs aligned numbers; a tensor of odd size may precede
     return torch.from_numpy(data).view(entry.dtype).reshape(entry.shape)
 
 
 def _message(data: bytes, wire_types: Mapping[int, int]) -> dict[int, list[Any]]:
-    """Read the fields of a protocol buffer message that have a number in `wire_types`; the others are passed over."""
+    """Read the fields in `wire_types` from a protocol buffer message, and skip all others."""
     fields: dict[int, list[Any]] = {number: [] for number in wire_types}
     at = 0
     while at < len(data):
@@ -187,21 +185,20 @@ def _message(data: bytes, wire_types: Mapping[int, int]) -> dict[int, list[Any]]
 
 
 def _last(values: list[Any]) -> int:
-    """The number in a field: the last one given, 0 where there is none."""
+    """Return the last number of a field; 0 if there is none."""
     return values[-1] if values else 0
 
 
 def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write variables as `PREFIX.index` and one data file; the same tensors give the same bytes (TensorFlow's
-    own, up to some thousand variables).
+    """Write variables as `PREFIX.index` and one data file, with the same bytes as TensorFlow up to some thousand variables.
 
     Raises:
-        InputError: a dtype that is not written.
+        InputError: TensorFlow has no such dtype.
     """
     strange = [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if tensor.dtype not in _DTYPE_NUMBERS]
     if strange:
         raise InputError(f"{prefix}: no dtype of TensorFlow for {', '.join(strange)}; convert them first")
-    items = [(b"", _field(1, 1) + _field(3, _field(1, 1)))]  # one data file; made by version 1 of the format
+    items = [(b"", _field(1, 1) + _field(3, _field(1, 1)))]  # one data file; version 1 of the format
     offset = 0
     with _data_file(prefix, 0, 1).open("wb") as file:
         for name in sorted(tensors, key=str.encode):

@@ -20,7 +20,7 @@ from bertkit.interop.hugging_face.config_json import SHAPE
 from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
 from bertkit.model.bert_config import BertConfig
 
-NAME = "bert_model.ckpt"  # the prefix that Google's releases have
+NAME = "bert_model.ckpt"  # the prefix in Google's releases
 CONFIG_FILES = ("bert_config.json", "config.json")
 SKIPPED = {
     r"(.+/)?(adam|lamb)_[mv]": "a moment of the optimizer",
@@ -34,13 +34,13 @@ SKIPPED = {
 def find_checkpoint(path: Path) -> Path | None:
     """Find the checkpoint of a directory, or at a prefix such as `DIR/bert_model.ckpt`.
 
-    Of several in a directory the one is taken that the file `checkpoint` names.
+    Among several checkpoints in a directory, the file `checkpoint` names one.
 
     Returns:
-        Its prefix; None where there is none.
+        Its prefix; None if there is no checkpoint.
 
     Raises:
-        InputError: several, and nothing says which one.
+        InputError: several checkpoints, and the file names none of them.
     """
     if not path.is_dir():
         prefix = Path(str(path).removesuffix(".index"))
@@ -53,11 +53,11 @@ def find_checkpoint(path: Path) -> Path | None:
     state = path / "checkpoint"
     text = state.read_text("utf-8", "replace") if state.is_file() else ""
     newest = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
-    chosen = Path(newest[1]).name if newest else None  # the directory may have been moved since it was written
+    chosen = Path(newest[1]).name if newest else None  # without its folder, as the directory may have moved
     if chosen in held:
         return path / chosen
-    said = f"the file checkpoint names {chosen}, which is not here" if chosen else "no file checkpoint says which one"
-    raise InputError(f"{path}: holds the checkpoints {', '.join(held)}, and {said}; name one: {path / held[0]}")
+    reason = f"the file checkpoint names {chosen}, which is not here" if chosen else "no file checkpoint names one"
+    raise InputError(f"{path}: holds the checkpoints {', '.join(held)}, and {reason}; name one: {path / held[0]}")
 
 
 def config_file(prefix: Path) -> Path:
@@ -71,7 +71,7 @@ def config_file(prefix: Path) -> Path:
 
 
 def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a checkpoint's weights under the names of Hugging Face, and list the variables left out, with the rule."""
+    """Read weights under the names of Hugging Face; return also the variables that are left out, and the rule for each."""
     tensors = bundle.read_checkpoint(prefix)
     try:
         return as_hugging_face(tensors)
@@ -80,10 +80,10 @@ def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Give google-research/bert's variables the names and the layout of Hugging Face.
+    """Convert variables of google-research/bert to the names and the layout of Hugging Face.
 
     Returns:
-        The weights, and the variables left out, with the rule.
+        The weights, and the variables that are left out, with the rule for each.
     """
     translated = translate(tensors, FROM_TENSORFLOW)
     weights: dict[str, Tensor] = {}
@@ -107,12 +107,12 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
 
 
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Write a model in the layout of Google's releases into an existing directory, all but `vocab.txt`; and read it back.
+    """Write a model in the layout of Google's releases into an existing directory, without `vocab.txt`, and read it back.
 
     Tensors have the names of Hugging Face, with or without the `bert.` prefix.
 
     Raises:
-        InputError: google-research/bert has no variable or setting for a part of the model.
+        InputError: google-research/bert has no variable or no setting for a part of the model.
     """
     content, variables = config_json(config), as_tensorflow(tensors)
     (directory / "bert_config.json").write_text(content, encoding="utf-8")
@@ -124,7 +124,7 @@ def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Ten
 
 
 def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give weights of Hugging Face the names and the layout of google-research/bert."""
+    """Convert weights of Hugging Face to the names and the layout of google-research/bert."""
     full = {full_name(name): tensor for name, tensor in tensors.items()}
     translated = translate(full, TENSORFLOW)
     without = sorted(set(full) - set(translated))
@@ -134,7 +134,7 @@ def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def config_json(config: BertConfig) -> str:
-    """Write `bert_config.json`, with the keys of Google's own.
+    """Write `bert_config.json` with the keys of Google's file.
 
     `gelu` is the exact one here, as in the released weights; the newest google-research/bert computes its tanh
     approximation under that name.

@@ -1,11 +1,11 @@
-"""The table of TensorFlow's checkpoints, `PREFIX.index`: bytes by bytes, in order, read and written without TensorFlow.
+"""The table of TensorFlow's checkpoints, `PREFIX.index`, a sorted map from bytes to bytes, without TensorFlow.
 
-1. A table ends in a footer: where the index block lies, and a magic number. The index block's values say where the data
-   blocks lie.
-2. A block is a run of (key, value), where a key gives only what differs from the one before; then restart points, which
-   only random access needs, one byte for the compression and a checksum.
+1. A table ends in a footer: the place of the index block, and a magic number. The values of the index block are the places
+   of the data blocks.
+2. A block is a run of (key, value), where a key omits the prefix that it shares with the key before it; then restart points,
+   which only random access needs, a byte for the compression, and a checksum.
 
-What a file says is not trusted: every length is checked against what is there before anything is read or made.
+Files are not trusted: every length is verified before anything is read or allocated.
 
 Source: tensorflow/core/lib/io/format.cc, table_builder.cc and block.cc.
 """
@@ -21,14 +21,14 @@ import numpy.typing as npt
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)  # the last bytes of a table
 _FOOTER_BYTES = 48
-_TRAILER_BYTES = 5  # of a block: compression and checksum
+_TRAILER_BYTES = 5  # compression and checksum of a block
 _BLOCK_BYTES = 262144  # a data block is closed above this
 _RESTART_INTERVAL = 16
 _MAX_KEY_BYTES = 1024
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Give the (key, value) of a table in order.
+    """Yield the (key, value) of a table in order.
 
     Raises:
         ValueError: it is damaged.
@@ -38,7 +38,7 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("it does not end like a TensorFlow index")
     at = 0
     handle = []
-    for _ in range(4):  # offset and size, of the meta index block, which is empty, and of the index block
+    for _ in range(4):  # offset and size of the meta index block, which is empty, and of the index block
         number, at = read_varint(footer, at)
         handle.append(number)
     last = None
@@ -53,7 +53,7 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Give the (key, value) of the block of `size` bytes at `offset`."""
+    """Yield the (key, value) of the block of `size` bytes at `offset`."""
     content = take(data, offset, size + _TRAILER_BYTES)
     block, compression, crc32c = content[:size], content[size], content[size + 1 :]
     if masked_crc32c(content[: size + 1]) != int.from_bytes(crc32c, "little"):
@@ -77,7 +77,7 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number of 7 bits a byte, lowest first; give it, and where the next thing begins."""
+    """Read a number of 7 bits a byte, lowest bits first; return it with the place behind it."""
     value = 0
     for index, byte in enumerate(data[at : at + 10]):
         value |= (byte & 127) << (7 * index)
@@ -87,16 +87,16 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def take(data: bytes, at: int, size: int) -> bytes:
-    """Give `size` bytes from `at` on; a ValueError where there are fewer."""
+    """Return `size` bytes from `at` on; raise ValueError if there are fewer."""
     if at < 0 or at + size > len(data):
         raise ValueError("it ends too early")
     return data[at : at + size]
 
 
 def masked_crc32c(data: bytes | npt.NDArray[np.uint8]) -> int:
-    """Checksum bytes as TensorFlow stores it: rotated and shifted, so that a checksum of checksums is none of zeros."""
+    """Compute the checksum that TensorFlow stores: rotated and shifted, so that checksums of checksums do not vanish."""
     crc = 0
-    for start in range(0, len(data), 1 << 24):  # part by part: the copy of a large matrix would be large
+    for start in range(0, len(data), 1 << 24):  # in parts, as bytes are copied
         crc = google_crc32c.extend(crc, bytes(data[start : start + (1 << 24)]))
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -116,7 +116,7 @@ def build_table(items: Iterable[tuple[bytes, bytes]], block_bytes: int = _BLOCK_
     for block in blocks:
         last = block[-1][0]
         if block is blocks[-1]:
-            last = bytes([last[0] + 1])  # any key from the block's last to the next one's first will do
+            last = bytes([last[0] + 1])  # any key between two blocks separates them
         content = _block(block, _RESTART_INTERVAL)
         handles.append((last, to_varint(len(table)) + to_varint(len(content) - _TRAILER_BYTES)))
         table += content
@@ -128,7 +128,7 @@ def build_table(items: Iterable[tuple[bytes, bytes]], block_bytes: int = _BLOCK_
 
 
 def _block(items: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:
-    """Build a block with its trailer; every `restart_interval`-th key stands in full."""
+    """Build a block with its trailer; every `restart_interval`-th key is complete."""
     content, restarts, before = b"", [0], b""
     for index, (key, value) in enumerate(items):
         shared = 0

@@ -1,4 +1,4 @@
-"""`config.json`, of Hugging Face and of Google: what it says of a model's class, shape and labels."""
+"""`config.json` of Hugging Face and of Google: class, shape and labels of a model."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ ARCHITECTURES = {
 }
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
 MOST_LABELS = 100_000
-RELATIVE_KEY = "relative_key"  # of transformers 4: Shaw's vectors for keys
-OWN_TYPE = "bertkit"  # of a model that no BERT of transformers computes
+RELATIVE_KEY = "relative_key"  # in transformers 4: the vectors of Shaw et al. 2018 for keys
+OWN_TYPE = "bertkit"  # a model that no BERT of transformers computes
 SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
@@ -48,7 +48,7 @@ _HONOURED = {
 
 
 def architecture_of(model: BertWithHeads) -> str:
-    """Give the name of the `transformers` class with the same heads."""
+    """Name the `transformers` class with the same heads."""
     heads = tuple(sorted(model.heads))
     if heads == ("masked_lm",) and is_decoder(model.config):
         return "BertLMHeadModel"
@@ -60,7 +60,7 @@ def architecture_of(model: BertWithHeads) -> str:
 
 
 def is_decoder(config: BertConfig) -> bool:
-    """Whether it is BERT with causal attention, as `transformers` has it, and nothing else."""
+    """Whether causal attention is the only difference from BERT; `transformers` has a class for it."""
     bert = replace(config, attention=replace(config.attention, pattern="full"))
     return config.attention.pattern == "causal" and not bert.variant
 
@@ -69,7 +69,7 @@ def require_bert(config: BertConfig, where: str) -> None:
     """Refuse a model that `transformers` cannot compute.
 
     Raises:
-        InputError: naming the settings that make it one.
+        InputError: naming the settings that differ from BERT.
     """
     if config.variant and not is_decoder(config):
         raise InputError(
@@ -79,19 +79,19 @@ def require_bert(config: BertConfig, where: str) -> None:
 
 
 def changed_from_bert(config: BertConfig) -> list[str]:
-    """List the settings, as they are given, that make a model another one than BERT."""
+    """List the settings that differ from BERT, as key=value."""
     bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
     variant = {key: value for key, value in config.variant.items() if key != "decoder"}
     if config.decoder is not None and config.decoder.is_from_scratch:
         variant["decoder"] = config.decoder.kind
     changed = [f"{key}={value}" for key, _, value in differences(bert, variant)]
-    return [each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])]
+    return [pair for pair in changed if not config.attention.without_effect(pair.partition("=")[0].partition(".")[2])]
 
 
 def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
-    """Write `config.json`, readable by `transformers` 4 and 5; `dtype` is that of the weights.
+    """Write `config.json` for `transformers` 4 and 5, with the `dtype` of the weights.
 
-    What no BERT of theirs computes has the model type of bertkit, which they refuse to load.
+    A model that no BERT there computes gets the model type of bertkit, which `transformers` refuses to load.
     """
     if config.decoder is not None and not config.decoder.is_from_scratch:
         return _pair_json(config, config.decoder, dtype)
@@ -115,13 +115,13 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
         content["label2id"] = {label: number for number, label in enumerate(labels)}
         if problem_type is not None:
             content["problem_type"] = problem_type
-        if problem_type == "regression":  # else cross-encoders of sentence-transformers put a sigmoid on the number
+        if problem_type == "regression":  # else cross-encoders of sentence-transformers apply a sigmoid
             content["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return to_json(dict(sorted(content.items())))
 
 
 def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -> str:
-    """Write that of two BERTs, of which the second one writes; `decoder_shares_encoder` is bertkit's own word."""
+    """Write the `config.json` of an encoder-decoder; only bertkit reads `decoder_shares_encoder`."""
     encoder = json.loads(config_json(replace(config, decoder=None), ARCHITECTURES[()], dtype))
     writes = {"add_cross_attention": True, "is_decoder": True, "architectures": ["BertLMHeadModel"]}
     pair = {
@@ -141,10 +141,10 @@ def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -
 
 
 def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Give the encoder's part of a pair, with what bertkit says of a decoder.
+    """Return the encoder's part of an encoder-decoder, with the settings of the decoder.
 
     Raises:
-        InputError: they are not two BERTs of one shape, or the second one cannot write.
+        InputError: they are not two BERTs of one shape, or the second one is no decoder.
     """
     parts = [content.get(side) for side in ("encoder", "decoder")]
     encoder, decoder = (part if isinstance(part, dict) else {} for part in parts)
@@ -171,13 +171,13 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    The classifier among the weights tells the number of labels where the file does not.
+    If the file does not tell the number of labels, the classifier among the weights does.
 
     Returns:
-        The configuration, and the head that the weights called `classifier` belong to.
+        The configuration, and the head that owns the weights `classifier.*`.
 
     Raises:
-        InputError: no such file, not a BERT, or settings that BERT cannot honour.
+        InputError: no such file, no BERT, or settings that bertkit does not support.
     """
     content, tensors = _read_content(path), tensors or {}
     if content.get("model_type") == PAIR_TYPE:
@@ -194,8 +194,8 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
     groups: dict[str, Any] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
     if content.get("model_type") == OWN_TYPE:
         for name, known in groups.items():
-            given = content.get(name)
-            groups[name] = {**known, **given} if isinstance(given, dict) else given
+            own = content.get(name)
+            groups[name] = {**known, **own} if isinstance(own, dict) else own
         shape["pooling"] = content.get("pooling", "first")
     else:
         is_causal, places = content.get("is_decoder") or False, shape["max_position_embeddings"]
@@ -216,7 +216,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         if problems:
             raise InputError(*problems)
         config = build(BertConfig, {"pooling": "first", **shape, **groups, "labels": _labels(content, tensors)})
-    except InputError as error:  # in the words of the file, not of a command line
+    except InputError as error:  # as keys of the file, not settings of a command
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
     except OverflowError:
@@ -225,17 +225,24 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:
-    """Say what a sequence head predicts; where its configuration does not say, the labels do."""
+    """Return the problem type of a sequence head; by default the number of labels decides."""
     return config.problem_type or ("regression" if len(config.labels) == 1 else "single_label_classification")
 
 
+def read_object(path: Path, is_optional: bool = False) -> dict[str, Any]:
+    """Read a JSON object; a missing file that is optional gives an empty one."""
+    content = {} if is_optional and not path.is_file() else read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path}: holds a {type(content).__name__}, expected an object; restore the file from its source"
+        )
+    return content
+
+
 def _read_content(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("model_type", "bert") not in (
-        "bert", OWN_TYPE, PAIR_TYPE,
-    ):  # fmt: skip
-        kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
-        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert' and pairs of two")
+    content = read_object(path)
+    if content.get("model_type", "bert") not in ("bert", OWN_TYPE, PAIR_TYPE):
+        raise InputError(f"{path}: model_type {content['model_type']!r}; bertkit loads 'bert' and pairs of two")
     architectures = content.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise InputError(f"{path}: architectures={architectures!r}: expected a list of names")
@@ -243,7 +250,7 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of the labels in the order of their numbers; numbered ones where the configuration has none."""
+    """List the names of the labels by their numbers; LABEL_0, ... where the configuration has none."""
     named, rows = content.get("id2label"), tensors.get("classifier.weight")
     if named:
         if not isinstance(named, dict) or sorted(map(str, named)) != sorted(map(str, range(len(named)))):
@@ -261,7 +268,7 @@ def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]
 
 
 def _classifier(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Which head `classifier.*` belongs to: what `architectures` says; without it, the pooler tells."""
+    """Find the head that owns `classifier.*`: by `architectures`, else by the presence of a pooler."""
     heads_of = {name: heads[0] for heads, name in ARCHITECTURES.items() if len(heads) == 1}
     for architecture in content.get("architectures") or ():
         if heads_of.get(architecture) in CLASSIFIERS:

@@ -1,6 +1,6 @@
-"""A Hugging Face directory, without importing `transformers`: written, of the class with a model's heads; its weights read.
+"""Read and write directories of Hugging Face, without importing `transformers`.
 
-Weights may be of any age: each tensor is read under today's full name, or left out by a named rule.
+Weights may be old: every tensor is read under its present full name, or left out by a named rule.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, read_tensors, write_tensors
-from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.config_json import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
+from bertkit.interop.hugging_face.config_json import (
+    PAIR_TYPE,
+    RELATIVE_KEY,
+    architecture_of,
+    config_json,
+    read_object,
+    require_bert,
+)
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
@@ -38,13 +44,11 @@ _BUFFERS = tuple(
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
-    """Write a Hugging Face directory of the class that has the model's heads; nothing is compared.
-
-    An earlier export of the same class is replaced.
+    """Write a Hugging Face directory of the class with the model's heads, without comparing it; replace an earlier export.
 
     Raises:
-        InputError: the directory holds something else, the vocabulary is of another size than the model's, or a weight is
-            not finite.
+        InputError: the directory holds something else, the sizes of vocabulary and embeddings differ, or a weight is not
+            finite.
     """
     require_bert(packed(model).config, "the model")
     final = Path(output_dir)
@@ -53,8 +57,9 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
     if final.exists() and any(final.iterdir()):
         ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
-        there = read_json(final / "config.json") if (final / "config.json").is_file() else None
-        if not isinstance(there, dict) or there.get("architectures") != [architecture_of(packed(model))]:
+        if read_object(final / "config.json", is_optional=True).get("architectures") != [
+            architecture_of(packed(model))
+        ]:
             others.append("a model of another class")
         if others:
             raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
@@ -87,16 +92,16 @@ def write_model(
 
 
 def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
-    """Give every small file of a model directory, by name: configuration and tokenizer."""
+    """Return configuration and tokenizer as files, by name."""
     inner = packed(model)
     config = config_json(inner.config, architecture_of(inner), next(inner.parameters()).dtype)
     return {"config.json": config, **tokenizer.files(inner.config.max_position_embeddings)}
 
 
 def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
-    """Give the weights under the names of the `transformers` class with the same heads, tied ones once.
+    """Return the weights under the names of the `transformers` class with the same heads, tied weights once.
 
-    A pooler is left out where that class has none.
+    A pooler is left out if that class has none.
     """
     architecture, decoder = architecture_of(model), model.config.decoder
     if decoder is not None and decoder.kind == "bert":
@@ -110,7 +115,7 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
 
 
 def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
-    """The weights of two BERTs, each whole, if they share some or not; their encoder has a pooler, which nobody looks at."""
+    """Return all weights of an encoder-decoder, shared ones twice; `transformers` expects a pooler, which is not used."""
     size = model.config.hidden_size
     pooler = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
     like = next(model.parameters())
@@ -118,63 +123,66 @@ def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
     alone = dict(model.named_parameters())
     for name, tensor in model.named_parameters(remove_duplicate=False):
         theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
-        tensors[theirs] = tensor.detach() if name in alone else tensor.detach().clone()  # a file holds each by itself
+        tensors[theirs] = (
+            tensor.detach() if name in alone else tensor.detach().clone()
+        )  # a file cannot hold shared memory
     return tensors
 
 
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
-    """Give the model behind the door for padded tensors."""
+    """Return the packed model inside a padded one."""
     return model.model if isinstance(model, PaddedBert) else model
 
 
+def _weights_or_index(directory: Path) -> Path | None:
+    """Find the file of the weights, or the index of their shards."""
+    paths = (directory / f"{name}{ending}" for name in _FILES for ending in ("", ".index.json"))
+    return next((path for path in paths if path.is_file()), None)
+
+
 def has_weights(directory: Path) -> bool:
-    """Whether a directory has weights of Hugging Face."""
-    return any((directory / name).is_file() or _index(directory, name).is_file() for name in _FILES)
+    """Whether a directory has weights in a format of Hugging Face."""
+    return _weights_or_index(directory) is not None
 
 
 def weight_files(directory: Path) -> list[Path]:
     """List the files that hold the weights: one, or the shards that an index names."""
-    for name in _FILES:
-        if (directory / name).is_file():
-            return [directory / name]
-        index = _index(directory, name)
-        if index.is_file():
-            return _shards(index)
-    raise InputError(
-        f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
-    )
+    path = _weights_or_index(directory)
+    if path is None:
+        raise InputError(
+            f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
+        )
+    return _shards(path) if path.suffix == ".json" else [path]
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read all tensors under today's full names, and list the ones left out, with the rule.
+    """Read all tensors under their present full names; return also the tensors that are left out, and the rule for each.
 
-    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
-    encoder saved without the `bert.` prefix.
+    Old names are translated: `gamma` and `beta` of LayerNorm, the prefix `module.` of data-parallel training, and encoders
+    without the prefix `bert.`.
 
     Raises:
         InputError: no weights in the directory, or a damaged file.
     """
     renamed: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
-    config = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
-    is_pair = isinstance(config, dict) and config.get("model_type") == PAIR_TYPE
+    config = read_object(directory / "config.json", is_optional=True)
+    is_pair = config.get("model_type") == PAIR_TYPE
     for name, tensor in _read_files(directory).items():
         if is_pair and name.startswith("encoder.pooler."):
-            skipped[name] = "a pooler that nothing looks at"
+            skipped[name] = "a pooler that is not used"
             continue
         full = full_name(re.sub("^encoder[.]", "bert.", name) if is_pair else name.removeprefix("module."))
-        full = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", full)
-        full = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", full)
+        full = full.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if full in _BUFFERS:
             skipped[name] = "a buffer of old versions, not a weight"
         elif full in renamed:
             raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
         else:
             renamed[full] = tensor
-    is_relative = isinstance(config, dict) and config.get("position_embedding_type") == RELATIVE_KEY
-    for name in [
-        name for name in renamed if is_relative and name.endswith(_DISTANCES)
-    ]:  # by i - j, where Shaw et al. 2018 have j - i
+    is_relative = config.get("position_embedding_type") == RELATIVE_KEY
+    # their rows are numbered by i - j, where Shaw et al. 2018 have j - i
+    for name in [name for name in renamed if is_relative and name.endswith(_DISTANCES)]:
         layer = name.removesuffix(_DISTANCES).rpartition(".")[2]
         renamed[f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"] = renamed.pop(name).flip(0)
         if renamed.pop(_PLACES, None) is not None:
@@ -190,7 +198,7 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_files(directory: Path) -> dict[str, Tensor]:
-    """Read every tensor as it is named in its file."""
+    """Read all tensors under the names in the files."""
     tensors: dict[str, Tensor] = {}
     for path in weight_files(directory):
         read = read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
@@ -201,40 +209,36 @@ def _read_files(directory: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _index(directory: Path, name: str) -> Path:
-    return directory / f"{name}.index.json"
-
-
 def _shards(index: Path) -> list[Path]:
-    content = read_json(index)
-    found = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()) or not found:
-        raise InputError(f"{index}: no weight_map; copy the whole directory again")
-    shards = sorted(set(found.values()))
-    expected = Path(index.name.removesuffix(".index.json")).suffix
-    if any(Path(shard).name != shard or shard in ("", ".", "..") for shard in shards):
-        raise InputError(f"{index}: names a file outside of its directory")
-    if any(Path(shard).suffix != expected for shard in shards):
-        raise InputError(f"{index}: names {shards[0]}, expected files that end in {expected}")
-    missing = [shard for shard in shards if not index.with_name(shard).is_file()]
+    """List the shards in an index, which lie beside it."""
+    weight_map = read_object(index).get("weight_map")
+    names = sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, dict) else []
+    ending = Path(index.name.removesuffix(".index.json")).suffix
+    wrong = [name for name in names if Path(name).name != name or Path(name).suffix != ending]
+    if not names or wrong:
+        shown = f"names {wrong[0]!r}" if wrong else "has no weight_map"
+        raise InputError(
+            f"{index}: {shown}, expected files beside it that end in {ending}; copy the whole directory again"
+        )
+    missing = [name for name in names if not index.with_name(name).is_file()]
     if missing:
         raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
-    return [index.with_name(shard) for shard in shards]
+    return [index.with_name(name) for name in names]
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read a file of `torch.save`; nothing but tensors and plain values, never code."""
+    """Read a file of `torch.save`: tensors and plain values, never code."""
     path.open("rb").close()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a damaged or hostile file can raise has no end
+    except Exception as error:  # a damaged or hostile file can raise anything
         refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+)", str(error))
         reason = f"it asks for {refused[1]}" if refused else type(error).__name__
         raise InputError(
-            f"{path}: damaged, or holds more than weights ({reason}); nothing of it was run: take a copy that holds "
-            "tensors only, best as safetensors"
+            f"{path}: damaged, or holds more than weights ({reason}); none of its code ran: take a copy with tensors only, "
+            "best as safetensors"
         ) from None
     is_good = isinstance(content, dict) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
@@ -246,7 +250,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:
-    """List the tensors that cannot be weights in float32: of a dtype that is not read, or not the others', or not finite."""
+    """List tensors that cannot become float32 weights: by an unknown or mixed dtype, or by values that are not finite."""
     common = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
     problems = []
     for name, tensor in tensors.items():

@@ -8,7 +8,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_offline, unavailable
 
 _TEXT = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
-# Weights in the order of preference; those of the first kind that the hub has are fetched.
+# kinds of weights in the order of preference; the first kind that the hub has is fetched
 _WEIGHTS = (
     ("model*.safetensors", "model.safetensors.index.json"),
     ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
@@ -17,30 +17,23 @@ _WEIGHTS = (
 
 
 def fetch(name: str, setting: str) -> Path:
-    """Give the local directory of a hub model, fetching what is not in the cache yet.
+    """Return the local directory of a hub model, and fetch missing files: configuration, tokenizer and one kind of weights.
 
-    Only configuration, tokenizer and one kind of weights are fetched. The usual variables hold: `HF_HOME`,
-    `HF_HUB_OFFLINE`, `HF_TOKEN`.
-
-    `setting` is what the caller calls the name.
+    The variables `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` apply. `setting` names the model in messages.
 
     Raises:
-        InputError: the hub does not have it, or cannot be reached and the cache does not have it.
+        InputError: the hub lacks the model, or cannot be reached and the cache lacks it.
     """
     is_offline()
     import huggingface_hub
 
-    fault: Exception | None = None
     for patterns in _WEIGHTS:
         try:
-            found = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_TEXT, *patterns]))
-        except Exception as error:  # the hub's own, the network's, the disk's: whichever library is underneath
-            fault = error
-            if not hasattr(error, "snapshot_path"):  # else the cache lacks this kind of weights, and may hold another
-                break
-        else:
-            if any(any(found.glob(pattern)) for pattern in patterns):
-                return found
-    if fault is None:
-        raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
-    raise unavailable(name, setting, type(fault.__cause__ or fault).__name__) from fault
+            directory = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_TEXT, *patterns]))
+        except Exception as error:  # of the hub, the network or the disk, from whichever library is underneath
+            if hasattr(error, "snapshot_path") and patterns != _WEIGHTS[-1]:
+                continue  # the cache lacks this kind of weights, and may hold another
+            raise unavailable(name, setting, type(error.__cause__ or error).__name__) from error
+        if any(any(directory.glob(pattern)) for pattern in patterns):
+            return directory
+    raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")

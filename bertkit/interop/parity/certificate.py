@@ -1,4 +1,4 @@
-"""The certificate of parity: what it holds, how it is read, and whether a model is still the certified one."""
+"""The certificate of parity: its content, its verdict, and the check of a model against it."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class _Certificate:
 
 
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
-    """Give what makes a model in memory the one it is: its configuration, and a hash of every weight."""
+    """Identify a model in memory: its configuration, and a hash of every weight."""
     config = to_mapping(model.config)
-    if model.config.decoder is None:  # as before there were decoders
+    if model.config.decoder is None:  # as in certificates before there were decoders
         del config["decoder"]
-    if not model.config.variant:  # as before there were variants
+    if not model.config.variant:  # as in certificates before there were variants
         config = {key: value for key, value in config.items() if key not in ("attention", "norm", "pooling")}
     return {"config": config, "tensor_sha256": {name: _hash(x) for name, x in sorted(full_tensors(model).items())}}
 
 
 def _hash(tensor: Tensor) -> str:
-    """Hash a tensor: its shape, and its values as float32."""
+    """Hash the shape and the float32 values of a tensor."""
     digest = hashlib.sha256(f"{tuple(tensor.shape)} ".encode())
     digest.update(tensor.detach().cpu().float().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
-    """Every parameter under its full Hugging Face name, whatever the class."""
+    """Return every parameter by its full Hugging Face name, whatever the class."""
     return {to_hugging_face(name): parameter for name, parameter in model.named_parameters()}
 
 
@@ -62,27 +62,27 @@ def read_certificate(path: Path) -> dict[str, Any]:
 
 
 def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List what differs between two certificates of what should be one model: tensors, configuration, tokenizer files."""
+    """List the differences between two certificates: tensors, tokenizer files, configuration."""
     before, after = certified["tensor_sha256"], now["tensor_sha256"]
     tensors = [name for name in {*before, *after} if before.get(name) != after.get(name)]
     before, after = certified["file_sha256"], now["file_sha256"]
     texts = [
         name for name in {*before, *after} if name.endswith((".json", ".txt")) and not name.endswith(".index.json")
     ]
-    files = [name for name in texts if before.get(name) != after.get(name)]  # of weights the tensors count
+    files = [name for name in texts if before.get(name) != after.get(name)]  # for weights the tensors count
     settings = [] if certified["config"] == now["config"] else ["the configuration"]
     return sorted(tensors) + sorted(files) + settings
 
 
 def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str | Path) -> None:
-    """Make sure that a model in memory is the certified one: its configuration, and every weight to the last bit.
+    """Check that a model in memory is the certified one: its configuration, and every weight to the last bit.
 
     Args:
-        model: what `load_model` gave; it may have fewer heads than were certified.
+        model: from `load_model`; it may have fewer heads than the certificate.
         certificate_path: the JSON of `bertkit verify`, or the `parity.json` of an export.
 
     Raises:
-        ParityError: naming what differs, or the verdict of the certificate was bad.
+        ParityError: the model differs, or is not within tolerance.
         InputError: the file is no certificate.
     """
     certified = read_certificate(Path(certificate_path))
@@ -102,13 +102,13 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
 
 
 def worst_failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give the comparison that is furthest out of tolerance; None when all are within."""
+    """Return the comparison that is furthest out of tolerance; None if all are within."""
     rows = [row for row in result["comparisons"] if not row["within_tolerance"]]
     return max(rows, key=lambda row: row["max_rel"], default=None)
 
 
 def in_one_screen(result: dict[str, Any]) -> str:
-    """Sum a certificate up for a person."""
+    """Summarise a certificate in a few lines."""
     lines = [f"{result['architecture']} beside transformers {result['versions']['transformers']}"]
     for dtype in ("float64", "float32"):
         for kind in ("weights", "hidden_states", "pooled_output", "logits", "loss", "gradient"):

@@ -1,4 +1,4 @@
-"""What both implementations compute: real text in pairs, and random ids, with labels for every head."""
+"""The inputs of the comparison: pairs of real texts, and random ids, with labels for every head."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Inputs:
-    """A padded batch, (B, T) or (questions, choices, T), with the labels of each head, or with texts that are written."""
+    """A padded batch, (B, T) or (questions, choices, T), with the labels of each head, or with targets."""
 
     input_ids: Tensor
     attention_mask: Tensor | None
@@ -36,28 +36,24 @@ class Inputs:
 
     @property
     def is_token(self) -> Tensor:
-        """Where tokens stand, (B, T)."""
+        """Whether a position holds a token, (B, T)."""
         mask = torch.ones_like(self.input_ids) if self.attention_mask is None else self.attention_mask
         return mask.flatten(0, -2).bool()
 
     def arguments(self) -> dict[str, Tensor]:
-        """Name the tensors as both implementations take them."""
+        """Return the arguments of both implementations."""
         mask = {} if self.attention_mask is None else {"attention_mask": self.attention_mask}
         source = {"input_ids": self.input_ids, "token_type_ids": self.token_type_ids, **mask}
-        return source | {
-            f"decoder_{name}": self.of_target(each) for name, each in source.items() if self._is_written(name)
-        }
+        written = [name for name in source if self.has_targets and name != "token_type_ids"]
+        return source | {f"decoder_{name}": self.of_target(source[name]) for name in written}
 
     def of_target(self, values: Tensor) -> Tensor:
-        """Of what is written: the sequences of the batch in reverse order, so that lengths of pairs differ."""
+        """Turn values of the sources into those of the targets: in reverse order, so that the lengths of pairs differ."""
         return values.flip(0)
-
-    def _is_written(self, name: str) -> bool:
-        return self.has_targets and name != "token_type_ids"
 
 
 def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences: int) -> dict[str, Inputs]:
-    """Make real text in pairs with padding, random ids with padding, and random ids at all positions without a mask."""
+    """Make three batches: pairs of real texts and random ids, both with padding, and random ids at all positions."""
     config, heads = model.config, tuple(model.heads)
     generator = torch.Generator().manual_seed(seed)
     if "choice" in heads:
@@ -99,10 +95,10 @@ def _random_ids(config: BertConfig, shape: tuple[int, int], generator: torch.Gen
 
 
 def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertConfig, heads: tuple[str, ...]) -> Inputs:
-    """Add labels for each head: masked LM at about 15 % of the tokens, at least one a sequence.
+    """Add labels for each head: masked LM at about 15 % of the tokens, at least one in a sequence.
 
-    All sequences have the same label, the last one: with different ones the gradients of a pretrained model nearly cancel,
-    and what is left in float32 is the rounding of either implementation.
+    All sequences have the same label, the last one: with different labels the gradients of a pretrained model nearly cancel,
+    and little but rounding remains in float32.
     """
     num_sequences = len(ids)
     is_token = torch.ones_like(ids).bool() if mask is None else mask.bool()
@@ -110,7 +106,7 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
     for head in heads:
         match head:
             case "masked_lm" if is_decoder(config):
-                continue  # the loss of their class is that of the next token
+                continue  # the class of transformers has the loss of the next token
             case "masked_lm":
                 chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
                 chosen[:, 1] = is_token[:, 1]

@@ -1,4 +1,4 @@
-"""What both implementations compute of the same inputs: values, the loss, and the gradient of every parameter."""
+"""The results of both implementations for the same inputs: values, the loss, and the gradient of every parameter."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Results = dict[
 
 
 def our_results(ours: PaddedBert, inputs: Inputs, names: Iterable[str]) -> Results:
-    """Compute a batch forward and backward, with the gradients of the parameters of these Hugging Face names."""
+    """Compute a batch forward and backward; `names` are the parameters with gradients, as Hugging Face names them."""
     ours.zero_grad(set_to_none=True)
     out = ours(**inputs.arguments(), output_hidden_states=True)
-    pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not give it
+    pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not return it
     values = _values(inputs, out.hidden_states, out.logits, pooled)
     if inputs.labels:
         values["loss"] = _loss(out.logits, _labels(inputs, out.last_hidden_state), ours.config, inputs.is_token)
@@ -43,14 +43,14 @@ def their_results(theirs: Any, inputs: Inputs, model: BertWithHeads) -> Results:
     logits = _their_logits(reference, tuple(model.heads))
     values = _values(inputs, states, logits, reference.get("pooler_output"))
     if labels:
-        # their span loss counts the padding as possible answers, so it is theirs only where there is none
+        # the span loss of transformers counts padding as possible answers, so it is compared only without padding
         is_theirs = "span" not in labels or bool(inputs.is_token.all())
         values["loss"] = reference.loss if is_theirs else _loss(logits, labels, model.config, inputs.is_token)
     return _with_gradients(values, inputs, their_parameters(model, theirs))
 
 
 def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None) -> Results:
-    """Give what a forward pass computes of tokens, without padding."""
+    """Collect the values of a forward pass, without padding."""
     is_token = inputs.is_token
     is_written = inputs.of_target(is_token) if inputs.has_targets else is_token
     values = {f"hidden_states.{layer}": hidden[is_token] for layer, hidden in enumerate(states)}
@@ -62,8 +62,8 @@ def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None)
 def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, list[Tensor]]) -> Results:
     """Add the gradient of every parameter.
 
-    Where there is no loss, or one that a shift of all logits leaves alone, so that its gradients nearly cancel, it is that of
-    a sum of all outputs, each with a random weight.
+    Without a loss, or if the loss ignores a shift of all logits, so that its gradients nearly cancel, a sum of all outputs
+    with random weights takes its place.
     """
     if "loss" in values and not inputs.labels.keys() & {"span", "choice"}:
         minimised = values["loss"]
@@ -75,39 +75,40 @@ def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, li
         minimised = torch.stack([(a * b).mean() for a, b in zip(outputs, weights, strict=True)]).sum()
     minimised.backward()  # type: ignore[no-untyped-call]
     gradients = {
-        name: [torch.zeros_like(p) if p.grad is None else p.grad for p in each] for name, each in parameters.items()
+        name: torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in shared]).sum(0)
+        for name, shared in parameters.items()
     }
     return {what: value.detach() for what, value in values.items()} | {
-        f"gradient.{name}": torch.stack(each).sum(0) for name, each in gradients.items()
+        f"gradient.{name}": gradient for name, gradient in gradients.items()
     }
 
 
 def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[Tensor]]:
-    """Give the parameters of `transformers` under our full names: two where a decoder shares its encoder's weights.
+    """Return the parameters of `transformers` by our full names: two where a decoder shares the weights of its encoder.
 
-    A pooler beside a head that does not look at it is ours alone.
+    A pooler beside a head that does not use it exists in bertkit alone.
     """
     parameters = dict(theirs.named_parameters())
     is_bare = not any(name.startswith("bert.") for name in parameters)
     is_shared = model.config.decoder is not None and model.config.decoder.share
-    found: dict[str, list[Tensor]] = {}
+    result: dict[str, list[Tensor]] = {}
     for name in full_tensors(model):
         encoder = re.sub(r"^bert\.", "encoder." if "generation" in model.heads else "", name) if is_bare else name
         both = (encoder, f"decoder.{name}") if is_shared else (encoder,)
-        of_theirs: list[Tensor] = [parameters[each] for each in both if each in parameters]
+        of_theirs: list[Tensor] = [parameters[own] for own in both if own in parameters]
         assert of_theirs or name.startswith("bert.pooler."), f"transformers has no {name}"
         if of_theirs:
-            found[name] = of_theirs
-    return found
+            result[name] = of_theirs
+    return result
 
 
 def _labels(inputs: Inputs, like: Tensor) -> dict[str, Tensor]:
-    """The labels, numbers of them in the precision of a tensor."""
+    """Return the labels, with floating-point labels in the precision of a tensor."""
     return {head: x.to(like.dtype) if x.is_floating_point() else x for head, x in inputs.labels.items()}
 
 
 def _their_labels(labels: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The labels as the arguments of the `transformers` class."""
+    """Return the labels as arguments of the `transformers` class."""
     if "span" in labels:
         return {"start_positions": labels["span"][:, 0], "end_positions": labels["span"][:, 1]}
     if len(labels) == 2:
@@ -124,7 +125,7 @@ def _their_logits(reference: Any, heads: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 def _loss(logits: dict[str, Tensor], labels: dict[str, Tensor], config: BertConfig, is_token: Tensor) -> Tensor:
-    """The sum of the mean losses of the heads."""
+    """Sum the mean losses of the heads."""
     parts = []
     for head, label in labels.items():
         scores = logits[head]
