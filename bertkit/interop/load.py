@@ -23,7 +23,6 @@ from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as google
 from bertkit.interop.hugging_face import directory as hugging_face
-from bertkit.interop.hugging_face import hub
 from bertkit.interop.hugging_face.config_json import changed_from_bert, problem_type_of, read_config
 from bertkit.interop.hugging_face.names import from_hugging_face, in_decoder, to_hugging_face
 from bertkit.interop.padded import PaddedBert
@@ -125,7 +124,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
                 f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "
                 "TensorFlow checkpoint, or a hub id such as google-bert/bert-base-uncased"
             )
-        path = hub.fetch(str(model_dir), setting)
+        path = hugging_face.fetch(str(model_dir), setting)
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
         return _model_of_run(path, f"{setting}={model_dir}")
     prefix = _google_prefix(path)

@@ -1,4 +1,4 @@
-"""A Hugging Face directory, without importing `transformers`: written, of the class with a model's heads; its weights read.
+"""Hugging Face directories, without importing `transformers`: fetch one from the hub, write one, read the weights of one.
 
 Weights may be of any age: each tensor is read under today's full name, or left out by a named rule.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, read_tensors, write_tensors
+from bertkit.base.hub_ids import is_offline, unavailable
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.config_json import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
@@ -35,6 +36,41 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _BUFFERS = tuple(
     f"{part}bert.embeddings.{name}_ids" for part in ("", "decoder.") for name in ("position", "token_type")
 )
+_HUB_TEXTS = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
+# in the order of preference; the first kind of weights that the hub has is fetched
+_HUB_WEIGHTS = (
+    ("model*.safetensors", "model.safetensors.index.json"),
+    ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
+    ("*.ckpt*.index", "*.ckpt*.data-*"),
+)
+
+
+def fetch(name: str, setting: str) -> Path:
+    """Return the local directory of a hub model; fetch the files that the cache lacks.
+
+    Only configuration, tokenizer and one kind of weights are fetched. `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` have their
+    usual meaning. `setting` names the setting in messages.
+
+    Raises:
+        InputError: the hub has no such model, or neither the hub nor the cache can provide it.
+    """
+    is_offline()
+    import huggingface_hub
+
+    fault: Exception | None = None
+    for patterns in _HUB_WEIGHTS:
+        try:
+            snapshot = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_HUB_TEXTS, *patterns]))
+        except Exception as error:  # from the hub's client, the network or the disk
+            fault = error
+            if not hasattr(error, "snapshot_path"):  # else the cache lacks this kind of weights, and may hold another
+                break
+        else:
+            if any(any(snapshot.glob(pattern)) for pattern in patterns):
+                return snapshot
+    if fault is None:
+        raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
+    raise unavailable(name, setting, type(fault.__cause__ or fault).__name__) from fault
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:

@@ -31,9 +31,16 @@ from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
-from bertkit.interop.parity.inputs import TEXTS, Inputs, make_inputs
 from bertkit.interop.parity.reference import load_in_transformers, same_ids
-from bertkit.interop.parity.results import Results, our_results, their_parameters, their_results
+from bertkit.interop.parity.results import (
+    TEXTS,
+    Inputs,
+    Results,
+    make_inputs,
+    our_results,
+    their_parameters,
+    their_results,
+)
 from bertkit.model.heads import BertWithHeads
 
 # float64: relative to max(1, largest entry of the tensor); for gradients, to max(largest entry, a thousandth of the largest of

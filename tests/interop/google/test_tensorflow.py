@@ -23,8 +23,8 @@ from bertkit.base.errors import BertkitError, InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as tensorflow
+from bertkit.interop.google.bundle import build_table, masked_crc32c, read_table
 from bertkit.interop.google.checkpoint import TENSORFLOW
-from bertkit.interop.google.table import build_table, masked_crc32c, read_table
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.load import hashes_of, load_directory, resolve_model_dir
 from bertkit.model.heads import BertWithHeads
@@ -179,9 +179,9 @@ def index(*entries: tuple[str, bytes], header: bytes = b"\x08\x01") -> Callable[
 
 
 def entry(dtype: int = 1, shape: tuple[int, ...] = (3,), shard: int = 0, offset: int = 0, size: int = 12) -> bytes:
-    dims = b"".join(bundle._field(2, bundle._field(1, axis)) for axis in shape)
-    numbers = b"".join(bundle._field(number, value) for number, value in ((3, shard), (4, offset), (5, size)))
-    return bundle._field(1, dtype) + bundle._field(2, dims) + numbers + b"\x35" + bytes.fromhex("b6984108")
+    dims = b"".join(bundle.field(2, bundle.field(1, axis)) for axis in shape)
+    numbers = b"".join(bundle.field(number, value) for number, value in ((3, shard), (4, offset), (5, size)))
+    return bundle.field(1, dtype) + bundle.field(2, dims) + numbers + b"\x35" + bytes.fromhex("b6984108")
 
 
 DATA = ".data-00000-of-00001"
@@ -202,13 +202,13 @@ DAMAGES = [
     (index(("v", entry(dtype=2))), InputError, r"v has 12 bytes, but \(3,\) of torch\.float64 has 24"),
 
     (index(("v", entry(shape=(1 << 62, 1 << 62)))), InputError, "v has 12 bytes, but"),
-    (index(("v", entry(shape=(0, 1 << 62), size=0))), InputError, "v: an unknown or empty shape"),
+    (index(("v", entry(shape=(0, 1 << 62), size=0))), InputError, "unknown or empty shape"),
     (index(("v", entry(shape=(1 << 40,), size=1 << 42))), InputError, "truncated .its tensors have 4398046511104 bytes, the file 72"),
     (index(("v", entry(offset=1 << 63))), InputError, "the checksum of v is wrong"),
     (index(*((f"v{n}", entry()) for n in range(7))), InputError, "truncated .its tensors have 84 bytes, the file 72"),
     (index(("v", entry(shard=1))), InputError, "v is in data file 1 of 1"),
     (index(("v", entry(shard=1)), header=b"\x08\x03"), InputError, "data-00001-of-00003 missing"),
-    (index(("v", entry() + b"\x3a\x00")), InputError, "v is saved in 1 slices; save it again without partitioned"),
+    (index(("v", entry() + b"\x3a\x00")), InputError, "v is saved in 1 slices"),
     (index(("v", entry()), header=b"\x08\x01\x10\x01"), InputError, "the tensors are big-endian"),
     (index(("_CHECKPOINTABLE_OBJECT_GRAPH", entry(dtype=7))), InputError, "a checkpoint of TensorFlow 2 objects"),
     (index(("v", b"\x0d")), InputError, "it ends too early"),
@@ -218,7 +218,7 @@ DAMAGES = [
     (index(("w", entry()), ("v", entry())), InputError, "its keys are not in order"),
     (index(("v", entry()), ("v", entry())), InputError, "its keys are not in order"),
     (index(("v" * 2000, entry())), InputError, "has a broken entry"),
-    (lambda prefix: Path(f"{prefix}.index").write_bytes(build_table([(b"v", entry())])), InputError, "no header"),
+    (lambda prefix: Path(f"{prefix}.index").write_bytes(build_table([(b"v", entry())])), InputError, "header"),
 ]  # fmt: skip
 
 
