@@ -26,7 +26,7 @@ from bertkit.settings.export import ExportSettings
 from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.train.checkpoint import read_state
 
-# head= -> the heads to load, and whether the pooler comes along (None: if there is one); task: whichever is there
+# head= -> the heads to load, and whether to load the pooler (None: if there is one); `task` is the one task head there is
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
     None: (None, None),
     "pretraining": (PRETRAINING_HEADS, True),
@@ -68,23 +68,21 @@ def run(settings: ExportSettings) -> None:
         if settings.onnx:
             with_pooler, with_int8 = model.bert.pooler is not None, settings.onnx == "int8"
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
+        result["file_sha256"] = hashes_of(partial)  # with the other layouts, which may also change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
-    say(*in_one_screen(result).split("\n"))
-    say(f"exported {result['architecture']} to {final}")
+    say(*in_one_screen(result).split("\n"), f"exported {result['architecture']} to {final}")
     if settings.onnx == "int8":
         say(onnx.loss_by_int8(result["onnx"]))
     say(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
-        say(
-            "it has no pooler, because none was trained; load it with AutoModel.from_pretrained(..., add_pooling_layer=False)"
-        )
+        say("no pooler was trained; load the model with AutoModel.from_pretrained(..., add_pooling_layer=False)")
     if settings.google and model.config.hidden_act == "gelu":
         say("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
 
 
 def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
-    """Load the heads that are asked for, and none that the checkpoint does not hold."""
+    """Load the heads that `head=` names; the checkpoint must hold them."""
     if settings.head == "task":
         held, _ = load_directory(source)
         task_heads = tuple(head for head in held.heads if head in TASK_HEADS)
@@ -114,19 +112,15 @@ def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
     if settings.google and is_decoder(model.config):
         raise InputError("google=true: google-research/bert has no causal attention; leave it out")
     if settings.onnx and "generation" in model.heads:
-        raise InputError(
-            "onnx=true: a pair that writes is two graphs and a search, which onnx=true does not make; leave it out"
-        )
+        raise InputError("onnx=true: a generation model needs two graphs and a search; leave it out")
     if settings.onnx and is_decoder(model.config):
-        raise InputError(
-            "onnx=true with attention.pattern=causal: torch does not export the cache that it gives; leave it out"
-        )
+        raise InputError("onnx=true with attention.pattern=causal: torch cannot export its cache; leave it out")
     if settings.onnx:
         onnx.check_installed()
 
 
 def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
-    """The card, and what other layouts need beside the Hugging Face files."""
+    """The card, and the files of other layouts."""
     files = {"README.md": card.model_card(model, _facts(settings, source))}
     if settings.sentence_transformers is not False:
         pooling = sentence_transformers.read_pooling(source) or sentence_transformers.Pooling()
@@ -139,7 +133,7 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
 
 
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
-    """What is known of the run that the checkpoint comes from: its settings, and its results if it is the last one."""
+    """The facts for the card: the settings of the checkpoint's run, and its results if it is the last checkpoint."""
     facts = card.CardFacts(title=f"BERT ({settings.head or 'all heads'})")
     run_dir = run_of(settings.model_dir)
     if run_dir is not None:
@@ -150,9 +144,8 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
             metrics = checked(tuple[str, ...], at(identity, "task.metrics"), run_dir / "manifest.json")
             facts = card.finetuning_facts(saved, results, keys_of(metrics))
         else:
-            steps = step = identity.get("steps")
-            if (source / "state.json").is_file():
-                step = read_state(source)["step"]
+            steps = identity.get("steps")
+            step = read_state(source)["step"] if (source / "state.json").is_file() else steps
             if step != steps:
                 steps, results = f"{step} of {steps}", {}
             text = str(at(manifest.corpus or {}, "description") or "not known")
@@ -165,7 +158,7 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
 
 
 def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
-    """Give the certificate of what was written; refuse to go on where it says no."""
+    """Certify the written directory; refuse one that differs from `transformers`."""
     result = certify(written, rewrite=False)
     worst = worst_failure(result)
     if worst is not None:
@@ -179,7 +172,7 @@ def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
 
 
 def _holds(final: Path, identity: dict[str, Any]) -> bool:
-    """Whether a directory holds this export, every file as it was written."""
+    """Whether a directory holds this export, with every file unchanged."""
     content = read_json(final / CERTIFICATE) if (final / CERTIFICATE).is_file() else None
     export = content.get("export") if isinstance(content, dict) else None
     if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:

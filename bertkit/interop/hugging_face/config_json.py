@@ -1,4 +1,4 @@
-"""`config.json`, of Hugging Face and of Google: what it says of a model's class, shape and labels."""
+"""`config.json` of Hugging Face and Google: a model's class, shape and labels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARCHITECTURES = {
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
 MOST_LABELS = 100_000
 RELATIVE_KEY = "relative_key"  # of transformers 4: Shaw's vectors for keys
-OWN_TYPE = "bertkit"  # of a model that no BERT of transformers computes
+OWN_TYPE = "bertkit"  # the model type of variants that no BERT in transformers computes
 SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
@@ -60,7 +60,7 @@ def architecture_of(model: BertWithHeads) -> str:
 
 
 def is_decoder(config: BertConfig) -> bool:
-    """Whether it is BERT with causal attention, as `transformers` has it, and nothing else."""
+    """Whether it is BERT with causal attention and no other change, as `transformers` has it."""
     bert = replace(config, attention=replace(config.attention, pattern="full"))
     return config.attention.pattern == "causal" and not bert.variant
 
@@ -79,7 +79,7 @@ def require_bert(config: BertConfig, where: str) -> None:
 
 
 def changed_from_bert(config: BertConfig) -> list[str]:
-    """List the settings, as they are given, that make a model another one than BERT."""
+    """List the settings that differ from BERT's, as `key=value`."""
     bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
     variant = {key: value for key, value in config.variant.items() if key != "decoder"}
     if config.decoder is not None and config.decoder.is_from_scratch:
@@ -89,9 +89,9 @@ def changed_from_bert(config: BertConfig) -> list[str]:
 
 
 def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
-    """Write `config.json`, readable by `transformers` 4 and 5; `dtype` is that of the weights.
+    """Write `config.json` for `transformers` 4 and 5; `dtype` is the dtype of the weights.
 
-    What no BERT of theirs computes has the model type of bertkit, which they refuse to load.
+    A variant that no BERT in `transformers` computes gets the model type `bertkit`, which it refuses to load.
     """
     if config.decoder is not None and not config.decoder.is_from_scratch:
         return _pair_json(config, config.decoder, dtype)
@@ -121,7 +121,7 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
 
 
 def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -> str:
-    """Write that of two BERTs, of which the second one writes; `decoder_shares_encoder` is bertkit's own word."""
+    """Write the configuration of an encoder-decoder; the key `decoder_shares_encoder` is bertkit's own."""
     encoder = json.loads(config_json(replace(config, decoder=None), ARCHITECTURES[()], dtype))
     writes = {"add_cross_attention": True, "is_decoder": True, "architectures": ["BertLMHeadModel"]}
     pair = {
@@ -141,20 +141,16 @@ def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -
 
 
 def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Give the encoder's part of a pair, with what bertkit says of a decoder.
+    """Give the configuration of a pair's encoder, with bertkit's group for the decoder.
 
     Raises:
-        InputError: they are not two BERTs of one shape, or the second one cannot write.
+        InputError: they are not two BERTs of one shape, or the second is no decoder with cross-attention.
     """
-    parts = [content.get(side) for side in ("encoder", "decoder")]
-    encoder, decoder = (part if isinstance(part, dict) else {} for part in parts)
+    sides = {side: part if isinstance(part := content.get(side), dict) else {} for side in ("encoder", "decoder")}
+    encoder, decoder = sides["encoder"], sides["decoder"]
     other = [key for key in SHAPE if encoder.get(key, _DEFAULTS.get(key)) != decoder.get(key, _DEFAULTS.get(key))]
     other += [f"decoder.{key}" for key in ("is_decoder", "add_cross_attention") if decoder.get(key) is not True]
-    other += [
-        f"{side}.model_type"
-        for side, part in zip(("encoder", "decoder"), (encoder, decoder), strict=True)
-        if part.get("model_type") != "bert"
-    ]
+    other += [f"{side}.model_type" for side, part in sides.items() if part.get("model_type") != "bert"]
     if other:
         raise InputError(
             f"{path}: {', '.join(other[:3])}: expected two BERTs of one shape, the second with is_decoder and add_cross_attention"
@@ -171,7 +167,7 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    The classifier among the weights tells the number of labels where the file does not.
+    Without labels in the file, the shape of the classifier's weights gives their number.
 
     Returns:
         The configuration, and the head that the weights called `classifier` belong to.
@@ -188,9 +184,8 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         if content.get(key) not in (None, allowed)
     ]
     shape: dict[str, Any] = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in SHAPE}
+    shape |= {name: content.get(name) for name in ("classifier_dropout", "problem_type", "decoder")}
     shape["pad_token_id"] = content.get("pad_token_id") or 0
-    shape["classifier_dropout"] = content.get("classifier_dropout")
-    shape["problem_type"], shape["decoder"] = content.get("problem_type"), content.get("decoder")
     groups: dict[str, Any] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
     if content.get("model_type") == OWN_TYPE:
         for name, known in groups.items():
@@ -225,16 +220,14 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:
-    """Say what a sequence head predicts; where its configuration does not say, the labels do."""
+    """The problem type of a sequence head; without a configured one, it follows from the number of labels."""
     return config.problem_type or ("regression" if len(config.labels) == 1 else "single_label_classification")
 
 
 def _read_content(path: Path) -> dict[str, Any]:
     content = read_json(path)
-    if not isinstance(content, dict) or content.get("model_type", "bert") not in (
-        "bert", OWN_TYPE, PAIR_TYPE,
-    ):  # fmt: skip
-        kind = content.get("model_type") if isinstance(content, dict) else type(content).__name__
+    kind = content.get("model_type", "bert") if isinstance(content, dict) else type(content).__name__
+    if not isinstance(content, dict) or kind not in ("bert", OWN_TYPE, PAIR_TYPE):
         raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert' and pairs of two")
     architectures = content.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
@@ -261,7 +254,7 @@ def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]
 
 
 def _classifier(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Which head `classifier.*` belongs to: what `architectures` says; without it, the pooler tells."""
+    """The head that `classifier.*` belongs to, by `architectures`; without it, by the presence of a pooler."""
     heads_of = {name: heads[0] for heads, name in ARCHITECTURES.items() if len(heads) == 1}
     for architecture in content.get("architectures") or ():
         if heads_of.get(architecture) in CLASSIFIERS:

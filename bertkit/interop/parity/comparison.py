@@ -83,9 +83,7 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
         path = directory / name
         content = read_json(path) if path.is_file() else None
         if isinstance(content, dict) and "auto_map" in content:
-            raise InputError(
-                f"{path}: 'auto_map' names code, of which nothing is run; verify a copy without this entry"
-            )
+            raise InputError(f"{path}: 'auto_map' names code, which is never run; verify a copy without this entry")
     model, report = load_directory(directory)
     if report.new:
         raise InputError(f"{directory}: no weights for {', '.join(report.new)}; restore the directory from its source")
@@ -135,46 +133,35 @@ def _compare_all(model: BertWithHeads, directory: Path, cases: Mapping[str, Inpu
             rows.append({"case": "as loaded", **_compare_weights(full_tensors(model), parameters)})
         for case, inputs in cases.items():
             results, reference = our_results(ours, inputs, parameters), their_results(theirs, inputs, model)
+            verdicts: dict[str, Row] = {}
             if dtype == torch.float64:
-                judged = _judge_function(results, reference)
                 exact[case] = {what: value.float() for what, value in reference.items()}
             else:
-                judged = _judge_rounding(
-                    results, exact[case], _rounding_errors(theirs, inputs, model, exact[case], reference)
-                )
-            rows += [{"case": case, **row, **judged[row["what"]]} for row in _differences(dtype, results, reference)]
+                errors = _rounding_errors(theirs, inputs, model, exact[case], reference)
+                verdicts = _judge_rounding(results, exact[case], errors)
+            differences = _differences(dtype, results, reference)
+            rows += [{"case": case, **row, **verdicts.get(row["what"], {})} for row in differences]
     return rows
 
 
 def _differences(dtype: torch.dtype, ours: Results, theirs: Results) -> list[Row]:
-    """Say how far each value is apart, and relative to the largest entry; gradients as `_floor` has it."""
+    """Measure how far each value differs, also relative to its largest entry; in float64, judge whether the function is the same.
+
+    A gradient whose largest entry is below `GRADIENT_FLOOR` of the largest of all is compared as if it had that size.
+    """
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
-    floor = _floor(theirs)
+    floor = GRADIENT_FLOOR * max(_largest(value) for what, value in theirs.items() if what.startswith("gradient."))
     rows = []
     for what, value in theirs.items():
-        difference = _largest(ours[what] - value)
-        relative = difference / max(_largest(value), floor if what.startswith("gradient.") else 0.0, 1e-300)
-        rows.append(_row(dtype, what, difference, relative))
+        difference, size, is_gradient = _largest(ours[what] - value), _largest(value), what.startswith("gradient.")
+        rows.append(_row(dtype, what, difference, difference / max(size, floor if is_gradient else 0.0, 1e-300)))
+        if dtype == torch.float64:
+            rows[-1]["within_tolerance"] = difference <= TOLERANCE * max(size, floor if is_gradient else 1.0)
     return rows
 
 
-def _floor(results: Results) -> float:
-    """Give the size below which a gradient is compared as if it had that size."""
-    return GRADIENT_FLOOR * max(_largest(value) for what, value in results.items() if what.startswith("gradient."))
-
-
-def _judge_function(ours: Results, theirs: Results) -> dict[str, Row]:
-    """Judge what float64 gives: whether both compute the same function."""
-    floor = _floor(theirs)
-    verdicts = {}
-    for what, value in theirs.items():
-        size = max(_largest(value), floor if what.startswith("gradient.") else 1.0)
-        verdicts[what] = {"within_tolerance": _largest(ours[what] - value) <= TOLERANCE * size}
-    return verdicts
-
-
 def _judge_rounding(ours: Results, exact: Results, reference_errors: Mapping[str, float]) -> dict[str, Row]:
-    """Judge what float32 gives: whether our error is in proportion to that which the reference makes."""
+    """Judge float32: whether our error is in proportion to the error of the reference."""
     verdicts = {}
     for what, reference_error in reference_errors.items():
         error = _largest(ours[what] - exact[what])
@@ -188,12 +175,12 @@ def _judge_rounding(ours: Results, exact: Results, reference_errors: Mapping[str
 def _rounding_errors(
     theirs: nn.Module, inputs: Inputs, model: BertWithHeads, exact: Results, reference: Results
 ) -> dict[str, float]:
-    """Say how far from float64 the results of float32 may lie, by the errors that the reference makes itself.
+    """Measure the reference's own error in float32, against float64.
 
-    How much a result loses depends on the weights: a sum that nearly cancels keeps little but rounding, as the gradient of a
-    key's bias, whose true value is zero, since the softmax does not see a shift of all scores. One error is a matter of
-    luck, the largest of several is not: the reference computes again with its intermediate results rounded differently. No
-    error counts as less than the rounding of the result itself.
+    The error depends on the weights: a sum that nearly cancels keeps little but rounding, such as the gradient of a key's bias,
+    whose true value is zero, since softmax is invariant to a shift of all scores. One error is luck, so this is the largest
+    of several: the reference computes again with its intermediate results rounded differently. No error counts as less than
+    the rounding of the result itself.
     """
     unit = torch.finfo(torch.float32).eps / 2
     errors = {what: unit * _largest(value) for what, value in exact.items()}
@@ -206,7 +193,7 @@ def _rounding_errors(
 
 @contextlib.contextmanager
 def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
-    """Move what each module gives, and its gradient, up or down by a unit in the last place, or not, at random."""
+    """Move the output of each module, and its gradient, by -1, 0 or 1 units in the last place, at random."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(tensor: Tensor) -> Tensor:
@@ -228,7 +215,7 @@ def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
 
 
 def _tokenizer_fault(directory: Path) -> str | None:
-    """Say how the tokenizer of `transformers` differs from bertkit's; None where it does not, or there is none to load."""
+    """Describe how the tokenizer of `transformers` differs from bertkit's; None if it does not, or there is none to load."""
     if not all((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         return None
     try:
@@ -239,14 +226,14 @@ def _tokenizer_fault(directory: Path) -> str | None:
 
 
 def _largest_weights(model: BertWithHeads) -> str:
-    """Name what makes a model overflow, as far as it can be told."""
+    """Name the parameter with the largest weights, the likely reason for an overflow."""
     sizes = {name: float(tensor.detach().abs().max()) for name, tensor in model.named_parameters()}
     name = max(sizes, key=lambda each: sizes[each])
     return f"the largest weights, up to {sizes[name]:.1e}, are those of {to_hugging_face(name)}; take a sound copy"
 
 
 def _compare_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, list[Tensor]]) -> Row:
-    """Compare the weights as both have loaded them: to the last bit."""
+    """Compare the loaded weights to the last bit."""
     pairs = [(ours[name].detach(), other.detach()) for name, others in theirs.items() for other in others]
     difference = max(_largest(a - b) for a, b in pairs)
     is_same = all(torch.equal(a, b) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""`transformers`, as the comparison needs it: models and tokenizers that load without a word. The only file that imports it."""
+"""Strict loading with `transformers`: models and tokenizers that load without any message. The only file that imports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import load_tokenizer
 
-# settings of a config.json that change how it computes or answers, and not what
+# settings of a config.json that change the way of computing or the output format, but no value
 PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
 
 
@@ -29,27 +29,24 @@ def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype,
     import transformers
 
     bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
-    with _recorded() as said:
-        try:
-            model, info = getattr(transformers, architecture).from_pretrained(
-                directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
-            )
-        except Exception as error:  # whatever it dislikes about a directory
-            raise InputError(f"{directory}: transformers does not load it: {' '.join(str(error).split())}") from None
-    left = {key: sorted(map(str, value)) for key, value in info.items() if value}
-    if left or said:
-        raise InputError(f"{directory}: transformers does not load it cleanly as {architecture}: {left or said}")
+    with _strictly(directory, f"the model as {architecture}"):
+        model, info = getattr(transformers, architecture).from_pretrained(
+            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+        )
+        problems = {key: sorted(map(str, value)) for key, value in info.items() if value}
+        if problems:
+            raise InputError(f"{directory}: transformers does not load the model as {architecture} cleanly: {problems}")
     return model.eval()
 
 
 @contextlib.contextmanager
-def _recorded() -> Iterator[list[str]]:
-    """Collect everything that is logged, warned or printed meanwhile."""
+def _strictly(directory: Path, what: str) -> Iterator[None]:
+    """Refuse a directory if loading it raises, logs, warns or prints anything."""
     import transformers
 
-    said: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("transformers")
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_warning()
@@ -59,12 +56,18 @@ def _recorded() -> Iterator[list[str]]:
     try:
         with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(printed):
             warnings.simplefilter("default")
-            yield said
-        said += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
-        said += [line for line in printed.getvalue().splitlines() if line.strip()]
+            yield
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises errors of every kind
+        raise InputError(f"{directory}: transformers does not load {what}: {' '.join(str(error).split())}") from None
     finally:
         logger.handlers = handlers
         transformers.logging.set_verbosity(verbosity)
+    messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
+    messages += [line for line in printed.getvalue().splitlines() if line.strip()]
+    if messages:
+        raise InputError(f"{directory}: transformers does not load {what} cleanly: {messages}")
 
 
 def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
@@ -72,16 +75,8 @@ def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
     import transformers
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with _recorded() as said:
-        try:
-            theirs = transformers.AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # whatever it dislikes about a directory
-            reason = " ".join(str(error).split())
-            raise InputError(f"{directory}: transformers does not load the tokenizer: {reason}") from None
-    if said:
-        raise InputError(f"{directory}: transformers does not load the tokenizer cleanly: {said}")
+    with _strictly(directory, "the tokenizer"):
+        theirs = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     ours = load_tokenizer(directory)
     for first, second in texts:
         encoded, reference = ours(first, second), theirs(first, second)
