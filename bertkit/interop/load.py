@@ -36,7 +36,7 @@ _TEXT_FILES = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json",
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of every name."""
+    """What happened to every parameter and tensor."""
 
     loaded: list[str]  # parameters of the model taken from the directory
     skipped: dict[str, str]  # tensors of the directory that were left out, with the rule
@@ -62,11 +62,9 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
         InputError: the directory cannot be loaded, or lacks a head that was asked for.
     """
     directory = resolve_model_dir(model_dir)
-    if isinstance(heads, str) or len(set(map(str, heads or ()))) != len(heads or ()):
-        raise InputError(f"heads={heads!r}: expected a list of heads, each once, such as ['masked_lm']")
     unknown = [head for head in heads or () if head not in HEADS]
-    if unknown:
-        raise InputError(f"heads={list(heads or ())}: unknown {unknown[0]!r}; bertkit has {', '.join(HEADS)}")
+    if isinstance(heads, str) or unknown or len(set(heads or ())) != len(heads or ()):
+        raise InputError(f"heads={heads!r}: expected a list of heads, each once, among {', '.join(HEADS)}")
     model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})
     if missing:
@@ -84,10 +82,10 @@ def load_packed(
 def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
     """Load the tokenizer of any model directory, a prepared dataset, or a vocabulary file.
 
-    `rules` are Google's or Hugging Face's; None: those of a prepared dataset, else Hugging Face's.
+    `rules` are Google's or Hugging Face's; None for the rules of a prepared dataset, else Hugging Face's.
 
     Raises:
-        InputError: there is none, or BERT cannot use it.
+        InputError: there is no tokenizer, or BERT cannot use it.
     """
     path = Path(model_dir).expanduser()
     if path.is_file():
@@ -105,13 +103,13 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     Args:
         model_dir: a run directory (its newest valid checkpoint, or its final model, which fine-tuning takes from its best one), a checkpoint, a Hugging Face
             directory, a TensorFlow checkpoint (its directory, or its prefix `DIR/bert_model.ckpt`), or a hub id.
-        setting: what the caller calls it.
+        setting: the setting's name, for messages.
 
     Returns:
-        The directory; a prefix stays one where its directory holds several checkpoints.
+        The directory; for a prefix, the prefix itself if its directory holds several checkpoints.
 
     Raises:
-        InputError: no such directory, or nothing in it to load.
+        InputError: there is no such directory, or it holds no model.
     """
     path = Path(model_dir).expanduser()
     if not path.is_dir():
@@ -144,7 +142,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
     model_dir = run_dir / "model"
     has_model = (model_dir / "config.json").is_file()
     if has_model and (run_dir / "predictions.jsonl").is_file():
-        return model_dir  # a task's: its best checkpoint, not its newest
+        return model_dir  # fine-tuning keeps its best checkpoint there, not its newest
     checkpoint, faults = newest_valid(run_dir)
     if checkpoint is None and not has_model:
         raise InputError(*faults, f"{named}: a run without a valid checkpoint")
@@ -152,7 +150,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
 
 
 def hashes_of(directory: Path) -> dict[str, str]:
-    """Hash the files of a model directory that make the model: weights, configuration and tokenizer."""
+    """Hash the weights, configuration and tokenizer files of a model directory."""
     prefix = _google_prefix(directory)
     weight_files = hugging_face.weight_files(directory) if prefix is None else bundle.checkpoint_files(prefix)
     present = [path for name in _TEXT_FILES if (path := _folder(directory) / name).is_file()]
@@ -160,7 +158,7 @@ def hashes_of(directory: Path) -> dict[str, str]:
 
 
 def _google_prefix(directory: Path) -> Path | None:
-    """Find Google's checkpoint at a prefix, or in a directory that has no weights of Hugging Face."""
+    """Find a Google checkpoint at a prefix, or in a directory without Hugging Face weights."""
     return None if hugging_face.has_weights(directory) else google.find_checkpoint(directory)
 
 
@@ -170,28 +168,26 @@ def _folder(directory: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a directory holds."""
+    """The contents of a model directory."""
 
     directory: Path
     config_path: Path
     config: BertConfig
-    tensors: Mapping[str, Tensor]  # all of them, by Hugging Face's names
-    weights: dict[str, Tensor]  # those that have a place in bertkit, by its names
+    tensors: Mapping[str, Tensor]  # all tensors, by Hugging Face's names
+    weights: dict[str, Tensor]  # the tensors with a place in bertkit, by bertkit's names
     theirs: Mapping[str, str]  # bertkit's names -> Hugging Face's
-    skipped: dict[str, str]  # what was left out, with the rule
+    skipped: dict[str, str]  # tensors left out, with the rule
 
     def has(self, part: str) -> bool:
-        """Whether there are weights of a part of the model."""
+        """Whether there are weights for a part of the model."""
         return any(name.startswith(f"{part}.") for name in self.weights)
 
     @property
     def has_decoder_apart(self) -> bool:
-        """Whether weights of the decoder are others than those of the encoder in the same place."""
-        both = {name: in_decoder(name) for name in self.weights if name.startswith("bert.")}
+        """Whether the decoder's weights differ from the encoder's."""
+        pairs = [(name, in_decoder(name)) for name in self.weights if name.startswith("bert.")]
         return any(
-            there in self.weights and not torch.equal(self.weights[here], self.weights[there])
-            for here, there in both.items()
-            if there is not None
+            twin in self.weights and not torch.equal(self.weights[name], self.weights[twin]) for name, twin in pairs
         )
 
 
@@ -204,18 +200,18 @@ def load_directory(
     problem_type: ProblemType | None = None,
     decoder: DecoderConfig | None = None,
 ) -> tuple[BertWithHeads, LoadReport]:
-    """Build the model of a directory that `resolve_model_dir` gave, and load its weights.
+    """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
     Args:
         directory: configuration and weights.
-        heads: the heads to build; None for those that the directory holds.
-        with_pooler: None for what the directory holds, or what the heads need.
-        seed: of the initialisation of what is new.
-        labels: of a sequence or token head; None for those of the directory. The rows of a head of the same labels are put
-            into their order; a head of other labels is left out and made anew.
+        heads: the heads to build; None for the heads in the directory.
+        with_pooler: None for a pooler if the directory has one or the heads need one.
+        seed: for the initialisation of new parameters.
+        labels: for a sequence or token head; None for the directory's. A head with the same labels gets its rows in this
+            order; a head with other labels is left out and newly initialised.
         problem_type: goes with `labels`.
-        decoder: of a generation head; its weights begin as those of the encoder and of the masked LM head, those that look at
-            the source anew, where the directory holds none.
+        decoder: for a generation head. Without a decoder in the directory, its weights start as copies of the encoder and the
+            masked LM head, and its cross-attention is newly initialised.
 
     Raises:
         InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
@@ -249,28 +245,28 @@ def load_directory(
     return model, LoadReport(sorted(set(parameters) - set(new)), held.skipped, new)
 
 
-def _decoder_of(held: _Held, heads: Sequence[str], wanted: DecoderConfig | None) -> DecoderConfig | None:
-    """Give the decoder that a model has: the one that is wanted, or that of the directory where it writes.
+def _decoder_of(held: _Held, heads: Sequence[str], decoder: DecoderConfig | None) -> DecoderConfig | None:
+    """Choose the model's decoder: the one asked for, or the directory's if the generation head is loaded.
 
     Raises:
-        InputError: there is none, or the weights are not of such a one.
+        InputError: there is none, or the weights do not fit it.
     """
     there = held.config.decoder
-    if wanted is None and there is None and "generation" in heads:
+    if decoder is None and there is None and "generation" in heads:
         raise InputError(f"{held.directory}: a model without a decoder; finetune begins one from it with decoder=bert")
-    if wanted is None:
+    if decoder is None:
         if there is None or there.is_from_scratch:
-            return there  # which makes the encoder another one
-        share = there.share and not held.has_decoder_apart  # transformers trains two of what was one
+            return there  # it also changes the encoder
+        share = there.share and not held.has_decoder_apart  # transformers trains shared weights as two
         return dataclasses.replace(there, share=share) if "generation" in heads else None
-    if held.config.variant and (there is None or there.kind != wanted.kind):
+    if held.config.variant and (there is None or there.kind != decoder.kind):
         raise InputError(
-            f"{held.config_path}: decoder={wanted.kind} with {', '.join(changed_from_bert(held.config))}: a decoder begins as a "
+            f"{held.config_path}: decoder={decoder.kind} with {', '.join(changed_from_bert(held.config))}: a decoder begins as a "
             "BERT without changes; start from another model"
         )
-    if wanted.share and held.has_decoder_apart:
+    if decoder.share and held.has_decoder_apart:
         raise InputError(f"{held.directory}: its decoder and encoder differ and cannot be one; set decoder.share=false")
-    return wanted
+    return decoder
 
 
 def _read(directory: Path) -> _Held:
@@ -279,9 +275,9 @@ def _read(directory: Path) -> _Held:
     path = directory / "config.json" if prefix is None else google.config_file(prefix)
     config, classifier = read_config(path, tensors)
     num_layers = sum(name.endswith((".attention.self.query.weight", ".weight_ih_l0")) for name in tensors)
-    if config.num_hidden_layers > 2 * num_layers + 8:  # said before so many are made
+    if config.num_hidden_layers > 2 * num_layers + 8:  # refused before so many are built
         raise InputError(
-            f"{directory}: num_hidden_layers={config.num_hidden_layers}, but the weights are of {num_layers} layers; "
+            f"{directory}: num_hidden_layers={config.num_hidden_layers}, but there are weights for {num_layers} layers; "
             "restore the directory from its source"
         )
     theirs = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
@@ -290,7 +286,7 @@ def _read(directory: Path) -> _Held:
 
 
 def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
-    """Put the rows of a classifier into the order of other labels, or leave it out where it is of others."""
+    """Put the rows of a classifier into the order of the labels, or leave it out if it has other labels."""
     parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
     is_same = set(held.config.labels) == set(wanted.labels) and problem_type_of(held.config) == problem_type_of(wanted)
     for name in [name for name in held.weights if name.startswith(parts)]:
@@ -298,32 +294,29 @@ def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
             held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
         else:
             del held.weights[name]
-            held.skipped[held.theirs[name]] = f"of a head of other labels: {listed(held.config.labels)}"
+            held.skipped[held.theirs[name]] = f"head with other labels: {listed(held.config.labels)}"
 
 
 def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:
-    """Refuse weights that do not fit a model; give the parameters that are new, and note the tensors that are left out."""
+    """Refuse weights that do not fit the model; return the new parameters, and note the tensors left out."""
     expected, problems, new = dict(model.named_parameters()), [], []
     for name, parameter in expected.items():
         part = ".".join(name.split(".")[:2])
-        found = held.weights.get(name)
-        if found is not None:
-            if found.shape != parameter.shape:
-                problems.append(
-                    f"{to_hugging_face(name)}: shape {tuple(found.shape)}, expected {tuple(parameter.shape)}"
-                )
-        elif (not held.has(part) and (name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler))) or (
-            begins and name.startswith("heads.generation.")
-        ):
+        tensor = held.weights.get(name)
+        may_lack = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
+        if tensor is None and ((may_lack and not held.has(part)) or (begins and name.startswith("heads.generation."))):
             new.append(name)
-        else:
+        elif tensor is None:
             problems.append(f"{to_hugging_face(name)}: missing")
+        elif tensor.shape != parameter.shape:
+            shapes = f"shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
+            problems.append(f"{to_hugging_face(name)}: {shapes}")
     ours = {name: our_name for our_name, name in held.theirs.items()}
     for name in held.tensors:
         if name not in ours or (ours[name] not in expected and not ours[name].startswith(("heads.", "bert.pooler."))):
-            problems.append(f"{name}: has no place in this model")
+            problems.append(f"{name}: no place in this model")
         elif ours[name] not in expected and not (begins and in_decoder(ours[name]) in expected):
-            held.skipped[name] = "of a head that was not asked for"
+            held.skipped[name] = "head not asked for"
     problems += hugging_face.unfit_values(held.tensors)
     if problems:
         raise InputError(

@@ -54,7 +54,7 @@ print(tokenizer.decode(written[0], skip_special_tokens=True))
 """),
     "BertModel": ("feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
 }  # fmt: skip
-# what a sequence head prints that gives no single label
+# snippets of a sequence head without a single label
 _NUMBERS = {
     "regression": f"{_READ}print(float(model(**inputs).logits[0, 0]))\n",
     "multi_label_classification": f"{_READ}print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label\n",
@@ -81,7 +81,7 @@ _OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extrac
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says beyond the model itself; None where it is not known."""
+    """The contents of a card beyond the model itself; None if unknown."""
 
     title: str
     settings: dict[str, Any] = field(default_factory=dict)  # how the model was made
@@ -119,7 +119,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
 
 
 def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
-    """Show how to load and use it: by sentence-transformers, by bertkit where transformers has no such model, else by that."""
+    """Show how to use the model: with sentence-transformers, with bertkit for its own variants, else with transformers."""
     config = model.config
     if is_of_sentences:
         return _SENTENCES
@@ -139,7 +139,7 @@ def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> 
 
 
 def _metadata(architecture: str, facts: CardFacts) -> str:
-    """The head of the card, as the hub's own library writes it."""
+    """The card's YAML metadata, written by the hub's own library."""
     from huggingface_hub import EvalResult, ModelCardData
 
     task = _TASKS[architecture][0]
@@ -169,7 +169,7 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
         eval_results=results or None,
     )
     text = str(data.to_yaml())
-    if "<" in text or "](" in text:  # a page that shows the head as it is would take them for its own
+    if "<" in text or "](" in text:  # a page could read them as HTML or a link
         text = yaml.safe_dump(data.to_dict(), sort_keys=False, default_style='"', width=2**31)
         text = text.replace("<", "\\x3c").replace("](", "]\\x28").rstrip("\n")
     return text
@@ -182,9 +182,9 @@ def pretraining_facts(
     init_from: str | None,
     title: str = "Pretrained BERT",
 ) -> CardFacts:
-    """What the card of a pretrained model says, from the run's settings and `corpus`, its text in words.
+    """The facts on a pretrained model, from the run's settings and a description of its corpus.
 
-    What the run started from is named only if it is a hub id, for paths say nothing elsewhere.
+    The starting model is named only if it is a hub id: a local path means nothing elsewhere.
     """
     base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
@@ -204,7 +204,7 @@ def pretraining_facts(
 
 
 def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics: Iterable[str]) -> CardFacts:
-    """What the card of a fine-tuned model says, from the run's settings; `metrics` are those of its results that score it."""
+    """The facts on a fine-tuned model, from the run's settings; `metrics` names the results that score the model."""
     name, hub, part = (at(settings, f"task.{key}") for key in ("name", "hub.path", "hub.name"))
     shown = {
         "task": name,
@@ -229,7 +229,7 @@ def _batch(settings: dict[str, Any], length: str) -> str:
 
 
 def _hub_id(model_dir: Any) -> str | None:
-    """Give the name of a model on the hub; None for a path, which says nothing elsewhere."""
+    """The name of a model on the hub; None for a local path."""
     return model_dir if isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists() else None
 
 

@@ -89,11 +89,15 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     worst = max(rows, key=lambda row: row["max_abs"])
     if not worst["max_abs"] <= TOLERANCE:
         raise InputError(
-            f"{path.name}: not exported, for onnxruntime differs from transformers in {worst['output']} of shape "
-            f"{worst['shape']} by {worst['max_abs']:.1e}; try another version of torch or onnxscript"
+            f"{path.name}: not exported: onnxruntime differs from transformers in {worst['output']} by {worst['max_abs']:.1e}, "
+            f"with inputs of shape {worst['shape']}; try another version of torch or onnxscript"
         )
     if with_int8:
-        return rows + _compare(_quantized(path), graph, names)
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        with _quiet():
+            quantize_dynamic(path, path.with_name(INT8), weight_type=QuantType.QInt8)
+        return rows + _compare(path.with_name(INT8), graph, names)
     config = read_json(directory / "config.json")
     config["transformers.js_config"] = {"dtype": "fp32"}  # else it looks for the int8 copy
     (directory / "config.json").write_text(to_json(config), encoding="utf-8")
@@ -101,23 +105,13 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
 
 
 def loss_by_int8(rows: list[dict[str, Any]]) -> str:
-    """Say what the int8 copy loses, from what `write_onnx` gave."""
-    found = [row for row in rows if row["file"] == INT8]
-    same = min(row["same_largest"] for row in found)
+    """Sum up the error of the int8 copy, from the rows of `write_onnx`."""
+    int8_rows = [row for row in rows if row["file"] == INT8]
+    same = min(row["same_largest"] for row in int8_rows)
     return (
-        f"onnx/{INT8}: off by up to {max(row['max_abs'] for row in found):.2g}; the largest number at the same place in at least "
+        f"onnx/{INT8}: off by up to {max(row['max_abs'] for row in int8_rows):.2g}; the largest number at the same place in at least "
         f"{same:.0%} of vectors, on random tokens: measure it on your own data"
     )
-
-
-def _quantized(path: Path) -> Path:
-    """Write the int8 copy of a graph, and give its place."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    copy = path.with_name(INT8)
-    with _quiet():
-        quantize_dynamic(path, copy, weight_type=QuantType.QInt8)
-    return copy
 
 
 def _compare(path: Path, graph: _Outputs, names: list[str]) -> list[dict[str, Any]]:
@@ -169,11 +163,11 @@ def _forget_where_it_was_made(proto: Any) -> None:
 
 
 def _name_axes(proto: Any) -> None:
-    """Call the free axes batch and sequence, and leave out what the exporter says of weights: quantisation stumbles over it."""
+    """Name the free axes batch and sequence, and drop the exporter's value_info for weights, which breaks quantisation."""
     graph = proto.graph
     names: dict[str, str] = {}
-    for given in graph.input:
-        axes = [axis.dim_param for axis in given.type.tensor_type.shape.dim]
+    for value in graph.input:
+        axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
         names |= zip(axes, ("batch", "sequence") if len(axes) == 2 else ("batch", "choices", "sequence"), strict=True)
     weights = {weight.name for weight in graph.initializer}
     kept = [value for value in graph.value_info if value.name not in weights]
@@ -182,12 +176,12 @@ def _name_axes(proto: Any) -> None:
     for value in (*graph.input, *graph.output, *graph.value_info):
         for axis in value.type.tensor_type.shape.dim:
             if axis.dim_param:
-                axis.dim_param = re.sub(r"\w+", lambda found: names.get(found[0], found[0]), axis.dim_param)
+                axis.dim_param = re.sub(r"\w+", lambda match: names.get(match[0], match[0]), axis.dim_param)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter logs and prints much that no user can act on."""
+    """Silence the exporter, whose messages no user can act on."""
     logging.disable(logging.WARNING)
     nowhere = io.StringIO()
     try:

@@ -27,7 +27,7 @@ class Pooling:
 
 
 def read_pooling(directory: Path) -> Pooling | None:
-    """Read what a sentence-transformers directory says of its pooling; None when it is no such directory.
+    """Read the pooling of a sentence-transformers directory; None if it is no such directory.
 
     Raises:
         InputError: it has other modules, pools in another way, or puts a prompt before every text.
@@ -42,25 +42,26 @@ def read_pooling(directory: Path) -> Pooling | None:
         raise InputError(f"{path}: {', '.join(kinds) or modules!r}; bertkit writes Pooling and Normalize")
     path = directory / Path(str(modules[1].get("path"))).name / "config.json"
     content = read_json(path)
-    given = content if isinstance(content, dict) else {}
-    named = given.get("pooling_mode", [])  # as version 6 says it
-    chosen = [mode for mode, key in _MODES.items() if given.get(key)]
-    chosen += named if isinstance(named, list) else [named]
-    others = [key for key in _OTHER_MODES if given.get(key)]
+    settings = content if isinstance(content, dict) else {}
+    modes = settings.get("pooling_mode", [])  # the key of version 6
+    chosen = [mode for mode, key in _MODES.items() if settings.get(key)] + (
+        modes if isinstance(modes, list) else [modes]
+    )
+    others = [key for key in _OTHER_MODES if settings.get(key)]
     if len(chosen) != 1 or chosen[0] not in _MODES or others:
         raise InputError(f"{path}: pools by {[*chosen, *others]}; bertkit knows {', '.join(_MODES)}, one of them")
     path = directory / "config_sentence_transformers.json"
     config = read_json(path) if path.is_file() else {}
     if isinstance(config, dict) and config.get("default_prompt_name"):
         raise InputError(
-            f"{path}: default_prompt_name={config['default_prompt_name']!r}; bertkit puts no prompt before a text: set it to "
-            "null, and write the prompt before your texts"
+            f"{path}: default_prompt_name={config['default_prompt_name']!r}: bertkit adds no prompt; set it to null, and write "
+            "the prompt before your texts"
         )
     return Pooling(chosen[0], kinds[-1] == "Normalize", max_length_of(directory))
 
 
 def max_length_of(directory: Path) -> int | None:
-    """Read how many tokens of a text sentence-transformers would take; None for all that the model takes."""
+    """Read the length to which sentence-transformers truncates a text, in tokens; None for the model's own limit."""
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         path = directory / name
         settings = read_json(path) if path.is_file() else {}
@@ -74,7 +75,7 @@ def max_length_of(directory: Path) -> int | None:
 
 
 def layout_files(pooling: Pooling, hidden_size: int, longest: int) -> dict[str, str]:
-    """Give the files that make an encoder's directory a sentence-transformers model, by name; it takes `longest` tokens."""
+    """The files of a sentence-transformers model beside the encoder, by name; `longest` is the encoder's limit in tokens."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + [("2_Normalize", "Normalize")] * pooling.normalize
     listed = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}

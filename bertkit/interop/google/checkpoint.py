@@ -34,30 +34,28 @@ SKIPPED = {
 def find_checkpoint(path: Path) -> Path | None:
     """Find the checkpoint of a directory, or at a prefix such as `DIR/bert_model.ckpt`.
 
-    Of several in a directory the one is taken that the file `checkpoint` names.
+    Among several, the file `checkpoint` decides.
 
     Returns:
-        Its prefix; None where there is none.
+        Its prefix; None if there is none.
 
     Raises:
-        InputError: several, and nothing says which one.
+        InputError: there are several, and the file `checkpoint` does not name one of them.
     """
     if not path.is_dir():
         prefix = Path(str(path).removesuffix(".index"))
         return prefix if bundle.index_file(prefix).is_file() else None
-    held = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
-    if not held:
-        return None
-    if len(held) == 1:
-        return path / held[0]
+    names = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
+    if len(names) <= 1:
+        return path / names[0] if names else None
     state = path / "checkpoint"
     text = state.read_text("utf-8", "replace") if state.is_file() else ""
     newest = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
-    chosen = Path(newest[1]).name if newest else None  # the directory may have been moved since it was written
-    if chosen in held:
+    chosen = Path(newest[1]).name if newest else None  # the directory may have been moved since then
+    if chosen in names:
         return path / chosen
-    said = f"the file checkpoint names {chosen}, which is not here" if chosen else "no file checkpoint says which one"
-    raise InputError(f"{path}: holds the checkpoints {', '.join(held)}, and {said}; name one: {path / held[0]}")
+    why = f"the file checkpoint names {chosen}, which is missing" if chosen else "no file checkpoint chooses one"
+    raise InputError(f"{path}: holds the checkpoints {', '.join(names)}, and {why}; name one: {path / names[0]}")
 
 
 def config_file(prefix: Path) -> Path:
@@ -65,9 +63,7 @@ def config_file(prefix: Path) -> Path:
     for name in CONFIG_FILES:
         if (prefix.parent / name).is_file():
             return prefix.parent / name
-    raise InputError(
-        f"{prefix}: no bert_config.json beside this checkpoint; copy it from the model it was trained from"
-    )
+    raise InputError(f"{prefix}: no bert_config.json beside this checkpoint; copy it from the original model")
 
 
 def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -80,11 +76,7 @@ def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Give google-research/bert's variables the names and the layout of Hugging Face.
-
-    Returns:
-        The weights, and the variables left out, with the rule.
-    """
+    """Rename and transpose google-research/bert's variables; return Hugging Face's weights, and the variables left out."""
     translated = translate(tensors, FROM_TENSORFLOW)
     weights: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
@@ -107,7 +99,7 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
 
 
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Write a model in the layout of Google's releases into an existing directory, all but `vocab.txt`; and read it back.
+    """Write a model in the layout of Google's releases, without `vocab.txt`, into an existing directory; and read it back.
 
     Tensors have the names of Hugging Face, with or without the `bert.` prefix.
 
@@ -140,9 +132,7 @@ def config_json(config: BertConfig) -> str:
     approximation under that name.
     """
     if config.layer_norm_eps != 1e-12:
-        raise InputError(
-            f"layer_norm_eps={config.layer_norm_eps}: google-research/bert has 1e-12 and no setting for it"
-        )
+        raise InputError(f"layer_norm_eps={config.layer_norm_eps}: google-research/bert has 1e-12 only")
     if config.hidden_act not in ("gelu", "relu"):
         raise InputError(f"hidden_act={config.hidden_act!r}: google-research/bert has gelu and relu")
     content = asdict(config)

@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,8 +90,7 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
     if final.exists() and any(final.iterdir()):
         ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
-        there = read_json(final / "config.json") if (final / "config.json").is_file() else None
-        if not isinstance(there, dict) or there.get("architectures") != [architecture_of(packed(model))]:
+        if _config_of(final).get("architectures") != [architecture_of(packed(model))]:
             others.append("a model of another class")
         if others:
             raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
@@ -109,8 +109,7 @@ def write_model(
     inner = packed(model)
     if tokenizer.vocab_size != inner.config.vocab_size:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; they do not belong "
-            "together"
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; choose its own"
         )
     tensors = tensors_of(inner)
     problems = unfit_values(tensors)
@@ -146,39 +145,44 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
 
 
 def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
-    """The weights of two BERTs, each whole, if they share some or not; their encoder has a pooler, which nobody looks at."""
-    size = model.config.hidden_size
-    pooler = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
-    like = next(model.parameters())
-    tensors = {name: like.new_zeros(shape) for name, shape in pooler.items()}
+    """The weights of an encoder-decoder: shared ones are written twice, and the encoder has an unused pooler."""
+    size, like = model.config.hidden_size, next(model.parameters())
+    shapes = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
+    tensors = {name: like.new_zeros(shape) for name, shape in shapes.items()}
     alone = dict(model.named_parameters())
     for name, tensor in model.named_parameters(remove_duplicate=False):
         theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
-        tensors[theirs] = tensor.detach() if name in alone else tensor.detach().clone()  # a file holds each by itself
+        tensors[theirs] = (
+            tensor.detach() if name in alone else tensor.detach().clone()
+        )  # safetensors refuses shared memory
     return tensors
 
 
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
-    """Give the model behind the door for padded tensors."""
+    """Return the packed model inside a `PaddedBert`."""
     return model.model if isinstance(model, PaddedBert) else model
 
 
+def _config_of(directory: Path) -> dict[str, Any]:
+    """Read `config.json`; an empty mapping if there is none."""
+    content = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
+    return content if isinstance(content, dict) else {}
+
+
 def has_weights(directory: Path) -> bool:
-    """Whether a directory has weights of Hugging Face."""
+    """Whether a directory has weights in Hugging Face's format."""
     return any((directory / name).is_file() or _index(directory, name).is_file() for name in _FILES)
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """List the files that hold the weights: one, or the shards that an index names."""
+    """List the weight files: one, or the shards in an index."""
     for name in _FILES:
         if (directory / name).is_file():
             return [directory / name]
         index = _index(directory, name)
         if index.is_file():
             return _shards(index)
-    raise InputError(
-        f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
-    )
+    raise InputError(f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint")
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -192,11 +196,11 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     renamed: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
-    config = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
-    is_pair = isinstance(config, dict) and config.get("model_type") == PAIR_TYPE
+    config = _config_of(directory)
+    is_pair = config.get("model_type") == PAIR_TYPE
     for name, tensor in _read_files(directory).items():
         if is_pair and name.startswith("encoder.pooler."):
-            skipped[name] = "a pooler that nothing looks at"
+            skipped[name] = "an unused pooler"
             continue
         full = full_name(re.sub("^encoder[.]", "bert.", name) if is_pair else name.removeprefix("module."))
         full = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", full)
@@ -204,13 +208,12 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if full in _BUFFERS:
             skipped[name] = "a buffer of old versions, not a weight"
         elif full in renamed:
-            raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
+            raise InputError(f"{directory}: {name} is there twice, under two spellings; remove one")
         else:
             renamed[full] = tensor
-    is_relative = isinstance(config, dict) and config.get("position_embedding_type") == RELATIVE_KEY
-    for name in [
-        name for name in renamed if is_relative and name.endswith(_DISTANCES)
-    ]:  # by i - j, where Shaw et al. 2018 have j - i
+    is_relative = config.get("position_embedding_type") == RELATIVE_KEY
+    for name in [name for name in renamed if is_relative and name.endswith(_DISTANCES)]:
+        # rows by i - j; Shaw et al. 2018 have j - i
         layer = name.removesuffix(_DISTANCES).rpartition(".")[2]
         renamed[f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"] = renamed.pop(name).flip(0)
         if renamed.pop(_PLACES, None) is not None:
@@ -226,13 +229,13 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_files(directory: Path) -> dict[str, Tensor]:
-    """Read every tensor as it is named in its file."""
+    """Read every tensor under its name in the file."""
     tensors: dict[str, Tensor] = {}
     for path in weight_files(directory):
         read = read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
         twice = sorted(set(read) & set(tensors))
         if twice:
-            raise InputError(f"{path}: {twice[0]} stands in another shard too; copy the whole directory again")
+            raise InputError(f"{path}: {twice[0]} is in another shard too; copy the whole directory again")
         tensors |= read
     return tensors
 
@@ -243,10 +246,14 @@ def _index(directory: Path, name: str) -> Path:
 
 def _shards(index: Path) -> list[Path]:
     content = read_json(index)
-    found = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()) or not found:
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if (
+        not isinstance(weight_map, dict)
+        or not all(isinstance(shard, str) for shard in weight_map.values())
+        or not weight_map
+    ):
         raise InputError(f"{index}: no weight_map; copy the whole directory again")
-    shards = sorted(set(found.values()))
+    shards = sorted(set(weight_map.values()))
     expected = Path(index.name.removesuffix(".index.json")).suffix
     if any(Path(shard).name != shard or shard in ("", ".", "..") for shard in shards):
         raise InputError(f"{index}: names a file outside of its directory")
@@ -259,18 +266,18 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read a file of `torch.save`; nothing but tensors and plain values, never code."""
+    """Read a file of `torch.save` with tensors and plain values only; code in it is never run."""
     path.open("rb").close()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a damaged or hostile file can raise has no end
+    except Exception as error:  # a damaged or hostile file can raise anything
         refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+)", str(error))
         reason = f"it asks for {refused[1]}" if refused else type(error).__name__
         raise InputError(
-            f"{path}: damaged, or holds more than weights ({reason}); nothing of it was run: take a copy that holds "
-            "tensors only, best as safetensors"
+            f"{path}: damaged, or holds more than weights ({reason}); no code was run: use a copy with tensors only, best "
+            "as safetensors"
         ) from None
     is_good = isinstance(content, dict) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
@@ -282,7 +289,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:
-    """List the tensors that cannot be weights in float32: of a dtype that is not read, or not the others', or not finite."""
+    """List the tensors that cannot be float32 weights: their dtype is unknown or differs, or a value is not finite."""
     common = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
     problems = []
     for name, tensor in tensors.items():

@@ -305,10 +305,10 @@ def test_which_checkpoint(tmp_path: Path, files: tuple[str, ...], checkpoint: st
 
 def test_several_checkpoints(tmp_path: Path) -> None:
     touch(tmp_path, *TWO)
-    with pytest.raises(InputError, match=r"a\.ckpt-1, a\.ckpt-20, and no file .* name one: .*/a.ckpt-1$"):
+    with pytest.raises(InputError, match=r"a\.ckpt-1, a\.ckpt-20, .* name one: .*/a.ckpt-1$"):
         tensorflow.find_checkpoint(tmp_path)
     touch(tmp_path, checkpoint="a.ckpt-3")
-    with pytest.raises(InputError, match=r"and the file checkpoint names a\.ckpt-3, which is not here"):
+    with pytest.raises(InputError, match=r"names a\.ckpt-3"):
         tensorflow.find_checkpoint(tmp_path)
 
 
@@ -335,7 +335,7 @@ def test_a_model_dir(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (directory / "bert_config.json").rename(directory / "config.json")
     assert load_model(directory / "other.ckpt").config.vocab_size == tokenizer.vocab_size
     (directory / "config.json").unlink()
-    with pytest.raises(InputError, match=r"other\.ckpt: no bert_config\.json beside this checkpoint; copy it"):
+    with pytest.raises(InputError, match=r"other\.ckpt: no bert_config\.json "):
         load_model(directory / "other.ckpt")
 
 
@@ -499,7 +499,7 @@ def test_the_configuration_has_the_keys_of_google() -> None:
     values = (0.0, "gelu", 0.1, 26, 0.05, 37, 41, 2, 3, 2, 131)
     content = json.dumps(dict(zip(keys.split(), values, strict=True)), indent=2)
     assert tensorflow.config_json(replace(small_config(), hidden_dropout_prob=0.1)) == content + "\n"
-    with pytest.raises(InputError, match="layer_norm_eps=1e-05: google-research/bert has 1e-12 and no setting for it"):
+    with pytest.raises(InputError, match="layer_norm_eps=1e-05"):
         tensorflow.config_json(replace(small_config(), layer_norm_eps=1e-5))
 
 

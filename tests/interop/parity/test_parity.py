@@ -103,7 +103,7 @@ def test_a_weight_flipped_in_memory_after_loading_fails(exported: Path, tmp_path
         with torch.no_grad():
             changed.view(torch.int32).flatten()[-1] ^= 1  # one bit
         assert not torch.equal(changed, parameter)
-        with pytest.raises(ParityError, match="1 tensors are not those of"):
+        with pytest.raises(ParityError, match="1 tensors differ"):
             check_certificate(model, output)
     with pytest.raises(ParityError, match=r"2 tensors .*classifier\.bias"):
         check_certificate(small_model(load_model(exported).config.vocab_size, heads=("sequence",)), output)
@@ -112,7 +112,7 @@ def test_a_weight_flipped_in_memory_after_loading_fails(exported: Path, tmp_path
     with pytest.raises(ParityError, match="not within tolerance"):
         check_certificate(load_model(exported), output)
     output.write_text("{}")
-    with pytest.raises(InputError, match="is not a certificate of this version"):
+    with pytest.raises(InputError, match="not a certificate"):
         check_certificate(load_model(exported), output)
 
 
@@ -162,7 +162,7 @@ def test_verify_sees_another_configuration_and_tokenizer(
     assert run(command) == 1
     assert f"changed since it was certified: {path.name}" in capsys.readouterr().out
     if change == "hidden_act":
-        with pytest.raises(ParityError, match="the configuration is not that of"):
+        with pytest.raises(ParityError, match="the configuration differs"):
             check_certificate(load_model(exported), tmp_path / "parity.json")
 
 
@@ -170,7 +170,7 @@ def test_a_layer_less_in_memory_fails(exported: Path, tmp_path: Path) -> None:
     assert run(["verify", f"model_dir={exported}", f"output={tmp_path / 'parity.json'}"]) == 0
     model = load_model(exported)
     model.model.bert.encoder.layers = model.model.bert.encoder.layers[:-1]
-    with pytest.raises(ParityError, match="16 tensors are not those of"):
+    with pytest.raises(ParityError, match="16 tensors differ"):
         check_certificate(model, tmp_path / "parity.json")
 
 
