@@ -1,4 +1,4 @@
-"""The door for callers with padded (B, T) tensors, such as those of `transformers`: unpads on entry, pads on exit.
+"""A model for callers with padded (B, T) tensors, as in `transformers`.
 
 Axes: as in model/attention.py.
 """
@@ -17,7 +17,7 @@ from bertkit.model.heads import BertOutput, BertWithHeads, Targets
 
 
 class PaddedBert(nn.Module):
-    """The door for padded (B, T) callers: unpads on entry, pads on exit with zeros."""
+    """Takes padded (B, T) tensors: unpads on entry, pads on exit with zeros."""
 
     def __init__(self, model: BertWithHeads) -> None:
         super().__init__()
@@ -40,18 +40,18 @@ class PaddedBert(nn.Module):
     ) -> BertOutput:
         """Encode a padded batch.
 
-        With the choice head, inputs are (questions, choices, T), and B is their product. With the generation head, there are
-        logits where there are targets.
+        With the choice head, inputs are (questions, choices, T), and B is their product. The generation head gives logits
+        only with `decoder_input_ids`.
 
         Args:
             input_ids: (B, T).
             attention_mask: 1 for tokens, 0 for padding, (B, T); None when all are tokens.
             token_type_ids: (B, T); None when all are 0.
-            output_hidden_states: give the output of every layer.
-            output_attentions: give the attention weights of every layer; in evaluation mode only, without dropout. The
+            output_hidden_states: return the output of every layer.
+            output_attentions: return the attention weights of every layer; in evaluation mode only, without dropout. The
                 fast kernels do not keep them, so attention is then computed in the plain way.
-            decoder_input_ids: what stands before the tokens of each target, [CLS] first, (B, T of targets).
-            decoder_attention_mask: 1 for its tokens, 0 for padding; None when all are tokens.
+            decoder_input_ids: the targets, shifted right, [CLS] first, (B, T of targets).
+            decoder_attention_mask: 1 for tokens of targets, 0 for padding; None when all are tokens.
 
         Raises:
             ValueError: the sequences are longer than the model's positions, one has no token, the inputs have other
@@ -69,12 +69,12 @@ class PaddedBert(nn.Module):
             targets=targets,
         )
         columns = columns_of(layout, indices, ids.shape[1])
-        found = self._padded(out, lambda packed: pad(packed, indices, *ids.shape), columns, len(input_ids))
+        padded = self._padded(out, lambda packed: pad(packed, indices, *ids.shape), columns, len(input_ids))
         if targets is None or decoder_input_ids is None:
-            return found
+            return padded
         rows = columns_of(targets.layout, places, decoder_input_ids.shape[1])
-        written = {"generation": pad(out.logits["generation"], places, *decoder_input_ids.shape)}
-        return replace(found, logits=found.logits | written, alignments=_spread(out.alignments, rows, columns))
+        logits = padded.logits | {"generation": pad(out.logits["generation"], places, *decoder_input_ids.shape)}
+        return replace(padded, logits=logits, alignments=_spread(out.alignments, rows, columns))
 
     def _padded(
         self, out: BertOutput, padded: Callable[[Tensor], Tensor], columns: tuple[Tensor, int], num_inputs: int
@@ -91,14 +91,14 @@ class PaddedBert(nn.Module):
         return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
 
     def _targets(self, ids: Tensor | None, mask: Tensor | None, num_sequences: int) -> tuple[Targets | None, Tensor]:
-        """Unpad targets, and give the places of their tokens in the padded batch; ValueError as of `forward`."""
+        """Unpad targets; return them and the places of their tokens in the padded batch. Errors as in `forward`."""
         if ids is None:
             return None, torch.empty(0)
         if "generation" not in self.model.heads:
             raise ValueError("decoder_input_ids: the model has no generation head")
         if ids.dim() != 2 or len(ids) != num_sequences or (mask is not None and mask.shape != ids.shape):
             raise ValueError(
-                f"decoder_input_ids: shape {tuple(ids.shape)}, expected ({num_sequences}, tokens), and its mask alike"
+                f"decoder_input_ids: shape {tuple(ids.shape)}, expected ({num_sequences}, tokens) as its mask"
             )
         self._check_length("decoder_input_ids", ids)
         places, layout = unpad(torch.ones_like(ids) if mask is None else mask, "decoder_attention_mask")
@@ -107,13 +107,13 @@ class PaddedBert(nn.Module):
     def _checked(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the ids, the mask and the segments as (B, T); ValueError as of `forward`."""
+        """Return the ids, the mask and the segments as (B, T). Errors as in `forward`."""
         axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
         if input_ids.dim() != len(axes):
             raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
-        for name, given in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if given is not None and given.shape != input_ids.shape:
-                raise ValueError(f"{name}: shape {tuple(given.shape)}, expected {tuple(input_ids.shape)} as input_ids")
+        for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            if tensor is not None and tensor.shape != input_ids.shape:
+                raise ValueError(f"{name}: shape {tuple(tensor.shape)}, expected {tuple(input_ids.shape)} as input_ids")
         ids = input_ids.flatten(0, -2)  # (B, T)
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
@@ -144,7 +144,7 @@ def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor,
 
 
 def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tensor, int]:
-    """Give the column of each token in the padded batch, (B, longest), and how many there are: one more is for no token."""
+    """The column of each token in the padded batch, (B, longest), and their number, which also stands for "no token"."""
     columns = indices.new_full((len(layout.starts) * layout.longest,), num_columns)
     columns[layout.slots] = indices.remainder(num_columns)
     return columns.view(-1, layout.longest), num_columns
@@ -153,7 +153,7 @@ def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tenso
 def _spread(
     weights: tuple[Tensor, ...] | None, rows: tuple[Tensor, int], columns: tuple[Tensor, int]
 ) -> tuple[Tensor, ...] | None:
-    """Put weights of pairs of tokens, (B, N, longest, longest), into their rows and columns: (B, N, T, T), else zeros."""
+    """Put weights of pairs of tokens, (B, N, longest, longest), at their rows and columns among zeros, (B, N, T, T)."""
     if not weights:
         return weights
     num_sequences, num_heads = weights[0].shape[:2]

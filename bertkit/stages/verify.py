@@ -16,10 +16,9 @@ from bertkit.settings.verify import VerifySettings
 
 
 def run(settings: VerifySettings) -> dict[str, Any]:
-    """Write the certificate, and give it.
+    """Write the certificate, and return it.
 
-    A certificate that stands in the directory, or at `output=`, is checked too: the hashes of its tensors and
-    files must still be right.
+    An existing certificate in the directory, or at `output=`, is checked too: the hashes of its tensors and files must match.
     """
     directory = resolve_model_dir(settings.model_dir)
     known = [directory / "parity.json"]

@@ -290,6 +290,7 @@ def test_the_layout_of_google(head: str, run_dir: Path, tokenizer: Tokenizer, tm
     alone.mkdir()
     for name in ("bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
         shutil.copy(output / name, alone / name)
+    assert run(["verify", f"model_dir={output}", f"output={tmp_path / 'whole.json'}"]) == 0  # with its own certificate
     first, second = load_model(output), load_model(alone)
     assert list(first.model.heads) == list(second.model.heads)
     weights = first.state_dict()

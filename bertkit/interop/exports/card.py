@@ -85,10 +85,10 @@ class CardFacts:
 
     title: str
     settings: dict[str, Any] = field(default_factory=dict)  # how the model was made
-    results: dict[str, Any] = field(default_factory=dict)  # what was measured, by metric
-    metrics: tuple[str, ...] = ()  # those of the results that measure the model
+    results: dict[str, Any] = field(default_factory=dict)  # by metric
+    metrics: tuple[str, ...] = ()  # the names of the results that measure the model
     measured_on: str = "held-out documents"
-    dataset: tuple[str, str | None] | None = None  # of the hub, and its part, such as glue and mrpc
+    dataset: tuple[str, str | None] | None = None  # on the hub, with its configuration, such as glue and mrpc
     is_of_sentences: bool = False  # with the files of sentence-transformers
     license: str | None = None
     language: str | None = None  # such as "en"
@@ -96,7 +96,7 @@ class CardFacts:
 
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
-    """Write a card: what the model is, how it was made, what was measured, how to load it."""
+    """Write a card: the model's shape, a snippet that uses it, the settings of its training and its results."""
     architecture, config = architecture_of(model), model.config
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
@@ -107,14 +107,10 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         "",
         f"```python\n{_snippet(model, architecture, facts.is_of_sentences)}```",
     ]
-    for heading, rows in (("Settings", facts.settings), ("Results", facts.results)):
-        if any(value is not None for value in rows.values()):
-            lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
-            lines += [
-                f"| {in_markdown(key)} | {in_markdown(_cell(value))} |"
-                for key, value in rows.items()
-                if value is not None
-            ]
+    for heading, values in (("Settings", facts.settings), ("Results", facts.results)):
+        cells = [(in_markdown(key), in_markdown(_cell(value))) for key, value in values.items() if value is not None]
+        if cells:
+            lines += ["", f"## {heading}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells)]
     return f"---\n{_metadata(architecture, facts)}\n---\n\n" + "\n".join(lines) + "\n"
 
 

@@ -68,9 +68,8 @@ def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences:
     if "choice" in heads:
         num_sequences += num_sequences % 2
     length = min(config.max_position_embeddings, 64)
-    numbers = length * (
-        config.vocab_size + (config.num_hidden_layers + 1) * config.hidden_size
-    )  # logits, hidden states
+    logits, hidden_states = config.vocab_size, (config.num_hidden_layers + 1) * config.hidden_size
+    numbers = length * (logits + hidden_states)
     require_memory(f"sequences={num_sequences}", 2 * 8 * numbers * num_sequences, "5 are enough to compare")
     cases = {}
     folder = directory if directory.is_dir() else directory.parent  # of a TensorFlow checkpoint's prefix
@@ -106,8 +105,8 @@ def _random_ids(config: BertConfig, shape: tuple[int, int], generator: torch.Gen
 def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertConfig, heads: tuple[str, ...]) -> Inputs:
     """Add labels for each head: masked LM at about 15 % of the tokens, at least one a sequence.
 
-    All sequences have the same label, the last one: with different ones the gradients of a pretrained model nearly cancel,
-    and what is left in float32 is the rounding of either implementation.
+    All sequences have the same label, the last one: with different labels the gradients of a pretrained model nearly cancel,
+    and in float32 only rounding would be left.
     """
     num_sequences = len(ids)
     is_token = torch.ones_like(ids).bool() if mask is None else mask.bool()
@@ -115,7 +114,7 @@ def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertCo
     for head in heads:
         match head:
             case "masked_lm" if is_decoder(config):
-                continue  # the loss of their class is that of the next token
+                continue  # their class computes the loss of the next token
             case "masked_lm":
                 chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
                 chosen[:, 1] = is_token[:, 1]
@@ -165,7 +164,7 @@ def their_results(theirs: Any, inputs: Inputs, model: BertWithHeads) -> Results:
 
 
 def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None) -> Results:
-    """Give what a forward pass computes of tokens, without padding."""
+    """The outputs of a forward pass for tokens, without padding."""
     is_token = inputs.is_token
     is_output = is_token.flip(0) if inputs.has_targets else is_token
     values = {f"hidden_states.{layer}": hidden[is_token] for layer, hidden in enumerate(states)}
@@ -177,8 +176,8 @@ def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None)
 def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, list[Tensor]]) -> Results:
     """Add the gradient of every parameter.
 
-    Where there is no loss, or one that a shift of all logits leaves alone, so that its gradients nearly cancel, it is that of
-    a sum of all outputs, each with a random weight.
+    Without a loss, or with one that is invariant to a shift of all logits, so that its gradients nearly cancel, the gradient
+    is taken of a sum of all outputs with random weights.
     """
     if "loss" in values and not inputs.labels.keys() & {"span", "choice"}:
         minimised = values["loss"]
@@ -198,26 +197,26 @@ def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, li
 
 
 def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[Tensor]]:
-    """Give the parameters of `transformers` under our full names: two where a decoder shares its encoder's weights.
+    """The parameters of `transformers` under our full names: two for a weight that decoder and encoder share.
 
-    A pooler beside a head that does not look at it is ours alone.
+    A pooler beside a head that does not use it exists in bertkit alone.
     """
     parameters = dict(theirs.named_parameters())
     is_bare = not any(name.startswith("bert.") for name in parameters)
     is_shared = model.config.decoder is not None and model.config.decoder.share
-    found: dict[str, list[Tensor]] = {}
+    parameters_of: dict[str, list[Tensor]] = {}
     for name in full_tensors(model):
         encoder = re.sub(r"^bert\.", "encoder." if "generation" in model.heads else "", name) if is_bare else name
         both = (encoder, f"decoder.{name}") if is_shared else (encoder,)
         of_theirs: list[Tensor] = [parameters[each] for each in both if each in parameters]
         assert of_theirs or name.startswith("bert.pooler."), f"transformers has no {name}"
         if of_theirs:
-            found[name] = of_theirs
-    return found
+            parameters_of[name] = of_theirs
+    return parameters_of
 
 
 def _labels(inputs: Inputs, like: Tensor) -> dict[str, Tensor]:
-    """The labels, numbers of them in the precision of a tensor."""
+    """The labels; floating-point ones in the dtype of a tensor."""
     return {head: x.to(like.dtype) if x.is_floating_point() else x for head, x in inputs.labels.items()}
 
 

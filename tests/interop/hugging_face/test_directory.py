@@ -234,7 +234,10 @@ MISFITS = [
     (lambda t: t, {"is_decoder": "false"}, ["is_decoder='false': expected true or false"]),
     (lambda t: t, {"is_decoder": True}, ["pooling=first with attention.pattern=causal: .CLS. sees only itself"]),
     (lambda t: t, {"tie_word_embeddings": False}, ["tie_word_embeddings=False"]),
-    (lambda t: t, {"model_type": "gpt2"}, ["model_type 'gpt2'; bertkit loads 'bert'"]),
+    (lambda t: t, {"model_type": "gpt2"}, ["config.json: model_type 'gpt2'"]),
+    (lambda t: t, {"pruned_heads": {"1": [0]}}, ["config.json: pruned_heads"]),
+    (lambda t: t, {"quantization_config": {"bits": 8}}, ["config.json: quantization_config"]),
+    (lambda t: t, {"id2label": {"1": "a"}}, ["config.json: id2label"]),
     (lambda t: t, {"num_attention_heads": 4}, ["config.json: .*26 is not a multiple of"]),
     (lambda t: t, {"hidden_size": "26"}, ["config.json: hidden_size='26': expected a whole number"]),
 ]
