@@ -101,8 +101,9 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     """Find the directory with a configuration and weights.
 
     Args:
-        model_dir: a run directory (its newest valid checkpoint, or its final model, which fine-tuning takes from its best one), a checkpoint, a Hugging Face
-            directory, a TensorFlow checkpoint (its directory, or its prefix `DIR/bert_model.ckpt`), or a hub id.
+        model_dir: a run directory (its newest valid checkpoint; after fine-tuning its final model, from the best one), a
+            checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as
+            `DIR/bert_model.ckpt`), or a hub id.
         setting: the setting's name, for messages.
 
     Returns:

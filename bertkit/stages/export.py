@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, sha256_file, to_json
 from bertkit.base.text_files import read_json
-from bertkit.base.typed_settings import at, checked, to_mapping
+from bertkit.base.typed_settings import at, checked, refuse, to_mapping
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
@@ -103,18 +103,17 @@ def _heads_of(model: BertWithHeads) -> str:
 
 
 def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
-    """Refuse layouts that the heads do not fit, before anything is written."""
-    heads = ", ".join(model.heads)
-    if settings.sentence_transformers is not False and model.heads:
-        raise InputError(f"sentence_transformers=true needs head=encoder; this has {heads}")
-    if settings.google and set(model.heads) & {"token", "choice"}:
-        raise InputError(f"google=true: google-research/bert has no {heads} head; export another one")
-    if settings.google and is_decoder(model.config):
-        raise InputError("google=true: google-research/bert has no causal attention; leave it out")
-    if settings.onnx and "generation" in model.heads:
-        raise InputError("onnx=true: a generation model needs two graphs and a search; leave it out")
-    if settings.onnx and is_decoder(model.config):
-        raise InputError("onnx=true with attention.pattern=causal: torch cannot export its cache; leave it out")
+    """Refuse layouts that do not fit the heads, before anything is written."""
+    google, heads, is_causal = settings.google, set(model.heads), is_decoder(model.config)
+    names, is_embedder = ", ".join(model.heads), settings.sentence_transformers is not False
+    problems = {
+        f"sentence_transformers=true needs head=encoder; this has {names}": is_embedder and heads,
+        f"google=true: google-research/bert has no {names} head; leave it out": google and heads & {"token", "choice"},
+        "google=true: google-research/bert has no causal attention; leave it out": google and is_causal,
+        "onnx=true: generation needs two graphs and a search; leave it out": settings.onnx and "generation" in heads,
+        "onnx=true: torch cannot export attention.pattern=causal; leave it out": settings.onnx and is_causal,
+    }
+    refuse([problem for problem, is_wrong in problems.items() if is_wrong])
     if settings.onnx:
         onnx.check_installed()
 

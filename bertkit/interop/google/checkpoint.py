@@ -68,14 +68,10 @@ def config_file(prefix: Path) -> Path:
 
 def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a checkpoint's weights under the names of Hugging Face, and list the variables left out, with the rule."""
-    tensors = bundle.read_checkpoint(prefix)
-    try:
-        return as_hugging_face(tensors)
-    except InputError as error:
-        raise InputError(f"{prefix}: {error}") from None
+    return as_hugging_face(bundle.read_checkpoint(prefix), prefix)
 
 
-def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Rename and transpose google-research/bert's variables; return Hugging Face's weights, and the variables left out."""
     translated = translate(tensors, FROM_TENSORFLOW)
     weights: dict[str, Tensor] = {}
@@ -94,7 +90,7 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         else:
             weights[translated[name]] = tensor.t() if is_transposed(name) else tensor
     if problems:
-        raise InputError(f"{len(problems)} variables have no place in BERT: {listed(problems)}")
+        raise InputError(f"{prefix}: {len(problems)} variables have no place in BERT: {listed(problems)}")
     return weights, skipped
 
 

@@ -83,19 +83,19 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
         InputError: the directory holds something else, the vocabulary is of another size than the model's, or a weight is
             not finite.
     """
-    require_bert(packed(model).config, "the model")
-    final = Path(output_dir)
+    inner, final = packed(model), Path(output_dir)
+    require_bert(inner.config, "the model")
     if final.exists() and not final.is_dir():
         raise InputError(f"output_dir={final} is a file; choose a directory")
     if final.exists() and any(final.iterdir()):
-        ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
+        ours = {"model.safetensors", "README.md", "parity.json", *text_files(inner, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
-        if _config_of(final).get("architectures") != [architecture_of(packed(model))]:
+        if _config_of(final).get("architectures") != [architecture_of(inner)]:
             others.append("a model of another class")
         if others:
             raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
     with building_dir(final.resolve()) as partial:
-        write_model(model, tokenizer, partial)
+        write_model(inner, tokenizer, partial)
     return final
 
 

@@ -392,7 +392,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         "bert/pooler/dense/kernel/Adam_1": "a moment of the optimizer", "beta1_power": "a count of the optimizer",
         "output_bias/adam_m": "a moment of the optimizer", "good_steps": "loss scaling",
     }  # fmt: skip
-    assert tensorflow.as_hugging_face(dict.fromkeys(others, torch.tensor([3.0]))) == ({}, others)
+    assert tensorflow.as_hugging_face(dict.fromkeys(others, torch.tensor([3.0])), tmp_path) == ({}, others)
 
 
 UNKNOWN = [
@@ -408,7 +408,7 @@ UNKNOWN = [
 @pytest.mark.parametrize(("name", "tensor", "message"), UNKNOWN)
 def test_a_variable_without_a_place(name: str, tensor: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=f"1 variables have no place in BERT: {name}: {message}"):
-        tensorflow.as_hugging_face({"bert/pooler/dense/bias": torch.ones(3), name: tensor})
+        tensorflow.as_hugging_face({"bert/pooler/dense/bias": torch.ones(3), name: tensor}, Path("x.ckpt"))
 
 
 def without(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
@@ -452,7 +452,7 @@ def test_fine_tuned_heads() -> None:
     """Of run_classifier.py and run_squad.py; (C, D) and (2, D) as they are in torch."""
     variables = {"output_weights": torch.ones(5, HIDDEN), "output_bias": torch.ones(5)}
     variables |= {f"cls/squad/{name}": tensor[:2] for name, tensor in variables.items()}
-    weights, skipped = tensorflow.as_hugging_face(variables)
+    weights, skipped = tensorflow.as_hugging_face(variables, Path("x.ckpt"))
     shapes = {"classifier.weight": (5, HIDDEN), "classifier.bias": (5,)}
     shapes |= {"qa_outputs.weight": (2, HIDDEN), "qa_outputs.bias": (2,)}
     assert {name: tuple(weight.shape) for name, weight in weights.items()} == shapes
@@ -482,7 +482,8 @@ def test_there_and_back(tmp_path: Path, heads: tuple[str, ...], with_pooler: boo
 def test_the_table_is_one_to_one() -> None:
     assert len(set(TENSORFLOW.values())) == len(TENSORFLOW) == 5 + 16 + 2 + 5 + 2 + 4
     numbered = {name.replace("{}", "17"): name.replace("{}", "17") for name in TENSORFLOW}
-    weights, _ = tensorflow.as_hugging_face(tensorflow.as_tensorflow({name: torch.ones(2, 3) for name in numbered}))
+    variables = tensorflow.as_tensorflow({name: torch.ones(2, 3) for name in numbered})
+    weights, _ = tensorflow.as_hugging_face(variables, Path("x.ckpt"))
     assert {name: tuple(weight.shape) for name, weight in weights.items()} == dict.fromkeys(numbered, (2, 3))
 
 
