@@ -152,14 +152,12 @@ def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tens
 
 def _forget_where_it_was_made(proto: Any) -> None:
     """Drop the exporter's notes (file names and lines of this machine), so that the bytes depend on the model alone."""
-    del proto.metadata_props[:]
-    for graph in (proto.graph, *proto.functions):
-        del graph.metadata_props[:]
-        for part in (*graph.node, *graph.value_info, *getattr(graph, "initializer", ())):
-            del part.metadata_props[:]
-            part.doc_string = ""
-    for value in (*proto.graph.input, *proto.graph.output):
-        del value.metadata_props[:]
+    graphs = (proto.graph, *proto.functions)
+    parts = [*proto.graph.initializer, *(part for graph in graphs for part in (*graph.node, *graph.value_info))]
+    for part in parts:
+        part.doc_string = ""
+    for noted in (proto, *graphs, *parts, *proto.graph.input, *proto.graph.output):
+        del noted.metadata_props[:]
 
 
 def _name_axes(proto: Any) -> None:
