@@ -1,7 +1,7 @@
 """Any model directory -> a model and its tokenizer.
 
-Loading is strict: a named rule loads or leaves out every tensor of the directory, and loads or initialises every parameter of
-the model. Everything else is an error that lists the names.
+Loading is strict: every tensor of the directory is loaded or left out by a named rule, every parameter of the model is
+loaded or newly made by a named rule, and anything else is an error that lists the names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from bertkit.data.corpus.tokenizer import load_tokenizer as load_tokenizer_files
 from bertkit.interop.google import bundle
 from bertkit.interop.google import checkpoint as google
 from bertkit.interop.hugging_face import directory as hugging_face
-from bertkit.interop.hugging_face import hub
 from bertkit.interop.hugging_face.config_json import changed_from_bert, problem_type_of, read_config
 from bertkit.interop.hugging_face.names import from_hugging_face, in_decoder, to_hugging_face
 from bertkit.interop.padded import PaddedBert
@@ -37,10 +36,10 @@ _TEXT_FILES = ("config.json", "bert_config.json", "vocab.txt", "tokenizer.json",
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The fate of every name."""
+    """What happened to every parameter and tensor."""
 
-    loaded: list[str]  # parameters of the model that come from the directory
-    skipped: dict[str, str]  # tensors of the directory that were left out, and the rule for each
+    loaded: list[str]  # parameters of the model taken from the directory
+    skipped: dict[str, str]  # tensors of the directory that were left out, with the rule
     new: list[str]  # parameters that the directory does not hold, newly initialised
 
     def __str__(self) -> str:
@@ -57,19 +56,19 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
 
     Args:
         model_dir: a run directory, a checkpoint, a Hugging Face directory, a TensorFlow checkpoint, or a hub id.
-        heads: the heads to load, such as `["masked_lm"]`; None for all heads in the directory.
+        heads: the heads to load, such as `["masked_lm"]`; None for those that the directory holds.
 
     Raises:
-        InputError: the directory cannot be loaded, or lacks a head.
+        InputError: the directory cannot be loaded, or lacks a head that was asked for.
     """
     directory = resolve_model_dir(model_dir)
-    names = [heads] if isinstance(heads, str) else list(heads or ())
-    if isinstance(heads, str) or any(names.count(name) > 1 or name not in HEADS for name in names):
-        raise InputError(f"heads={heads!r}: expected a list of different heads among {', '.join(HEADS)}")
+    unknown = [head for head in heads or () if head not in HEADS]
+    if isinstance(heads, str) or unknown or len(set(heads or ())) != len(heads or ()):
+        raise InputError(f"heads={heads!r}: expected a list of heads, each once, among {', '.join(HEADS)}")
     model, report = load_directory(directory, heads)
     missing = sorted({name.split(".")[1] for name in report.new})
     if missing:
-        raise InputError(f"{directory}: no weights for the {' and the '.join(missing)}; choose other heads")
+        raise InputError(f"{directory}: no weights for the {' and the '.join(missing)}; choose among those it holds")
     return PaddedBert(model).eval()
 
 
@@ -83,10 +82,10 @@ def load_packed(
 def load_tokenizer(model_dir: str | Path, rules: Rules | None = None) -> Tokenizer:
     """Load the tokenizer of any model directory, a prepared dataset, or a vocabulary file.
 
-    `rules` are those of Google or of Hugging Face; None: the rules of a prepared dataset, else those of Hugging Face.
+    `rules` are Google's or Hugging Face's; None for the rules of a prepared dataset, else Hugging Face's.
 
     Raises:
-        InputError: there is none, or BERT cannot use it.
+        InputError: there is no tokenizer, or BERT cannot use it.
     """
     path = Path(model_dir).expanduser()
     if path.is_file():
@@ -102,16 +101,16 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     """Find the directory with a configuration and weights.
 
     Args:
-        model_dir: a run directory (its newest valid checkpoint; for a finished fine-tuning the final model, from its best
-            checkpoint), a checkpoint, a Hugging Face directory, a TensorFlow checkpoint (its directory, or its prefix
+        model_dir: a run directory (its newest valid checkpoint; after fine-tuning its final model, from the best one), a
+            checkpoint, a Hugging Face directory, a TensorFlow checkpoint (a directory, or a prefix such as
             `DIR/bert_model.ckpt`), or a hub id.
-        setting: its name in messages.
+        setting: the setting's name, for messages.
 
     Returns:
-        The directory; a prefix if its directory holds several checkpoints.
+        The directory; for a prefix, the prefix itself if its directory holds several checkpoints.
 
     Raises:
-        InputError: no such directory, or nothing in it to load.
+        InputError: there is no such directory, or it holds no model.
     """
     path = Path(model_dir).expanduser()
     if not path.is_dir():
@@ -124,7 +123,7 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
                 f"{setting}={model_dir}: no such directory; expected a run, a checkpoint, a Hugging Face model, a "
                 "TensorFlow checkpoint, or a hub id such as google-bert/bert-base-uncased"
             )
-        path = hub.fetch(str(model_dir), setting)
+        path = hugging_face.fetch(str(model_dir), setting)
     if checkpoints_dir(path).is_dir() or (path / "config.yaml").is_file():
         return _model_of_run(path, f"{setting}={model_dir}")
     prefix = _google_prefix(path)
@@ -144,7 +143,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
     model_dir = run_dir / "model"
     has_model = (model_dir / "config.json").is_file()
     if has_model and (run_dir / "predictions.jsonl").is_file():
-        return model_dir  # of a task: its best checkpoint, not the newest
+        return model_dir  # fine-tuning keeps its best checkpoint there, not its newest
     checkpoint, faults = newest_valid(run_dir)
     if checkpoint is None and not has_model:
         raise InputError(*faults, f"{named}: a run without a valid checkpoint")
@@ -152,7 +151,7 @@ def _model_of_run(run_dir: Path, named: str) -> Path:
 
 
 def hashes_of(directory: Path) -> dict[str, str]:
-    """Hash weights, configuration and tokenizer of a model directory, by file."""
+    """Hash the weights, configuration and tokenizer files of a model directory."""
     prefix = _google_prefix(directory)
     weight_files = hugging_face.weight_files(directory) if prefix is None else bundle.checkpoint_files(prefix)
     present = [path for name in _TEXT_FILES if (path := _folder(directory) / name).is_file()]
@@ -160,7 +159,7 @@ def hashes_of(directory: Path) -> dict[str, str]:
 
 
 def _google_prefix(directory: Path) -> Path | None:
-    """Find a checkpoint of Google at a prefix, or in a directory without weights of Hugging Face."""
+    """Find a Google checkpoint at a prefix, or in a directory without Hugging Face weights."""
     return None if hugging_face.has_weights(directory) else google.find_checkpoint(directory)
 
 
@@ -175,23 +174,21 @@ class _Held:
     directory: Path
     config_path: Path
     config: BertConfig
-    tensors: Mapping[str, Tensor]  # all tensors, by their names in Hugging Face
-    weights: dict[str, Tensor]  # the tensors with a place in bertkit, by its names
-    names: Mapping[str, str]  # names in Hugging Face -> names in bertkit
-    skipped: dict[str, str]  # tensors that were left out, and the rule for each
+    tensors: Mapping[str, Tensor]  # all tensors, by Hugging Face's names
+    weights: dict[str, Tensor]  # the tensors with a place in bertkit, by bertkit's names
+    theirs: Mapping[str, str]  # bertkit's names -> Hugging Face's
+    skipped: dict[str, str]  # tensors left out, with the rule
 
     def has(self, part: str) -> bool:
-        """Whether there are weights of a part of the model."""
+        """Whether there are weights for a part of the model."""
         return any(name.startswith(f"{part}.") for name in self.weights)
 
     @property
     def has_decoder_apart(self) -> bool:
-        """Whether the weights of the decoder differ from those of the encoder."""
-        both = {name: in_decoder(name) for name in self.weights if name.startswith("bert.")}
+        """Whether the decoder's weights differ from the encoder's."""
+        pairs = [(name, in_decoder(name)) for name in self.weights if name.startswith("bert.")]
         return any(
-            there in self.weights and not torch.equal(self.weights[here], self.weights[there])
-            for here, there in both.items()
-            if there is not None
+            twin in self.weights and not torch.equal(self.weights[name], self.weights[twin]) for name, twin in pairs
         )
 
 
@@ -204,38 +201,38 @@ def load_directory(
     problem_type: ProblemType | None = None,
     decoder: DecoderConfig | None = None,
 ) -> tuple[BertWithHeads, LoadReport]:
-    """Build the model of a directory from `resolve_model_dir`, and load its weights.
+    """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
     Args:
         directory: configuration and weights.
-        heads: the heads to build; None for all heads in the directory.
-        with_pooler: None: if the directory has one, or the heads need one.
-        seed: initialises new parameters.
-        labels: for a sequence or token head; None for the labels of the directory. A head with the same labels is loaded in
-            their new order; a head with other labels is left out and initialised.
+        heads: the heads to build; None for the heads in the directory.
+        with_pooler: None for a pooler if the directory has one or the heads need one.
+        seed: for the initialisation of new parameters.
+        labels: for a sequence or token head; None for the directory's. A head with the same labels gets its rows in this
+            order; a head with other labels is left out and newly initialised.
         problem_type: goes with `labels`.
-        decoder: for a generation head. If the directory has none, its weights start as those of the encoder and of the masked
-            LM head, and cross-attention is initialised.
+        decoder: for a generation head. Without a decoder in the directory, its weights start as copies of the encoder and the
+            masked LM head, and its cross-attention is newly initialised.
 
     Raises:
-        InputError: tensors without a place, parameters without a tensor, or other shapes; all are listed.
+        InputError: a tensor without a place, a parameter without a tensor, or another shape; all of them are listed.
     """
     held = _read(directory)
     held_heads = [head for head in HEADS if held.has(f"heads.{head}")]
     heads = held_heads if heads is None else heads
     if with_pooler is None:
-        is_free = held.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder reads tokens alone
+        is_free = held.has("bert.pooler") and tuple(heads) != ("generation",)  # a decoder looks at tokens alone
         with_pooler = is_free or bool(set(heads) & set(POOLED_HEADS))
     begins = decoder is not None and held.config.decoder is None
     config = dataclasses.replace(held.config, decoder=_decoder_of(held, heads, decoder))
     if begins:
-        held.weights.update({there: tensor for here, tensor in held.weights.items() if (there := in_decoder(here))})
+        held.weights.update({name: tensor for each, tensor in held.weights.items() if (name := in_decoder(each))})
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type)
         _relabel(held, heads, config)
     problems = head_problems(config.attention, config.pooling, heads)
     if problems:
-        raise InputError(*(f"{held.config_path}: {problem}" for problem in problems))
+        raise InputError(*(f"{held.config_path}: {each}" for each in problems))
     with torch.device("meta"):
         model = BertWithHeads(config, heads, with_pooler)
     new = _check_fit(held, model, bool(set(held_heads) & set(POOLED_HEADS)), begins)
@@ -249,28 +246,28 @@ def load_directory(
     return model, LoadReport(sorted(set(parameters) - set(new)), held.skipped, new)
 
 
-def _decoder_of(held: _Held, heads: Sequence[str], new: DecoderConfig | None) -> DecoderConfig | None:
-    """Choose the decoder of a model: the requested one, or the one of the directory if the model has a generation head.
+def _decoder_of(held: _Held, heads: Sequence[str], decoder: DecoderConfig | None) -> DecoderConfig | None:
+    """Choose the model's decoder: the one asked for, or the directory's if the generation head is loaded.
 
     Raises:
-        InputError: there is none, or the weights are those of another kind.
+        InputError: there is none, or the weights do not fit it.
     """
     there = held.config.decoder
-    if new is None and there is None and "generation" in heads:
-        raise InputError(f"{held.directory}: a model without a decoder; finetune with decoder=bert adds one")
-    if new is None:
+    if decoder is None and there is None and "generation" in heads:
+        raise InputError(f"{held.directory}: a model without a decoder; finetune begins one from it with decoder=bert")
+    if decoder is None:
         if there is None or there.is_from_scratch:
-            return there  # the encoder is of its kind, too
+            return there  # it also changes the encoder
         share = there.share and not held.has_decoder_apart  # transformers trains shared weights as two
         return dataclasses.replace(there, share=share) if "generation" in heads else None
-    if held.config.variant and (there is None or there.kind != new.kind):
+    if held.config.variant and (there is None or there.kind != decoder.kind):
         raise InputError(
-            f"{held.config_path}: decoder={new.kind} with {', '.join(changed_from_bert(held.config))}: a decoder starts "
-            "as a plain BERT; choose another model"
+            f"{held.config_path}: decoder={decoder.kind} with {', '.join(changed_from_bert(held.config))}: a decoder begins as a "
+            "BERT without changes; start from another model"
         )
-    if new.share and held.has_decoder_apart:
+    if decoder.share and held.has_decoder_apart:
         raise InputError(f"{held.directory}: its decoder and encoder differ and cannot be one; set decoder.share=false")
-    return new
+    return decoder
 
 
 def _read(directory: Path) -> _Held:
@@ -284,14 +281,13 @@ def _read(directory: Path) -> _Held:
             f"{directory}: num_hidden_layers={config.num_hidden_layers}, but there are weights for {num_layers} layers; "
             "restore the directory from its source"
         )
-    names = from_hugging_face(tensors, classifier)
-    return _Held(
-        directory, path, config, tensors, {ours: tensors[name] for name, ours in names.items()}, names, skipped
-    )
+    theirs = {ours: name for name, ours in from_hugging_face(tensors, classifier).items()}
+    by_our_name = {ours: tensors[name] for ours, name in theirs.items()}
+    return _Held(directory, path, config, tensors, by_our_name, theirs, skipped)
 
 
 def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
-    """Put the rows of a classifier into the order of new labels, or leave it out if its labels differ."""
+    """Put the rows of a classifier into the order of the labels, or leave it out if it has other labels."""
     parts = tuple(f"heads.{head}." for head in ("sequence", "token") if head in heads)
     is_same = set(held.config.labels) == set(wanted.labels) and problem_type_of(held.config) == problem_type_of(wanted)
     for name in [name for name in held.weights if name.startswith(parts)]:
@@ -299,28 +295,29 @@ def _relabel(held: _Held, heads: Sequence[str], wanted: BertConfig) -> None:
             held.weights[name] = held.weights[name][[held.config.labels.index(label) for label in wanted.labels]]
         else:
             del held.weights[name]
-            held.skipped[to_hugging_face(name)] = f"of a head of other labels: {listed(held.config.labels)}"
+            held.skipped[held.theirs[name]] = f"head with other labels: {listed(held.config.labels)}"
 
 
 def _check_fit(held: _Held, model: BertWithHeads, needs_pooler: bool, begins: bool = False) -> list[str]:
-    """Refuse weights that do not fit a model; list its new parameters, and note the tensors that are left out."""
+    """Refuse weights that do not fit the model; return the new parameters, and note the tensors left out."""
     expected, problems, new = dict(model.named_parameters()), [], []
     for name, parameter in expected.items():
         part = ".".join(name.split(".")[:2])
-        is_optional = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
-        if name in held.weights:
-            shape, right = tuple(held.weights[name].shape), tuple(parameter.shape)
-            problems += [f"{to_hugging_face(name)}: shape {shape}, expected {right}"] if shape != right else []
-        elif (is_optional and not held.has(part)) or (begins and name.startswith("heads.generation.")):
+        tensor = held.weights.get(name)
+        may_lack = name.startswith("heads.") or (part == "bert.pooler" and not needs_pooler)
+        if tensor is None and ((may_lack and not held.has(part)) or (begins and name.startswith("heads.generation."))):
             new.append(name)
-        else:
+        elif tensor is None:
             problems.append(f"{to_hugging_face(name)}: missing")
+        elif tensor.shape != parameter.shape:
+            shapes = f"shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
+            problems.append(f"{to_hugging_face(name)}: {shapes}")
+    ours = {name: our_name for our_name, name in held.theirs.items()}
     for name in held.tensors:
-        ours = held.names.get(name, "")
-        if ours not in expected and not ours.startswith(("heads.", "bert.pooler.")):
-            problems.append(f"{name}: has no place in this model")
-        elif ours not in expected and not (begins and in_decoder(ours) in expected):
-            held.skipped[name] = "of a head that was not asked for"
+        if name not in ours or (ours[name] not in expected and not ours[name].startswith(("heads.", "bert.pooler."))):
+            problems.append(f"{name}: no place in this model")
+        elif ours[name] not in expected and not (begins and in_decoder(ours[name]) in expected):
+            held.skipped[name] = "head not asked for"
     problems += hugging_face.unfit_values(held.tensors)
     if problems:
         raise InputError(

@@ -1,4 +1,4 @@
-"""A model for callers with padded (B, T) tensors, such as users of `transformers`: it unpads inputs and pads outputs.
+"""A model for callers with padded (B, T) tensors, as in `transformers`.
 
 Axes: as in model/attention.py.
 """
@@ -17,7 +17,7 @@ from bertkit.model.heads import BertOutput, BertWithHeads, Targets
 
 
 class PaddedBert(nn.Module):
-    """Unpads inputs (B, T) for a packed model, and pads its outputs with zeros."""
+    """Takes padded (B, T) tensors: unpads on entry, pads on exit with zeros."""
 
     def __init__(self, model: BertWithHeads) -> None:
         super().__init__()
@@ -40,20 +40,22 @@ class PaddedBert(nn.Module):
     ) -> BertOutput:
         """Encode a padded batch.
 
-        With the choice head, inputs are (questions, choices, T), and B is their product. The generation head needs targets.
+        With the choice head, inputs are (questions, choices, T), and B is their product. The generation head gives logits
+        only with `decoder_input_ids`.
 
         Args:
             input_ids: (B, T).
             attention_mask: 1 for tokens, 0 for padding, (B, T); None when all are tokens.
             token_type_ids: (B, T); None when all are 0.
             output_hidden_states: return the output of every layer.
-            output_attentions: return the attention weights of every layer, in evaluation mode only; no fast kernel runs then.
-            decoder_input_ids: [CLS], then all tokens of each target but the last, (B, T of targets).
-            decoder_attention_mask: 1 for target tokens, 0 for padding; None when all are tokens.
+            output_attentions: return the attention weights of every layer; in evaluation mode only, without dropout. The
+                fast kernels do not keep them, so attention is then computed in the plain way.
+            decoder_input_ids: the targets, shifted right, [CLS] first, (B, T of targets).
+            decoder_attention_mask: 1 for tokens of targets, 0 for padding; None when all are tokens.
 
         Raises:
-            ValueError: the sequences exceed the model's positions, a sequence has no token, shapes differ, or attention
-                weights are requested in training mode.
+            ValueError: the sequences are longer than the model's positions, one has no token, the inputs have other
+                shapes, or attention weights are asked for in training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
         indices, layout = unpad(mask)
@@ -71,8 +73,8 @@ class PaddedBert(nn.Module):
         if targets is None or decoder_input_ids is None:
             return padded
         rows = columns_of(targets.layout, places, decoder_input_ids.shape[1])
-        written = {"generation": pad(out.logits["generation"], places, *decoder_input_ids.shape)}
-        return replace(padded, logits=padded.logits | written, alignments=_spread(out.alignments, rows, columns))
+        logits = padded.logits | {"generation": pad(out.logits["generation"], places, *decoder_input_ids.shape)}
+        return replace(padded, logits=logits, alignments=_spread(out.alignments, rows, columns))
 
     def _padded(
         self, out: BertOutput, padded: Callable[[Tensor], Tensor], columns: tuple[Tensor, int], num_inputs: int
@@ -89,14 +91,14 @@ class PaddedBert(nn.Module):
         return BertOutput(padded(out.last_hidden_state), out.pooled_output, logits, hidden_states, attentions)
 
     def _targets(self, ids: Tensor | None, mask: Tensor | None, num_sequences: int) -> tuple[Targets | None, Tensor]:
-        """Unpad targets, and find their tokens in the padded batch; raises ValueError as `forward` does."""
+        """Unpad targets; return them and the places of their tokens in the padded batch. Errors as in `forward`."""
         if ids is None:
             return None, torch.empty(0)
         if "generation" not in self.model.heads:
             raise ValueError("decoder_input_ids: the model has no generation head")
         if ids.dim() != 2 or len(ids) != num_sequences or (mask is not None and mask.shape != ids.shape):
             raise ValueError(
-                f"decoder_input_ids: shape {tuple(ids.shape)}, expected ({num_sequences}, tokens), and its mask alike"
+                f"decoder_input_ids: shape {tuple(ids.shape)}, expected ({num_sequences}, tokens) as its mask"
             )
         self._check_length("decoder_input_ids", ids)
         places, layout = unpad(torch.ones_like(ids) if mask is None else mask, "decoder_attention_mask")
@@ -105,7 +107,7 @@ class PaddedBert(nn.Module):
     def _checked(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Flatten ids, mask and segments to (B, T); raises ValueError as `forward` does."""
+        """Return the ids, the mask and the segments as (B, T). Errors as in `forward`."""
         axes = ("questions", "choices", "tokens") if "choice" in self.model.heads else ("sequences", "tokens")
         if input_ids.dim() != len(axes):
             raise ValueError(f"input_ids: shape {tuple(input_ids.shape)}, expected ({', '.join(axes)})")
@@ -142,7 +144,7 @@ def unpad(attention_mask: Tensor, name: str = "attention_mask") -> tuple[Tensor,
 
 
 def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tensor, int]:
-    """Find the column of each token in the padded batch, (B, longest), one past the last for no token; and count the columns."""
+    """The column of each token in the padded batch, (B, longest), and their number, which also stands for "no token"."""
     columns = indices.new_full((len(layout.starts) * layout.longest,), num_columns)
     columns[layout.slots] = indices.remainder(num_columns)
     return columns.view(-1, layout.longest), num_columns
@@ -151,12 +153,12 @@ def columns_of(layout: Layout, indices: Tensor, num_columns: int) -> tuple[Tenso
 def _spread(
     weights: tuple[Tensor, ...] | None, rows: tuple[Tensor, int], columns: tuple[Tensor, int]
 ) -> tuple[Tensor, ...] | None:
-    """Put weights (B, N, longest, longest) into the rows and columns of their tokens, (B, N, T, T), with zeros elsewhere."""
+    """Put weights of pairs of tokens, (B, N, longest, longest), at their rows and columns among zeros, (B, N, T, T)."""
     if not weights:
         return weights
     num_sequences, num_heads = weights[0].shape[:2]
     numbers = torch.arange(num_sequences, device=weights[0].device)[:, None, None]
     places = (numbers, rows[0][:, :, None], columns[0][:, None, :])
     zeros = weights[0].new_zeros(num_sequences, rows[1] + 1, columns[1] + 1, num_heads)
-    spread = (zeros.index_put(places, layer.permute(0, 2, 3, 1)) for layer in weights)
-    return tuple(layer[:, :-1, :-1].permute(0, 3, 1, 2) for layer in spread)
+    padded = (zeros.index_put(places, each.permute(0, 2, 3, 1)) for each in weights)
+    return tuple(each[:, :-1, :-1].permute(0, 3, 1, 2) for each in padded)

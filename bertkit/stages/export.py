@@ -1,4 +1,4 @@
-"""Stage: checkpoint -> a directory for `transformers`, verified against it."""
+"""Stage: checkpoint -> a directory that `transformers` loads; refuses if the two implementations differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.base.errors import InputError, say
 from bertkit.base.files import LOCK, building_dir, sha256_file, to_json
 from bertkit.base.text_files import read_json
-from bertkit.base.typed_settings import at, checked, to_mapping
+from bertkit.base.typed_settings import at, checked, refuse, to_mapping
 from bertkit.interop.exports import card, onnx, sentence_transformers
 from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
@@ -26,7 +26,7 @@ from bertkit.settings.export import ExportSettings
 from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.train.checkpoint import read_state
 
-# head= -> the heads to load, and whether the pooler too (None: if there is one); task: the one that is there
+# head= -> the heads to load, and whether to load the pooler (None: if there is one); `task` is the one task head there is
 HEADS: dict[str | None, tuple[tuple[str, ...] | None, bool | None]] = {
     None: (None, None),
     "pretraining": (PRETRAINING_HEADS, True),
@@ -40,7 +40,7 @@ def run(settings: ExportSettings) -> None:
     """Export, reload with `transformers`, compare, and only then publish the directory.
 
     Raises:
-        InputError: the checkpoint lacks the head, the output directory is in use, or the comparison fails.
+        InputError: the checkpoint lacks the head, the directory holds something else, or the comparison fails.
     """
     source = resolve_model_dir(settings.model_dir, "checkpoint")
     final = Path(settings.output_dir)
@@ -57,7 +57,7 @@ def run(settings: ExportSettings) -> None:
     }
     if final.exists() and any(final.iterdir()):
         if not _holds(final, identity):
-            raise InputError(f"output_dir={final} is not empty, and not this export; choose another directory")
+            raise InputError(f"output_dir={final} holds another export or something else; choose another one")
         say(f"done already: {final} holds this export")
         return
     with building_dir(final.resolve()) as partial:
@@ -68,31 +68,31 @@ def run(settings: ExportSettings) -> None:
         if settings.onnx:
             with_pooler, with_int8 = model.bert.pooler is not None, settings.onnx == "int8"
             result["onnx"] = onnx.write_onnx(partial, result["architecture"], with_pooler, with_int8)
+        result["file_sha256"] = hashes_of(partial)  # with the other layouts, which may also change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
-    say(*in_one_screen(result).split("\n"))
-    say(f"exported {result['architecture']} to {final}")
+    say(*in_one_screen(result).split("\n"), f"exported {result['architecture']} to {final}")
     if settings.onnx == "int8":
         say(onnx.loss_by_int8(result["onnx"]))
     say(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")
     if result["architecture"] == "BertModel" and model.bert.pooler is None:
-        say("it has no trained pooler; load it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
+        say("no pooler was trained; load the model with AutoModel.from_pretrained(..., add_pooling_layer=False)")
     if settings.google and model.config.hidden_act == "gelu":
-        say("its gelu is exact; the newest google-research/bert computes the tanh approximation")
+        say("its gelu is the exact one; the newest google-research/bert computes the tanh approximation")
 
 
 def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
-    """Load the heads of `head=`; the checkpoint must have them."""
+    """Load the heads that `head=` names; the checkpoint must hold them."""
     if settings.head == "task":
-        whole, _ = load_directory(source)
-        task_heads = tuple(head for head in whole.heads if head in TASK_HEADS)
+        held, _ = load_directory(source)
+        task_heads = tuple(head for head in held.heads if head in TASK_HEADS)
         if len(task_heads) != 1:
-            raise InputError(f"model_dir={settings.model_dir} has no task head; it has {_heads_of(whole)}")
+            raise InputError(f"model_dir={settings.model_dir} has no task head; it holds {_heads_of(held)}")
         return load_directory(source, task_heads)[0]
     model, report = load_directory(source, *HEADS[settings.head])
     if report.new:
         raise InputError(
-            f"model_dir={settings.model_dir} has no weights for head={settings.head} ({report.new[0]}, ...); it has "
+            f"model_dir={settings.model_dir} has no weights for head={settings.head} ({report.new[0]}, ...); it holds "
             f"{_heads_of(load_directory(source)[0])}"
         )
     return model
@@ -104,23 +104,22 @@ def _heads_of(model: BertWithHeads) -> str:
 
 def _check_layouts(settings: ExportSettings, model: BertWithHeads) -> None:
     """Refuse layouts that do not fit the heads, before anything is written."""
-    heads = ", ".join(model.heads)
-    if settings.sentence_transformers is not False and model.heads:
-        raise InputError(f"sentence_transformers=true needs head=encoder; this has {heads}")
-    if settings.google and set(model.heads) & {"token", "choice"}:
-        raise InputError(f"google=true: google-research/bert has no {heads} head; leave it out")
-    if settings.google and is_decoder(model.config):
-        raise InputError("google=true: google-research/bert has no causal attention; leave it out")
-    if settings.onnx and "generation" in model.heads:
-        raise InputError("onnx=true: an encoder-decoder needs two graphs and a search; leave it out")
-    if settings.onnx and is_decoder(model.config):
-        raise InputError("onnx=true with attention.pattern=causal: torch does not export the key cache; leave it out")
+    google, heads, is_causal = settings.google, set(model.heads), is_decoder(model.config)
+    names, is_embedder = ", ".join(model.heads), settings.sentence_transformers is not False
+    problems = {
+        f"sentence_transformers=true needs head=encoder; this has {names}": is_embedder and heads,
+        f"google=true: google-research/bert has no {names} head; leave it out": google and heads & {"token", "choice"},
+        "google=true: google-research/bert has no causal attention; leave it out": google and is_causal,
+        "onnx=true: generation needs two graphs and a search; leave it out": settings.onnx and "generation" in heads,
+        "onnx=true: torch cannot export attention.pattern=causal; leave it out": settings.onnx and is_causal,
+    }
+    refuse([problem for problem, is_wrong in problems.items() if is_wrong])
     if settings.onnx:
         onnx.check_installed()
 
 
 def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) -> dict[str, str]:
-    """Give the card, and the files of other layouts."""
+    """The card, and the files of other layouts."""
     files = {"README.md": card.model_card(model, _facts(settings, source))}
     if settings.sentence_transformers is not False:
         pooling = sentence_transformers.read_pooling(source) or sentence_transformers.Pooling()
@@ -133,7 +132,7 @@ def _more_files(settings: ExportSettings, source: Path, model: BertWithHeads) ->
 
 
 def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
-    """Give the facts of the checkpoint's run: its settings, and for the last checkpoint its results."""
+    """The facts for the card: the settings of the checkpoint's run, and its results if it is the last checkpoint."""
     facts = card.CardFacts(title=f"BERT ({settings.head or 'all heads'})")
     run_dir = run_of(settings.model_dir)
     if run_dir is not None:
@@ -144,12 +143,11 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
             metrics = checked(tuple[str, ...], at(identity, "task.metrics"), run_dir / "manifest.json")
             facts = card.finetuning_facts(saved, results, keys_of(metrics))
         else:
-            steps = step = identity.get("steps")
-            if (source / "state.json").is_file():
-                step = read_state(source)["step"]
+            steps = identity.get("steps")
+            step = read_state(source)["step"] if (source / "state.json").is_file() else steps
             if step != steps:
                 steps, results = f"{step} of {steps}", {}
-            text = str(at(manifest.corpus or {}, "description") or "unknown")
+            text = str(at(manifest.corpus or {}, "description") or "not known")
             start = at(manifest.init_from or {}, "model_dir")
             facts = card.pretraining_facts({**saved, "steps": steps}, text, results, start, facts.title)
     is_of_sentences = settings.sentence_transformers is not False
@@ -159,7 +157,7 @@ def _facts(settings: ExportSettings, source: Path) -> card.CardFacts:
 
 
 def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
-    """Verify the export; give its certificate, or refuse."""
+    """Certify the written directory; refuse one that differs from `transformers`."""
     result = certify(written, rewrite=False)
     worst = worst_failure(result)
     if worst is not None:
@@ -173,7 +171,7 @@ def _compared(settings: ExportSettings, written: Path) -> dict[str, Any]:
 
 
 def _holds(final: Path, identity: dict[str, Any]) -> bool:
-    """Whether a directory holds this export, with unchanged files."""
+    """Whether a directory holds this export, with every file unchanged."""
     content = read_json(final / CERTIFICATE) if (final / CERTIFICATE).is_file() else None
     export = content.get("export") if isinstance(content, dict) else None
     if not isinstance(export, dict) or {key: export.get(key) for key in identity} != identity:

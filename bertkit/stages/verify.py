@@ -16,10 +16,9 @@ from bertkit.settings.verify import VerifySettings
 
 
 def run(settings: VerifySettings) -> dict[str, Any]:
-    """Write a parity certificate, and return it.
+    """Write the certificate, and return it.
 
-    An existing certificate in the directory, or at `output=`, is checked too: the hashes of its tensors and files must not
-    have changed.
+    An existing certificate in the directory, or at `output=`, is checked too: the hashes of its tensors and files must match.
     """
     directory = resolve_model_dir(settings.model_dir)
     known = [directory / "parity.json"]
@@ -30,9 +29,9 @@ def run(settings: VerifySettings) -> dict[str, Any]:
             known.append(path)
         else:
             check_output(path, settings.overwrite)
-    older = [certificate.read_certificate(path) for path in known if path.is_file()]
+    certified = [certificate.read_certificate(path) for path in known if path.is_file()]
     result = certify(directory, settings.seed, settings.sequences)
-    changed = sorted({name for before in older for name in certificate.changes(before, result)})
+    changed = sorted({name for before in certified for name in certificate.changes(before, result)})
     result["changed_since_certified"] = changed
     result["within_tolerance"] = result["within_tolerance"] and not changed
     summary = certificate.in_one_screen(result)

@@ -125,7 +125,7 @@ def test_export_is_idempotent_and_refuses_another(run_dir: Path, exports: Path, 
     arguments = ["export", f"checkpoint={run_dir}", f"output_dir={tmp_path / 'out'}"]
     assert run([*arguments, "head=encoder"]) == 0
     assert "done already" in capsys.readouterr().out
-    refused(run([*arguments, "head=masked_lm"]), "output_dir=", capsys)
+    refused(run([*arguments, "head=masked_lm"]), "holds another export", capsys)
     (tmp_path / "out" / "config.json").write_text("{}")
     assert run([*arguments, "head=encoder"]) == 2
     assert "config.json changed since it was exported; remove the directory" in capsys.readouterr().err
@@ -141,7 +141,7 @@ def test_another_source_is_another_export(run_dir: Path, tmp_path: Path, capsys:
         torch.save(weights, tmp_path / name / "pytorch_model.bin")
     assert run(["export", f"checkpoint={tmp_path / 'one'}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 0
     assert run(["export", f"checkpoint={tmp_path / 'two'}", "head=encoder", f"output_dir={tmp_path / 'out'}"]) == 2
-    assert "output_dir=" in capsys.readouterr().err
+    assert "holds another export" in capsys.readouterr().err
 
 
 def test_the_card_speaks_of_the_exported_step(exports: Path) -> None:
@@ -290,6 +290,7 @@ def test_the_layout_of_google(head: str, run_dir: Path, tokenizer: Tokenizer, tm
     alone.mkdir()
     for name in ("bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
         shutil.copy(output / name, alone / name)
+    assert run(["verify", f"model_dir={output}", f"output={tmp_path / 'whole.json'}"]) == 0  # with its own certificate
     first, second = load_model(output), load_model(alone)
     assert list(first.model.heads) == list(second.model.heads)
     weights = first.state_dict()
@@ -299,20 +300,23 @@ def test_the_layout_of_google(head: str, run_dir: Path, tokenizer: Tokenizer, tm
     assert json.loads((tmp_path / "parity.json").read_text())["rewritten_because"]
 
 
-def test_requests_that_do_not_fit(run_dir: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
-    encoder = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "in")
+def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     cases = {
-        ("head=masked_lm",): "head=masked_lm (heads.masked_lm.bias, ...)",
-        ("head=task",): "has no task head; it has masked_lm, next_sentence",
+        ("head=task",): "has no task head; it holds masked_lm, next_sentence",
         ("head=masked_lm", "sentence_transformers=true"): "needs head=encoder; this has masked_lm",
         ("head=encoder", "sentence_transformers=max"): "sentence_transformers='max': expected true or false or mean",
     }
     for arguments, message in cases.items():
-        checkpoint = encoder if arguments == ("head=masked_lm",) else run_dir
-        refused(
-            run(["export", f"checkpoint={checkpoint}", *arguments, f"output_dir={tmp_path / 'out'}"]), message, capsys
-        )
-        assert not (tmp_path / "out").exists()
+        refused(run(["export", f"checkpoint={run_dir}", *arguments, f"output_dir={tmp_path / 'out'}"]), message, capsys)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_head_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
+    encoder = export_model(small_model(tokenizer.vocab_size, heads=()), tokenizer, tmp_path / "in")
+    arguments = [f"checkpoint={encoder}", "head=masked_lm", f"output_dir={tmp_path / 'out'}"]
+    words = "has no weights for head=masked_lm (heads.masked_lm.bias, ...); it holds the encoder only"
+    refused(run(["export", *arguments]), words, capsys)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [

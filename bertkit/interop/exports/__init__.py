@@ -1,1 +1,1 @@
-"""Optional files of an export: model card, ONNX, sentence-transformers."""
+"""What an export holds beside Hugging Face's own files: card, ONNX, sentence-transformers."""

@@ -1,4 +1,4 @@
-"""The model card: README.md with metadata for the hub, the settings of the run, and its results."""
+"""The model card: README.md with metadata that the hub reads, the run's settings, and what was measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ inputs = tokenizer("Paris is the [MASK] of France.", return_tensors="pt")
 at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
 print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 """
-# class of transformers -> task on the hub, and code that predicts and prints; the Auto class of the same name loads it
+# class of transformers -> the hub's task, and how to predict and print; a reader loads it with the Auto class of the same name
 _TASKS = {
     "BertForPreTraining": ("fill-mask", _FILL.replace(".logits", ".prediction_logits")),
     "BertForMaskedLM": ("fill-mask", _FILL),
@@ -54,7 +54,7 @@ print(tokenizer.decode(written[0], skip_special_tokens=True))
 """),
     "BertModel": ("feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
 }  # fmt: skip
-# for a sequence head that does not predict a single label
+# snippets of a sequence head without a single label
 _NUMBERS = {
     "regression": f"{_READ}print(float(model(**inputs).logits[0, 0]))\n",
     "multi_label_classification": f"{_READ}print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label\n",
@@ -81,22 +81,22 @@ _OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extrac
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts in a card beyond the model itself; None where unknown."""
+    """The contents of a card beyond the model itself; None if unknown."""
 
     title: str
-    settings: dict[str, Any] = field(default_factory=dict)  # of the run
+    settings: dict[str, Any] = field(default_factory=dict)  # how the model was made
     results: dict[str, Any] = field(default_factory=dict)  # by metric
-    metrics: tuple[str, ...] = ()  # the results that measure the model
+    metrics: tuple[str, ...] = ()  # the names of the results that measure the model
     measured_on: str = "held-out documents"
-    dataset: tuple[str, str | None] | None = None  # on the hub, with its part, such as glue and mrpc
+    dataset: tuple[str, str | None] | None = None  # on the hub, with its configuration, such as glue and mrpc
     is_of_sentences: bool = False  # with the files of sentence-transformers
     license: str | None = None
     language: str | None = None  # such as "en"
-    base_model: str | None = None  # the start of the training
+    base_model: str | None = None  # that training started from
 
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
-    """Write a card: the model, code that loads it, settings and results."""
+    """Write a card: the model's shape, a snippet that uses it, the settings of its training and its results."""
     architecture, config = architecture_of(model), model.config
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
@@ -107,19 +107,15 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         "",
         f"```python\n{_snippet(model, architecture, facts.is_of_sentences)}```",
     ]
-    for heading, rows in (("Settings", facts.settings), ("Results", facts.results)):
-        if any(value is not None for value in rows.values()):
-            lines += ["", f"## {heading}", "", "| | |", "|---|---|"]
-            lines += [
-                f"| {in_markdown(key)} | {in_markdown(_cell(value))} |"
-                for key, value in rows.items()
-                if value is not None
-            ]
+    for heading, values in (("Settings", facts.settings), ("Results", facts.results)):
+        cells = [(in_markdown(key), in_markdown(_cell(value))) for key, value in values.items() if value is not None]
+        if cells:
+            lines += ["", f"## {heading}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells)]
     return f"---\n{_metadata(architecture, facts)}\n---\n\n" + "\n".join(lines) + "\n"
 
 
 def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
-    """Write code that loads and uses the model: with sentence-transformers, bertkit or transformers."""
+    """Show how to use the model: with sentence-transformers, with bertkit for its own variants, else with transformers."""
     config = model.config
     if is_of_sentences:
         return _SENTENCES
@@ -139,7 +135,7 @@ def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> 
 
 
 def _metadata(architecture: str, facts: CardFacts) -> str:
-    """Write the metadata with the library of the hub."""
+    """The card's YAML metadata, written by the hub's own library."""
     from huggingface_hub import EvalResult, ModelCardData
 
     task = _TASKS[architecture][0]
@@ -169,7 +165,7 @@ def _metadata(architecture: str, facts: CardFacts) -> str:
         eval_results=results or None,
     )
     text = str(data.to_yaml())
-    if "<" in text or "](" in text:  # a page that shows the metadata verbatim would interpret them
+    if "<" in text or "](" in text:  # a page could read them as HTML or a link
         text = yaml.safe_dump(data.to_dict(), sort_keys=False, default_style='"', width=2**31)
         text = text.replace("<", "\\x3c").replace("](", "]\\x28").rstrip("\n")
     return text
@@ -182,9 +178,9 @@ def pretraining_facts(
     init_from: str | None,
     title: str = "Pretrained BERT",
 ) -> CardFacts:
-    """Collect the facts of a pretrained model from the settings of its run, its results, and a description of its corpus.
+    """The facts on a pretrained model, from the run's settings and a description of its corpus.
 
-    The start of the run is named only if it is a hub id, as paths mean nothing elsewhere.
+    The starting model is named only if it is a hub id: a local path means nothing elsewhere.
     """
     base_model = _hub_id(init_from)
     start = None if init_from is None else base_model or "another model's weights"
@@ -204,7 +200,7 @@ def pretraining_facts(
 
 
 def finetuning_facts(settings: dict[str, Any], results: dict[str, Any], metrics: Iterable[str]) -> CardFacts:
-    """Collect the facts of a fine-tuned model from the settings of its run; `metrics` are the results that score it."""
+    """The facts on a fine-tuned model, from the run's settings; `metrics` names the results that score the model."""
     name, hub, part = (at(settings, f"task.{key}") for key in ("name", "hub.path", "hub.name"))
     shown = {
         "task": name,
@@ -229,7 +225,7 @@ def _batch(settings: dict[str, Any], length: str) -> str:
 
 
 def _hub_id(model_dir: Any) -> str | None:
-    """Return the name of a model on the hub; None for a path."""
+    """The name of a model on the hub; None for a local path."""
     return model_dir if isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists() else None
 
 

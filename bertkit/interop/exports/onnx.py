@@ -1,4 +1,4 @@
-"""ONNX: the Hugging Face model as a graph for other runtimes, verified with onnxruntime.
+"""ONNX: the reloaded Hugging Face model as a graph for other runtimes, compared with onnxruntime before it is kept.
 
 Runtimes since onnxruntime 1.17 load the graph. Its int8 copy is what transformers.js takes in a browser.
 """
@@ -30,7 +30,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class _Outputs(nn.Module):
-    """The outputs of a `transformers` model as plain tensors."""
+    """The tensors that a `transformers` model gives, without its output class."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -42,27 +42,27 @@ class _Outputs(nn.Module):
 
 
 def check_installed() -> None:
-    """Raise InputError if a package is missing."""
+    """Refuse to start without the packages."""
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"onnx=true needs {', '.join(missing)}: pip install 'bertkit[onnx]'")
 
 
 def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8: bool) -> list[dict[str, Any]]:
-    """Write `onnx/model.onnx` beside the weights of a Hugging Face directory; the axes batch and sequence are dynamic.
+    """Write `onnx/model.onnx` beside the weights of a Hugging Face directory; batch and sequence stay free.
 
     Args:
-        directory: the model.
+        directory: of the model.
         architecture: its class.
-        with_pooler: whether the model has a pooler.
-        with_int8: also write `onnx/model_quantized.onnx`, with matrices in 8 bits.
+        with_pooler: whether it has one.
+        with_int8: whether to write `onnx/model_quantized.onnx` too, with matrices in 8 bits.
 
     Returns:
-        A row for each file, shape and output: the largest difference between onnxruntime and `transformers`, and the share of
-        vectors with the same argmax.
+        For each compared file, shape and output, the largest difference between onnxruntime and `transformers`, and the share
+        of vectors whose largest number is at the same place.
 
     Raises:
-        InputError: packages are missing, or the difference exceeds the tolerance.
+        InputError: the packages are missing, or the difference is beyond the tolerance.
     """
     check_installed()
     import onnx
@@ -89,35 +89,29 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     worst = max(rows, key=lambda row: row["max_abs"])
     if not worst["max_abs"] <= TOLERANCE:
         raise InputError(
-            f"{path.name}: not exported, for onnxruntime differs from transformers in {worst['output']} of shape "
-            f"{worst['shape']} by {worst['max_abs']:.1e}; try another version of torch or onnxscript"
+            f"{path.name}: not exported: onnxruntime differs from transformers in {worst['output']} by {worst['max_abs']:.1e}, "
+            f"with inputs of shape {worst['shape']}; try another version of torch or onnxscript"
         )
     if with_int8:
-        return rows + _compare(_quantized(path), graph, names)
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        with _quiet():
+            quantize_dynamic(path, path.with_name(INT8), weight_type=QuantType.QInt8)
+        return rows + _compare(path.with_name(INT8), graph, names)
     config = read_json(directory / "config.json")
-    config["transformers.js_config"] = {"dtype": "fp32"}  # else transformers.js looks for the int8 copy
+    config["transformers.js_config"] = {"dtype": "fp32"}  # else it looks for the int8 copy
     (directory / "config.json").write_text(to_json(config), encoding="utf-8")
     return rows
 
 
 def loss_by_int8(rows: list[dict[str, Any]]) -> str:
-    """Describe the loss of the int8 copy, from the rows of `write_onnx`."""
-    of_copy = [row for row in rows if row["file"] == INT8]
-    same = min(row["same_largest"] for row in of_copy)
+    """Sum up the error of the int8 copy, from the rows of `write_onnx`."""
+    int8_rows = [row for row in rows if row["file"] == INT8]
+    same = min(row["same_largest"] for row in int8_rows)
     return (
-        f"onnx/{INT8}: off by up to {max(row['max_abs'] for row in of_copy):.2g}; the largest number at the same place in at least "
+        f"onnx/{INT8}: off by up to {max(row['max_abs'] for row in int8_rows):.2g}; the largest number at the same place in at least "
         f"{same:.0%} of vectors, on random tokens: measure it on your own data"
     )
-
-
-def _quantized(path: Path) -> Path:
-    """Write the int8 copy of a graph, and return its path."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    copy = path.with_name(INT8)
-    with _quiet():
-        quantize_dynamic(path, copy, weight_type=QuantType.QInt8)
-    return copy
 
 
 def _compare(path: Path, graph: _Outputs, names: list[str]) -> list[dict[str, Any]]:
@@ -130,14 +124,21 @@ def _compare(path: Path, graph: _Outputs, names: list[str]) -> list[dict[str, An
         feed = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
         for name, ours, theirs in zip(names, session.run(names, feed), graph(*inputs), strict=True):
             mine, theirs = torch.from_numpy(ours), theirs.detach()
-            largest, same = (mine - theirs).abs().max(), (mine.argmax(-1) == theirs.argmax(-1)).double().mean()
-            row = {"file": path.name, "shape": list(inputs[0].shape), "output": name}
-            rows.append(row | {"max_abs": float(largest), "same_largest": float(same)})
+            same = (mine.argmax(-1) == theirs.argmax(-1)).double().mean()
+            rows.append(
+                {
+                    "file": path.name,
+                    "shape": list(inputs[0].shape),
+                    "output": name,
+                    "max_abs": float((mine - theirs).abs().max()),
+                    "same_largest": float(same),
+                }
+            )
     return rows
 
 
 def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw random ids with padding: (B, T), or (B, 3, T) for multiple choice."""
+    """Random ids with padding; (B, T), or (B, 3, T) for a model that chooses."""
     is_choice = type(model).__name__ == "BertForMultipleChoice"
     size = (shape[0], 3, shape[1]) if is_choice else shape
     generator = torch.Generator().manual_seed(seed)
@@ -150,22 +151,21 @@ def _inputs(model: Any, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tens
 
 
 def _forget_where_it_was_made(proto: Any) -> None:
-    """Drop file names and line numbers of this machine, so that the bytes depend on the model alone."""
-    del proto.metadata_props[:]
-    graphs, initializers = (proto.graph, *proto.functions), proto.graph.initializer  # functions have none
-    for part in (*graphs, *initializers, *proto.graph.input, *proto.graph.output):
-        del part.metadata_props[:]
-    for part in (*initializers, *(part for graph in graphs for part in (*graph.node, *graph.value_info))):
-        del part.metadata_props[:]
+    """Drop the exporter's notes (file names and lines of this machine), so that the bytes depend on the model alone."""
+    graphs = (proto.graph, *proto.functions)
+    parts = [*proto.graph.initializer, *(part for graph in graphs for part in (*graph.node, *graph.value_info))]
+    for part in parts:
         part.doc_string = ""
+    for noted in (proto, *graphs, *parts, *proto.graph.input, *proto.graph.output):
+        del noted.metadata_props[:]
 
 
 def _name_axes(proto: Any) -> None:
-    """Name the dynamic axes batch and sequence, and drop the shapes of weights, which quantisation cannot handle."""
+    """Name the free axes batch and sequence, and drop the exporter's value_info for weights, which breaks quantisation."""
     graph = proto.graph
     names: dict[str, str] = {}
-    for tensor in graph.input:
-        axes = [axis.dim_param for axis in tensor.type.tensor_type.shape.dim]
+    for value in graph.input:
+        axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
         names |= zip(axes, ("batch", "sequence") if len(axes) == 2 else ("batch", "choices", "sequence"), strict=True)
     weights = {weight.name for weight in graph.initializer}
     kept = [value for value in graph.value_info if value.name not in weights]

@@ -1,94 +1,105 @@
 """TensorFlow's V2 checkpoints ("tensor bundles"), read and written without TensorFlow.
 
-A checkpoint is a table `PREFIX.index` and data files `PREFIX.data-00000-of-00001`, ..., which hold the bytes of the tensors.
-The table maps the name of each variable to an entry, a protocol buffer message: dtype, shape, data file, offset, size and
-checksum; and the key "" to a header. The files are not trusted: every length and checksum is verified.
+A checkpoint is a table `PREFIX.index` and data files `PREFIX.data-00000-of-00001`, ..., which hold the tensors' bytes and
+nothing else. The table maps the name of each variable to a protocol buffer message with its dtype, shape, data file, offset,
+size and checksum, and the key "" to a header.
 
-Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/protobuf/tensor_bundle.proto.
+1. A table ends in a footer: the place of the index block, and a magic number. The values of the index block are the places
+   of the data blocks.
+2. A block is a sequence of (key, value), where a key holds only the difference from the key before it; then restart points
+   for random access, a byte for the compression, and a checksum.
+
+The files are not trusted: every length is checked against the bytes that are there before anything is read or allocated.
+
+Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/protobuf/tensor_bundle.proto;
+tensorflow/core/lib/io/format.cc, table_builder.cc and block.cc.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
-from bertkit.interop.google.table import build_table, masked_crc32c, read_table, read_varint, take, to_varint
 
-# from tensorflow/core/framework/types.proto, as far as a BERT needs them
+# from tensorflow/core/framework/types.proto; BERT has no use for the others
 _DTYPES = {
     1: torch.float32, 2: torch.float64, 3: torch.int32, 9: torch.int64, 10: torch.bool, 14: torch.bfloat16,
     19: torch.float16,
 }  # fmt: skip
 _DTYPE_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _MAX_INDEX_BYTES = 64 << 20  # BERT-Large with its Adam moments has 0.1 MB
-_VARINT, _BYTES, _FIXED32 = 0, 2, 5  # wire types
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+# BundleEntryProto: dtype, shape, shard_id, offset, size, crc32c, slices
+_ENTRY = {1: _VARINT, 2: _BYTES, 3: _VARINT, 4: _VARINT, 5: _VARINT, 6: _FIXED32, 7: _BYTES}
+
+_MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)  # the last bytes of a table
+_FOOTER_BYTES = 48
+_TRAILER_BYTES = 5  # after a block: compression and checksum
+_BLOCK_BYTES = 262144  # a data block is closed above this size
+_RESTART_INTERVAL = 16
+_MAX_KEY_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Entry:
+class _Entry:
     """The place of a tensor's bytes."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # every axis has at least 1
-    file: int  # the number of the data file
+    path: Path
     offset: int
     size: int  # in bytes
     crc32c: int  # masked
 
 
-def checkpoint_files(prefix: Path) -> list[Path]:
-    """List the files of a checkpoint: the index and its data files."""
-    return [index_file(prefix), *_data_files(prefix, *read_index(prefix)).values()]
-
-
 def index_file(prefix: Path) -> Path:
-    """Name the index of a checkpoint."""
+    """The path of a checkpoint's index."""
     return Path(f"{prefix}.index")
 
 
-def _data_file(prefix: Path, number: int, num_files: int) -> Path:
-    return Path(f"{prefix}.data-{number:05d}-of-{num_files:05d}")
+def checkpoint_files(prefix: Path) -> list[Path]:
+    """List the files of a checkpoint: the index and its data files.
 
-
-def _data_files(prefix: Path, num_files: int, entries: Mapping[str, Entry]) -> dict[int, Path]:
-    """Find the data files that hold a tensor, by number."""
-    paths = {number: _data_file(prefix, number, num_files) for number in sorted({e.file for e in entries.values()})}
-    missing = [path.name for path in paths.values() if not path.is_file()]
+    Raises:
+        InputError: the index is damaged, or a data file is missing.
+    """
+    paths = sorted({entry.path for entry in read_index(prefix).values()})
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise InputError(f"{index_file(prefix)}: {listed(missing)} missing; copy the whole directory")
-    return paths
+    return [index_file(prefix), *paths]
 
 
 def read_checkpoint(prefix: Path) -> dict[str, Tensor]:
-    """Read every variable, under the names and in the layout of TensorFlow, and verify every checksum.
+    """Read every variable, under TensorFlow's names and in TensorFlow's layout; every checksum is checked.
 
-    The tensors are mapped from the data files, and copied where they are written to; the files never change.
+    The data files are memory-mapped copy-on-write: the tensors may be changed, the files never are.
 
     Raises:
-        InputError: a file is damaged or missing, or the checkpoint is of a kind that bertkit does not read.
+        InputError: the index or a data file is damaged or missing, or the checkpoint uses an unsupported feature.
     """
-    num_files, entries = read_index(prefix)
-    paths = _data_files(prefix, num_files, entries)
-    for number, path in paths.items():
-        total, size = sum(entry.size for entry in entries.values() if entry.file == number), path.stat().st_size
+    entries, maps = read_index(prefix), {}
+    for path in checkpoint_files(prefix)[1:]:
+        total, size = sum(entry.size for entry in entries.values() if entry.path == path), path.stat().st_size
         if total > size:
             raise InputError(f"{path}: truncated (its tensors have {total} bytes, the file {size}); copy it again")
-    maps = {number: np.memmap(path, np.uint8, "c") for number, path in paths.items()}
-    return {name: _tensor(name, entry, maps[entry.file], paths[entry.file]) for name, entry in entries.items()}
+        maps[path] = np.memmap(path, np.uint8, "c")
+    return {name: _tensor(name, entry, maps[entry.path]) for name, entry in entries.items()}
 
 
-def read_index(prefix: Path) -> tuple[int, dict[str, Entry]]:
-    """Read the index alone: the number of data files, and the entry of each variable, by name."""
+def read_index(prefix: Path) -> dict[str, _Entry]:
+    """Read the index alone: the entry of every variable, in the order of the names."""
     path = index_file(prefix)
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the index of a TensorFlow checkpoint")
@@ -99,10 +110,9 @@ def read_index(prefix: Path) -> tuple[int, dict[str, Entry]]:
         header = _message(items.pop(b""), {1: _VARINT, 2: _VARINT})
         messages = {key.decode("utf-8"): _message(value, _ENTRY) for key, value in items.items() if key[:1] != b"\0"}
     except KeyError:
-        raise InputError(f"{path}: damaged (it has no header); copy it again") from None
+        raise InputError(f"{path}: damaged (no header); copy it again") from None
     except ValueError as error:
         raise InputError(f"{path}: damaged, or not an index of TensorFlow ({error}); copy it again") from None
-    num_files = _last(header[1])
     if _last(header[2]):
         raise InputError(f"{path}: the tensors are big-endian; save them again on a little-endian machine")
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in messages:
@@ -110,35 +120,28 @@ def read_index(prefix: Path) -> tuple[int, dict[str, Entry]]:
             f"{path}: a checkpoint of TensorFlow 2 objects (tf.train.Checkpoint, Keras); bertkit reads those of "
             "tf.compat.v1.train.Saver, with google-research/bert's names"
         )
-    return num_files, {name: _entry(path, name, fields, num_files) for name, fields in messages.items()}
+    return {name: _entry(prefix, name, fields, _last(header[1])) for name, fields in messages.items()}
 
 
-# BundleEntryProto: dtype, shape, shard_id, offset, size, crc32c, slices
-_ENTRY = {1: _VARINT, 2: _BYTES, 3: _VARINT, 4: _VARINT, 5: _VARINT, 6: _FIXED32, 7: _BYTES}
-
-
-def _entry(path: Path, name: str, fields: dict[int, list[Any]], num_files: int) -> Entry:
+def _entry(prefix: Path, name: str, fields: dict[int, list[Any]], num_files: int) -> _Entry:
+    path = index_file(prefix)
     if fields[7]:
-        raise InputError(
-            f"{path}: {name} is saved in {len(fields[7])} slices; save it again without partitioned variables"
-        )
+        raise InputError(f"{path}: {name} is saved in {len(fields[7])} slices; save it without partitioned variables")
     dtype = _DTYPES.get(_last(fields[1]))
     if dtype is None:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES.values())
         raise InputError(f"{path}: {name} has TensorFlow's dtype number {_last(fields[1])}; bertkit reads {known}")
+    file, offset, size, crc32c = (_last(fields[number]) for number in (3, 4, 5, 6))
     try:
         shape = _shape(fields[2][-1] if fields[2] else b"")
+        expected = math.prod(shape) * dtype.itemsize
+        if size != expected:
+            raise ValueError(f"has {size} bytes, but {shape} of {dtype} has {expected}")
+        if file >= num_files:
+            raise ValueError(f"is in data file {file} of {num_files}")
     except ValueError as error:
-        raise InputError(f"{path}: damaged ({name}: {error}); copy it again") from None
-    entry = Entry(dtype, shape, _last(fields[3]), _last(fields[4]), _last(fields[5]), _last(fields[6]))
-    if entry.size != math.prod(shape) * dtype.itemsize:
-        raise InputError(
-            f"{path}: damaged ({name} has {entry.size} bytes, but {shape} of {dtype} has "
-            f"{math.prod(shape) * dtype.itemsize}); copy it again"
-        )
-    if entry.file >= num_files:
-        raise InputError(f"{path}: damaged ({name} is in data file {entry.file} of {num_files}); copy it again")
-    return entry
+        raise InputError(f"{path}: damaged ({name} {error}); copy it again") from None
+    return _Entry(dtype, shape, Path(f"{prefix}.data-{file:05d}-of-{num_files:05d}"), offset, size, crc32c)
 
 
 def _shape(message: bytes) -> tuple[int, ...]:
@@ -146,35 +149,35 @@ def _shape(message: bytes) -> tuple[int, ...]:
     fields = _message(message, {2: _BYTES, 3: _VARINT})
     sizes = tuple(_last(_message(dim, {1: _VARINT})[1]) for dim in fields[2])
     if _last(fields[3]) or any(size < 1 for size in sizes):
-        raise ValueError("an unknown or empty shape")
+        raise ValueError("has an unknown or empty shape")
     return sizes
 
 
-def _tensor(name: str, entry: Entry, file: npt.NDArray[np.uint8], path: Path) -> Tensor:
+def _tensor(name: str, entry: _Entry, file: npt.NDArray[np.uint8]) -> Tensor:
     data = file[entry.offset : entry.offset + entry.size]
     if masked_crc32c(data) != entry.crc32c:
-        raise InputError(f"{path}: damaged (the checksum of {name} is wrong); copy it again")
+        raise InputError(f"{entry.path}: damaged (the checksum of {name} is wrong); copy it again")
     if data.ctypes.data % entry.dtype.itemsize:
-        data = data.copy()  # torch needs aligned numbers; a tensor of odd size may precede
+        data = data.copy()  # it follows a tensor of an odd size, and torch wants aligned numbers
     return torch.from_numpy(data).view(entry.dtype).reshape(entry.shape)
 
 
 def _message(data: bytes, wire_types: Mapping[int, int]) -> dict[int, list[Any]]:
-    """Read the fields in `wire_types` from a protocol buffer message, and skip all others."""
+    """Read the fields of a protocol buffer message whose numbers are in `wire_types`, and skip the others."""
     fields: dict[int, list[Any]] = {number: [] for number in wire_types}
     at = 0
     while at < len(data):
-        tag, at = read_varint(data, at)
+        tag, at = _read_varint(data, at)
         number, wire_type = tag >> 3, tag & 7
         value: int | bytes
         if wire_type == _VARINT:
-            value, at = read_varint(data, at)
+            value, at = _read_varint(data, at)
         elif wire_type == _BYTES:
-            size, at = read_varint(data, at)
-            value, at = take(data, at, size), at + size
-        elif wire_type in (1, _FIXED32):
-            size = 8 if wire_type == 1 else 4
-            value, at = int.from_bytes(take(data, at, size), "little"), at + size
+            size, at = _read_varint(data, at)
+            value, at = _take(data, at, size), at + size
+        elif wire_type in (_FIXED64, _FIXED32):
+            size = 8 if wire_type == _FIXED64 else 4
+            value, at = int.from_bytes(_take(data, at, size), "little"), at + size
         else:
             raise ValueError(f"no field of a message has wire type {wire_type}")
         if number in fields:
@@ -185,37 +188,163 @@ def _message(data: bytes, wire_types: Mapping[int, int]) -> dict[int, list[Any]]
 
 
 def _last(values: list[Any]) -> int:
-    """Return the last number of a field; 0 if there is none."""
+    """The number in a field: the last value, 0 without one."""
     return values[-1] if values else 0
 
 
 def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write variables as `PREFIX.index` and one data file, with the same bytes as TensorFlow up to some thousand variables.
+    """Write variables as `PREFIX.index` and one data file.
+
+    The same tensors give the same bytes, which are TensorFlow's own up to some thousand variables.
 
     Raises:
         InputError: TensorFlow has no such dtype.
     """
-    strange = [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if tensor.dtype not in _DTYPE_NUMBERS]
-    if strange:
-        raise InputError(f"{prefix}: no dtype of TensorFlow for {', '.join(strange)}; convert them first")
-    items = [(b"", _field(1, 1) + _field(3, _field(1, 1)))]  # one data file; version 1 of the format
+    unknown = [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if tensor.dtype not in _DTYPE_NUMBERS]
+    if unknown:
+        raise InputError(f"{prefix}: no dtype of TensorFlow for {', '.join(unknown)}; convert them first")
+    items = [(b"", field(1, 1) + field(3, field(1, 1)))]  # one data file; version 1 of the format
     offset = 0
-    with _data_file(prefix, 0, 1).open("wb") as file:
+    with Path(f"{prefix}.data-00000-of-00001").open("wb") as file:
         for name in sorted(tensors, key=str.encode):
             tensor = tensors[name].detach().cpu().contiguous()
             data = tensor.reshape(-1).view(torch.uint8).numpy()
             file.write(data.data)
-            shape = b"".join(_field(2, _field(1, size)) for size in tensor.shape)
-            message = _field(1, _DTYPE_NUMBERS[tensor.dtype]) + _field(2, shape)
-            message += b"".join(_field(number, value) for number, value in ((4, offset), (5, len(data))) if value)
+            shape = b"".join(field(2, field(1, size)) for size in tensor.shape)
+            message = field(1, _DTYPE_NUMBERS[tensor.dtype]) + field(2, shape)
+            message += b"".join(field(number, value) for number, value in ((4, offset), (5, len(data))) if value)
             message += bytes([6 << 3 | _FIXED32]) + struct.pack("<I", masked_crc32c(data))
             items.append((name.encode(), message))
             offset += len(data)
     index_file(prefix).write_bytes(build_table(items))
 
 
-def _field(number: int, value: int | bytes) -> bytes:
+def field(number: int, value: int | bytes) -> bytes:
     """Write a field of a protocol buffer message: a number, or bytes."""
     if isinstance(value, int):
-        return bytes([number << 3 | _VARINT]) + to_varint(value)
-    return bytes([number << 3 | _BYTES]) + to_varint(len(value)) + value
+        return bytes([number << 3 | _VARINT]) + _to_varint(value)
+    return bytes([number << 3 | _BYTES]) + _to_varint(len(value)) + value
+
+
+def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the (key, value) of a table in order.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    footer = data[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or footer[-8:] != _MAGIC:
+        raise ValueError("it does not end like a TensorFlow index")
+    (_, _, *index), _ = _read_varints(
+        footer, 4
+    )  # offset and size of the meta index block, which is empty, and of the index
+    last = None
+    for _, place in _read_block(data, *index):
+        for key, item in _read_block(data, *_read_varints(place, 2)[0]):
+            if last is not None and key <= last:
+                raise ValueError("its keys are not in order")
+            last = key
+            yield key, item
+
+
+def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the (key, value) of the block of `size` bytes at `offset`."""
+    content = _take(data, offset, size + _TRAILER_BYTES)
+    block, compression, crc32c = content[:size], content[size], content[size + 1 :]
+    if masked_crc32c(content[: size + 1]) != int.from_bytes(crc32c, "little"):
+        raise ValueError(f"the checksum of its block at byte {offset} is wrong")
+    if compression:
+        raise ValueError(f"its block at byte {offset} is compressed; TensorFlow and bertkit use plain blocks")
+    num_restarts = int.from_bytes(_take(block, size - 4, 4), "little")
+    end = size - 4 - 4 * num_restarts
+    if end < 0:
+        raise ValueError(f"its block at byte {offset} is shorter than its restart points")
+    at, key = 0, b""
+    while at < end:
+        (shared, num_new, num_value), at = _read_varints(block, 3, at)
+        if shared > len(key) or shared + num_new > _MAX_KEY_BYTES or at + num_new + num_value > end:
+            raise ValueError(f"its block at byte {offset} has a broken entry")
+        key = key[:shared] + block[at : at + num_new]
+        at += num_new + num_value
+        yield key, block[at - num_value : at]
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of 7 bits a byte, lowest first; return it and where the next value begins."""
+    value = 0
+    for index, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 127) << (7 * index)
+        if byte < 128:
+            return value, at + index + 1
+    raise ValueError("a number has no end")
+
+
+def _read_varints(data: bytes, count: int, at: int = 0) -> tuple[list[int], int]:
+    """Read several numbers; return them and where the next value begins."""
+    numbers = []
+    for _ in range(count):
+        number, at = _read_varint(data, at)
+        numbers.append(number)
+    return numbers, at
+
+
+def _take(data: bytes, at: int, size: int) -> bytes:
+    """Return `size` bytes from `at` on; ValueError if there are fewer."""
+    if at < 0 or at + size > len(data):
+        raise ValueError("it ends too early")
+    return data[at : at + size]
+
+
+def masked_crc32c(data: bytes | npt.NDArray[np.uint8]) -> int:
+    """Checksum bytes as TensorFlow stores it: rotated and shifted, so that checksums of checksums stay useful."""
+    crc = 0
+    for start in range(0, len(data), 1 << 24):  # in parts, so that no copy of a large matrix is made
+        crc = google_crc32c.extend(crc, bytes(data[start : start + (1 << 24)]))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def build_table(items: Iterable[tuple[bytes, bytes]], block_bytes: int = _BLOCK_BYTES) -> bytes:
+    """Build a table from (key, value) in order."""
+    blocks: list[list[tuple[bytes, bytes]]] = [[]]
+    size = 0
+    for key, value in items:
+        if size >= block_bytes:
+            blocks.append([])
+            size = 0
+        blocks[-1].append((key, value))
+        size += len(key) + len(value)
+    table, places = b"", []
+
+    def add(block: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:
+        nonlocal table
+        content = _block(block, restart_interval)
+        place = _to_varint(len(table)) + _to_varint(len(content) - _TRAILER_BYTES)
+        table += content
+        return place
+
+    for block in blocks:
+        last = block[-1][0]  # any key from this one to the first key of the next block will do
+        places.append((bytes([last[0] + 1]) if block is blocks[-1] else last, add(block, _RESTART_INTERVAL)))
+    footer = add([], 1) + add(places, 1)
+    return table + footer.ljust(_FOOTER_BYTES - 8, b"\0") + _MAGIC
+
+
+def _block(items: list[tuple[bytes, bytes]], restart_interval: int) -> bytes:
+    """Build a block with its trailer; every `restart_interval`-th key is written in full."""
+    content, restarts, before = b"", [] if items else [0], b""
+    for index, (key, value) in enumerate(items):
+        if index % restart_interval == 0:
+            restarts.append(len(content))
+            before = b""
+        shared = next(
+            (n for n, (a, b) in enumerate(zip(key, before, strict=False)) if a != b), min(len(key), len(before))
+        )
+        content += _to_varint(shared) + _to_varint(len(key) - shared) + _to_varint(len(value)) + key[shared:] + value
+        before = key
+    content += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + b"\0"  # not compressed
+    return content + struct.pack("<I", masked_crc32c(content))
+
+
+def _to_varint(value: int) -> bytes:
+    """Write a number as `_read_varint` reads it."""
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _to_varint(value >> 7)

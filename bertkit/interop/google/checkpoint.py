@@ -20,7 +20,7 @@ from bertkit.interop.hugging_face.config_json import SHAPE
 from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
 from bertkit.model.bert_config import BertConfig
 
-NAME = "bert_model.ckpt"  # the prefix in Google's releases
+NAME = "bert_model.ckpt"  # the prefix that Google's releases have
 CONFIG_FILES = ("bert_config.json", "config.json")
 SKIPPED = {
     r"(.+/)?(adam|lamb)_[mv]": "a moment of the optimizer",
@@ -34,30 +34,28 @@ SKIPPED = {
 def find_checkpoint(path: Path) -> Path | None:
     """Find the checkpoint of a directory, or at a prefix such as `DIR/bert_model.ckpt`.
 
-    Among several checkpoints in a directory, the file `checkpoint` names one.
+    Among several, the file `checkpoint` decides.
 
     Returns:
-        Its prefix; None if there is no checkpoint.
+        Its prefix; None if there is none.
 
     Raises:
-        InputError: several checkpoints, and the file names none of them.
+        InputError: there are several, and the file `checkpoint` does not name one of them.
     """
     if not path.is_dir():
         prefix = Path(str(path).removesuffix(".index"))
         return prefix if bundle.index_file(prefix).is_file() else None
-    held = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
-    if not held:
-        return None
-    if len(held) == 1:
-        return path / held[0]
+    names = [file.name.removesuffix(".index") for file in sorted(path.glob("*.index"))]
+    if len(names) <= 1:
+        return path / names[0] if names else None
     state = path / "checkpoint"
     text = state.read_text("utf-8", "replace") if state.is_file() else ""
     newest = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
-    chosen = Path(newest[1]).name if newest else None  # without its folder, as the directory may have moved
-    if chosen in held:
+    chosen = Path(newest[1]).name if newest else None  # the directory may have been moved since then
+    if chosen in names:
         return path / chosen
-    reason = f"the file checkpoint names {chosen}, which is not here" if chosen else "no file checkpoint names one"
-    raise InputError(f"{path}: holds the checkpoints {', '.join(held)}, and {reason}; name one: {path / held[0]}")
+    why = f"the file checkpoint names {chosen}, which is missing" if chosen else "no file checkpoint chooses one"
+    raise InputError(f"{path}: holds the checkpoints {', '.join(names)}, and {why}; name one: {path / names[0]}")
 
 
 def config_file(prefix: Path) -> Path:
@@ -65,26 +63,16 @@ def config_file(prefix: Path) -> Path:
     for name in CONFIG_FILES:
         if (prefix.parent / name).is_file():
             return prefix.parent / name
-    raise InputError(
-        f"{prefix}: no bert_config.json beside this checkpoint; copy it from the model it was trained from"
-    )
+    raise InputError(f"{prefix}: no bert_config.json beside this checkpoint; copy it from the original model")
 
 
 def read_weights(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read weights under the names of Hugging Face; return also the variables that are left out, and the rule for each."""
-    tensors = bundle.read_checkpoint(prefix)
-    try:
-        return as_hugging_face(tensors)
-    except InputError as error:
-        raise InputError(f"{prefix}: {error}") from None
+    """Read a checkpoint's weights under the names of Hugging Face, and list the variables left out, with the rule."""
+    return as_hugging_face(bundle.read_checkpoint(prefix), prefix)
 
 
-def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Convert variables of google-research/bert to the names and the layout of Hugging Face.
-
-    Returns:
-        The weights, and the variables that are left out, with the rule for each.
-    """
+def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Rename and transpose google-research/bert's variables; return Hugging Face's weights, and the variables left out."""
     translated = translate(tensors, FROM_TENSORFLOW)
     weights: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
@@ -102,17 +90,17 @@ def as_hugging_face(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         else:
             weights[translated[name]] = tensor.t() if is_transposed(name) else tensor
     if problems:
-        raise InputError(f"{len(problems)} variables have no place in BERT: {listed(problems)}")
+        raise InputError(f"{prefix}: {len(problems)} variables have no place in BERT: {listed(problems)}")
     return weights, skipped
 
 
 def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Write a model in the layout of Google's releases into an existing directory, without `vocab.txt`, and read it back.
+    """Write a model in the layout of Google's releases, without `vocab.txt`, into an existing directory; and read it back.
 
     Tensors have the names of Hugging Face, with or without the `bert.` prefix.
 
     Raises:
-        InputError: google-research/bert has no variable or no setting for a part of the model.
+        InputError: google-research/bert has no variable or setting for a part of the model.
     """
     content, variables = config_json(config), as_tensorflow(tensors)
     (directory / "bert_config.json").write_text(content, encoding="utf-8")
@@ -124,7 +112,7 @@ def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Ten
 
 
 def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert weights of Hugging Face to the names and the layout of google-research/bert."""
+    """Give weights of Hugging Face the names and the layout of google-research/bert."""
     full = {full_name(name): tensor for name, tensor in tensors.items()}
     translated = translate(full, TENSORFLOW)
     without = sorted(set(full) - set(translated))
@@ -134,15 +122,13 @@ def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def config_json(config: BertConfig) -> str:
-    """Write `bert_config.json` with the keys of Google's file.
+    """Write `bert_config.json`, with the keys of Google's own.
 
     `gelu` is the exact one here, as in the released weights; the newest google-research/bert computes its tanh
     approximation under that name.
     """
     if config.layer_norm_eps != 1e-12:
-        raise InputError(
-            f"layer_norm_eps={config.layer_norm_eps}: google-research/bert has 1e-12 and no setting for it"
-        )
+        raise InputError(f"layer_norm_eps={config.layer_norm_eps}: google-research/bert has 1e-12 only")
     if config.hidden_act not in ("gelu", "relu"):
         raise InputError(f"hidden_act={config.hidden_act!r}: google-research/bert has gelu and relu")
     content = asdict(config)

@@ -1,4 +1,4 @@
-"""`config.json` of Hugging Face and of Google: class, shape and labels of a model."""
+"""`config.json` of Hugging Face and Google: a model's class, shape and labels."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ ARCHITECTURES = {
 }
 _LABELLED = ("BertForSequenceClassification", "BertForTokenClassification")
 MOST_LABELS = 100_000
-RELATIVE_KEY = "relative_key"  # in transformers 4: the vectors of Shaw et al. 2018 for keys
-OWN_TYPE = "bertkit"  # a model that no BERT of transformers computes
+RELATIVE_KEY = "relative_key"  # of transformers 4: Shaw's vectors for keys
+OWN_TYPE = "bertkit"  # the model type of variants that no BERT in transformers computes
 SHAPE = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps",
@@ -48,7 +48,7 @@ _HONOURED = {
 
 
 def architecture_of(model: BertWithHeads) -> str:
-    """Name the `transformers` class with the same heads."""
+    """Give the name of the `transformers` class with the same heads."""
     heads = tuple(sorted(model.heads))
     if heads == ("masked_lm",) and is_decoder(model.config):
         return "BertLMHeadModel"
@@ -60,7 +60,7 @@ def architecture_of(model: BertWithHeads) -> str:
 
 
 def is_decoder(config: BertConfig) -> bool:
-    """Whether causal attention is the only difference from BERT; `transformers` has a class for it."""
+    """Whether it is BERT with causal attention and no other change, as `transformers` has it."""
     bert = replace(config, attention=replace(config.attention, pattern="full"))
     return config.attention.pattern == "causal" and not bert.variant
 
@@ -69,7 +69,7 @@ def require_bert(config: BertConfig, where: str) -> None:
     """Refuse a model that `transformers` cannot compute.
 
     Raises:
-        InputError: naming the settings that differ from BERT.
+        InputError: naming the settings that make it one.
     """
     if config.variant and not is_decoder(config):
         raise InputError(
@@ -79,19 +79,19 @@ def require_bert(config: BertConfig, where: str) -> None:
 
 
 def changed_from_bert(config: BertConfig) -> list[str]:
-    """List the settings that differ from BERT, as key=value."""
+    """List the settings that differ from BERT's, as `key=value`."""
     bert = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig()), "pooling": "first"}
     variant = {key: value for key, value in config.variant.items() if key != "decoder"}
     if config.decoder is not None and config.decoder.is_from_scratch:
         variant["decoder"] = config.decoder.kind
     changed = [f"{key}={value}" for key, _, value in differences(bert, variant)]
-    return [pair for pair in changed if not config.attention.without_effect(pair.partition("=")[0].partition(".")[2])]
+    return [each for each in changed if not config.attention.without_effect(each.partition("=")[0].partition(".")[2])]
 
 
 def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torch.float32) -> str:
-    """Write `config.json` for `transformers` 4 and 5, with the `dtype` of the weights.
+    """Write `config.json` for `transformers` 4 and 5; `dtype` is the dtype of the weights.
 
-    A model that no BERT there computes gets the model type of bertkit, which `transformers` refuses to load.
+    A variant that no BERT in `transformers` computes gets the model type `bertkit`, which it refuses to load.
     """
     if config.decoder is not None and not config.decoder.is_from_scratch:
         return _pair_json(config, config.decoder, dtype)
@@ -115,13 +115,13 @@ def config_json(config: BertConfig, architecture: str, dtype: torch.dtype = torc
         content["label2id"] = {label: number for number, label in enumerate(labels)}
         if problem_type is not None:
             content["problem_type"] = problem_type
-        if problem_type == "regression":  # else cross-encoders of sentence-transformers apply a sigmoid
+        if problem_type == "regression":  # else cross-encoders of sentence-transformers put a sigmoid on the number
             content["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return to_json(dict(sorted(content.items())))
 
 
 def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -> str:
-    """Write the `config.json` of an encoder-decoder; only bertkit reads `decoder_shares_encoder`."""
+    """Write the configuration of an encoder-decoder; the key `decoder_shares_encoder` is bertkit's own."""
     encoder = json.loads(config_json(replace(config, decoder=None), ARCHITECTURES[()], dtype))
     writes = {"add_cross_attention": True, "is_decoder": True, "architectures": ["BertLMHeadModel"]}
     pair = {
@@ -141,20 +141,16 @@ def _pair_json(config: BertConfig, decoder: DecoderConfig, dtype: torch.dtype) -
 
 
 def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the encoder's part of an encoder-decoder, with the settings of the decoder.
+    """Give the configuration of a pair's encoder, with bertkit's group for the decoder.
 
     Raises:
-        InputError: they are not two BERTs of one shape, or the second one is no decoder.
+        InputError: they are not two BERTs of one shape, or the second is no decoder with cross-attention.
     """
-    parts = [content.get(side) for side in ("encoder", "decoder")]
-    encoder, decoder = (part if isinstance(part, dict) else {} for part in parts)
+    sides = {side: part if isinstance(part := content.get(side), dict) else {} for side in ("encoder", "decoder")}
+    encoder, decoder = sides["encoder"], sides["decoder"]
     other = [key for key in SHAPE if encoder.get(key, _DEFAULTS.get(key)) != decoder.get(key, _DEFAULTS.get(key))]
     other += [f"decoder.{key}" for key in ("is_decoder", "add_cross_attention") if decoder.get(key) is not True]
-    other += [
-        f"{side}.model_type"
-        for side, part in zip(("encoder", "decoder"), (encoder, decoder), strict=True)
-        if part.get("model_type") != "bert"
-    ]
+    other += [f"{side}.model_type" for side, part in sides.items() if part.get("model_type") != "bert"]
     if other:
         raise InputError(
             f"{path}: {', '.join(other[:3])}: expected two BERTs of one shape, the second with is_decoder and add_cross_attention"
@@ -171,13 +167,13 @@ def _of_pair(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tuple[BertConfig, str]:
     """Read `config.json`, or Google's `bert_config.json`.
 
-    If the file does not tell the number of labels, the classifier among the weights does.
+    Without labels in the file, the shape of the classifier's weights gives their number.
 
     Returns:
-        The configuration, and the head that owns the weights `classifier.*`.
+        The configuration, and the head that the weights called `classifier` belong to.
 
     Raises:
-        InputError: no such file, no BERT, or settings that bertkit does not support.
+        InputError: no such file, not a BERT, or settings that BERT cannot honour.
     """
     content, tensors = _read_content(path), tensors or {}
     if content.get("model_type") == PAIR_TYPE:
@@ -188,14 +184,13 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         if content.get(key) not in (None, allowed)
     ]
     shape: dict[str, Any] = {name: content.get(name, _DEFAULTS.get(name, "???")) for name in SHAPE}
+    shape |= {name: content.get(name) for name in ("classifier_dropout", "problem_type", "decoder")}
     shape["pad_token_id"] = content.get("pad_token_id") or 0
-    shape["classifier_dropout"] = content.get("classifier_dropout")
-    shape["problem_type"], shape["decoder"] = content.get("problem_type"), content.get("decoder")
     groups: dict[str, Any] = {"attention": asdict(AttentionConfig()), "norm": asdict(NormConfig())}
     if content.get("model_type") == OWN_TYPE:
         for name, known in groups.items():
-            own = content.get(name)
-            groups[name] = {**known, **own} if isinstance(own, dict) else own
+            given = content.get(name)
+            groups[name] = {**known, **given} if isinstance(given, dict) else given
         shape["pooling"] = content.get("pooling", "first")
     else:
         is_causal, places = content.get("is_decoder") or False, shape["max_position_embeddings"]
@@ -216,7 +211,7 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
         if problems:
             raise InputError(*problems)
         config = build(BertConfig, {"pooling": "first", **shape, **groups, "labels": _labels(content, tensors)})
-    except InputError as error:  # as keys of the file, not settings of a command
+    except InputError as error:  # in the words of the file, not of a command line
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         raise InputError(*(f"{path}: {line}" for line in lines)) from None
     except OverflowError:
@@ -225,24 +220,15 @@ def read_config(path: Path, tensors: Mapping[str, Tensor] | None = None) -> tupl
 
 
 def problem_type_of(config: BertConfig) -> ProblemType:
-    """Return the problem type of a sequence head; by default the number of labels decides."""
+    """The problem type of a sequence head; without a configured one, it follows from the number of labels."""
     return config.problem_type or ("regression" if len(config.labels) == 1 else "single_label_classification")
 
 
-def read_object(path: Path, is_optional: bool = False) -> dict[str, Any]:
-    """Read a JSON object; a missing file that is optional gives an empty one."""
-    content = {} if is_optional and not path.is_file() else read_json(path)
-    if not isinstance(content, dict):
-        raise InputError(
-            f"{path}: holds a {type(content).__name__}, expected an object; restore the file from its source"
-        )
-    return content
-
-
 def _read_content(path: Path) -> dict[str, Any]:
-    content = read_object(path)
-    if content.get("model_type", "bert") not in ("bert", OWN_TYPE, PAIR_TYPE):
-        raise InputError(f"{path}: model_type {content['model_type']!r}; bertkit loads 'bert' and pairs of two")
+    content = read_json(path)
+    kind = content.get("model_type", "bert") if isinstance(content, dict) else type(content).__name__
+    if not isinstance(content, dict) or kind not in ("bert", OWN_TYPE, PAIR_TYPE):
+        raise InputError(f"{path}: model_type {kind!r}; bertkit loads 'bert' and pairs of two")
     architectures = content.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise InputError(f"{path}: architectures={architectures!r}: expected a list of names")
@@ -250,7 +236,7 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
-    """List the names of the labels by their numbers; LABEL_0, ... where the configuration has none."""
+    """The names of the labels in the order of their numbers; numbered ones where the configuration has none."""
     named, rows = content.get("id2label"), tensors.get("classifier.weight")
     if named:
         if not isinstance(named, dict) or sorted(map(str, named)) != sorted(map(str, range(len(named)))):
@@ -268,7 +254,7 @@ def _labels(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> list[str]
 
 
 def _classifier(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Find the head that owns `classifier.*`: by `architectures`, else by the presence of a pooler."""
+    """The head that `classifier.*` belongs to, by `architectures`; without it, by the presence of a pooler."""
     heads_of = {name: heads[0] for heads, name in ARCHITECTURES.items() if len(heads) == 1}
     for architecture in content.get("architectures") or ():
         if heads_of.get(architecture) in CLASSIFIERS:

@@ -1,6 +1,6 @@
-"""Read and write directories of Hugging Face, without importing `transformers`.
+"""Hugging Face directories, without importing `transformers`: fetch one from the hub, write one, read the weights of one.
 
-Weights may be old: every tensor is read under its present full name, or left out by a named rule.
+Weights may be of any age: each tensor is read under today's full name, or left out by a named rule.
 """
 
 from __future__ import annotations
@@ -10,21 +10,17 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.base.files import building_dir, read_tensors, write_tensors
+from bertkit.base.hub_ids import is_offline, unavailable
+from bertkit.base.text_files import read_json
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.config_json import (
-    PAIR_TYPE,
-    RELATIVE_KEY,
-    architecture_of,
-    config_json,
-    read_object,
-    require_bert,
-)
+from bertkit.interop.hugging_face.config_json import PAIR_TYPE, RELATIVE_KEY, architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.names import full_name, to_hugging_face
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
@@ -41,30 +37,65 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _BUFFERS = tuple(
     f"{part}bert.embeddings.{name}_ids" for part in ("", "decoder.") for name in ("position", "token_type")
 )
+_HUB_TEXTS = ["*config.json", "vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
+# in the order of preference; the first kind of weights that the hub has is fetched
+_HUB_WEIGHTS = (
+    ("model*.safetensors", "model.safetensors.index.json"),
+    ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
+    ("*.ckpt*.index", "*.ckpt*.data-*"),
+)
+
+
+def fetch(name: str, setting: str) -> Path:
+    """Return the local directory of a hub model; fetch the files that the cache lacks.
+
+    Only configuration, tokenizer and one kind of weights are fetched. `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` have their
+    usual meaning. `setting` names the setting in messages.
+
+    Raises:
+        InputError: the hub has no such model, or neither the hub nor the cache can provide it.
+    """
+    is_offline()
+    import huggingface_hub
+
+    fault: Exception | None = None
+    for patterns in _HUB_WEIGHTS:
+        try:
+            snapshot = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_HUB_TEXTS, *patterns]))
+        except Exception as error:  # from the hub's client, the network or the disk
+            fault = error
+            if not hasattr(error, "snapshot_path"):  # else the cache lacks this kind of weights, and may hold another
+                break
+        else:
+            if any(any(snapshot.glob(pattern)) for pattern in patterns):
+                return snapshot
+    if fault is None:
+        raise InputError(f"{setting}={name}: the hub's {name} holds no weights that bertkit reads")
+    raise unavailable(name, setting, type(fault.__cause__ or fault).__name__) from fault
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
-    """Write a Hugging Face directory of the class with the model's heads, without comparing it; replace an earlier export.
+    """Write a Hugging Face directory of the class that has the model's heads; nothing is compared.
+
+    An earlier export of the same class is replaced.
 
     Raises:
-        InputError: the directory holds something else, the sizes of vocabulary and embeddings differ, or a weight is not
-            finite.
+        InputError: the directory holds something else, the vocabulary is of another size than the model's, or a weight is
+            not finite.
     """
-    require_bert(packed(model).config, "the model")
-    final = Path(output_dir)
+    inner, final = packed(model), Path(output_dir)
+    require_bert(inner.config, "the model")
     if final.exists() and not final.is_dir():
         raise InputError(f"output_dir={final} is a file; choose a directory")
     if final.exists() and any(final.iterdir()):
-        ours = {"model.safetensors", "README.md", "parity.json", *text_files(model, tokenizer)}
+        ours = {"model.safetensors", "README.md", "parity.json", *text_files(inner, tokenizer)}
         others = sorted(path.name for path in final.iterdir() if path.name not in ours)
-        if read_object(final / "config.json", is_optional=True).get("architectures") != [
-            architecture_of(packed(model))
-        ]:
+        if _config_of(final).get("architectures") != [architecture_of(inner)]:
             others.append("a model of another class")
         if others:
             raise InputError(f"output_dir={final} holds something else ({', '.join(others[:3])}); choose another one")
     with building_dir(final.resolve()) as partial:
-        write_model(model, tokenizer, partial)
+        write_model(inner, tokenizer, partial)
     return final
 
 
@@ -78,8 +109,7 @@ def write_model(
     inner = packed(model)
     if tokenizer.vocab_size != inner.config.vocab_size:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; they do not belong "
-            "together"
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; choose its own"
         )
     tensors = tensors_of(inner)
     problems = unfit_values(tensors)
@@ -92,16 +122,16 @@ def write_model(
 
 
 def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return configuration and tokenizer as files, by name."""
+    """Give every small file of a model directory, by name: configuration and tokenizer."""
     inner = packed(model)
     config = config_json(inner.config, architecture_of(inner), next(inner.parameters()).dtype)
     return {"config.json": config, **tokenizer.files(inner.config.max_position_embeddings)}
 
 
 def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
-    """Return the weights under the names of the `transformers` class with the same heads, tied weights once.
+    """Give the weights under the names of the `transformers` class with the same heads, tied ones once.
 
-    A pooler is left out if that class has none.
+    A pooler is left out where that class has none.
     """
     architecture, decoder = architecture_of(model), model.config.decoder
     if decoder is not None and decoder.kind == "bert":
@@ -115,74 +145,75 @@ def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
 
 
 def _tensors_of_pair(model: BertWithHeads) -> dict[str, Tensor]:
-    """Return all weights of an encoder-decoder, shared ones twice; `transformers` expects a pooler, which is not used."""
-    size = model.config.hidden_size
-    pooler = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
-    like = next(model.parameters())
-    tensors = {name: like.new_zeros(shape) for name, shape in pooler.items()}
+    """The weights of an encoder-decoder: shared ones are written twice, and the encoder has an unused pooler."""
+    size, like = model.config.hidden_size, next(model.parameters())
+    shapes = {"encoder.pooler.dense.weight": (size, size), "encoder.pooler.dense.bias": (size,)}
+    tensors = {name: like.new_zeros(shape) for name, shape in shapes.items()}
     alone = dict(model.named_parameters())
     for name, tensor in model.named_parameters(remove_duplicate=False):
         theirs = re.sub(r"^bert\.", "encoder.", to_hugging_face(name))
         tensors[theirs] = (
             tensor.detach() if name in alone else tensor.detach().clone()
-        )  # a file cannot hold shared memory
+        )  # safetensors refuses shared memory
     return tensors
 
 
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:
-    """Return the packed model inside a padded one."""
+    """Return the packed model inside a `PaddedBert`."""
     return model.model if isinstance(model, PaddedBert) else model
 
 
-def _weights_or_index(directory: Path) -> Path | None:
-    """Find the file of the weights, or the index of their shards."""
-    paths = (directory / f"{name}{ending}" for name in _FILES for ending in ("", ".index.json"))
-    return next((path for path in paths if path.is_file()), None)
+def _config_of(directory: Path) -> dict[str, Any]:
+    """Read `config.json`; an empty mapping if there is none."""
+    content = read_json(directory / "config.json") if (directory / "config.json").is_file() else None
+    return content if isinstance(content, dict) else {}
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether a directory has weights in a format of Hugging Face."""
-    return _weights_or_index(directory) is not None
+    """Whether a directory has weights in Hugging Face's format."""
+    return any((directory / name).is_file() or _index(directory, name).is_file() for name in _FILES)
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """List the files that hold the weights: one, or the shards that an index names."""
-    path = _weights_or_index(directory)
-    if path is None:
-        raise InputError(
-            f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint, in this directory"
-        )
-    return _shards(path) if path.suffix == ".json" else [path]
+    """List the weight files: one, or the shards in an index."""
+    for name in _FILES:
+        if (directory / name).is_file():
+            return [directory / name]
+        index = _index(directory, name)
+        if index.is_file():
+            return _shards(index)
+    raise InputError(f"{directory}: no model.safetensors or pytorch_model.bin, and no TensorFlow checkpoint")
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read all tensors under their present full names; return also the tensors that are left out, and the rule for each.
+    """Read all tensors under today's full names, and list the ones left out, with the rule.
 
-    Old names are translated: `gamma` and `beta` of LayerNorm, the prefix `module.` of data-parallel training, and encoders
-    without the prefix `bert.`.
+    Old names are translated: `gamma` and `beta` of LayerNorm, the `module.` prefix of data-parallel training, and an
+    encoder saved without the `bert.` prefix.
 
     Raises:
         InputError: no weights in the directory, or a damaged file.
     """
     renamed: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
-    config = read_object(directory / "config.json", is_optional=True)
+    config = _config_of(directory)
     is_pair = config.get("model_type") == PAIR_TYPE
     for name, tensor in _read_files(directory).items():
         if is_pair and name.startswith("encoder.pooler."):
-            skipped[name] = "a pooler that is not used"
+            skipped[name] = "an unused pooler"
             continue
         full = full_name(re.sub("^encoder[.]", "bert.", name) if is_pair else name.removeprefix("module."))
-        full = full.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        full = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", full)
+        full = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", full)
         if full in _BUFFERS:
             skipped[name] = "a buffer of old versions, not a weight"
         elif full in renamed:
-            raise InputError(f"{directory}: {name} stands there twice, under two spellings; remove one")
+            raise InputError(f"{directory}: {name} is there twice, under two spellings; remove one")
         else:
             renamed[full] = tensor
     is_relative = config.get("position_embedding_type") == RELATIVE_KEY
-    # their rows are numbered by i - j, where Shaw et al. 2018 have j - i
     for name in [name for name in renamed if is_relative and name.endswith(_DISTANCES)]:
+        # rows by i - j; Shaw et al. 2018 have j - i
         layer = name.removesuffix(_DISTANCES).rpartition(".")[2]
         renamed[f"bert.encoder.layers.{layer}.attention.slots.relative.key.weight"] = renamed.pop(name).flip(0)
         if renamed.pop(_PLACES, None) is not None:
@@ -198,36 +229,44 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_files(directory: Path) -> dict[str, Tensor]:
-    """Read all tensors under the names in the files."""
+    """Read every tensor under its name in the file."""
     tensors: dict[str, Tensor] = {}
     for path in weight_files(directory):
         read = read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
         twice = sorted(set(read) & set(tensors))
         if twice:
-            raise InputError(f"{path}: {twice[0]} stands in another shard too; copy the whole directory again")
+            raise InputError(f"{path}: {twice[0]} is in another shard too; copy the whole directory again")
         tensors |= read
     return tensors
 
 
+def _index(directory: Path, name: str) -> Path:
+    return directory / f"{name}.index.json"
+
+
 def _shards(index: Path) -> list[Path]:
-    """List the shards in an index, which lie beside it."""
-    weight_map = read_object(index).get("weight_map")
-    names = sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, dict) else []
-    ending = Path(index.name.removesuffix(".index.json")).suffix
-    wrong = [name for name in names if Path(name).name != name or Path(name).suffix != ending]
-    if not names or wrong:
-        shown = f"names {wrong[0]!r}" if wrong else "has no weight_map"
-        raise InputError(
-            f"{index}: {shown}, expected files beside it that end in {ending}; copy the whole directory again"
-        )
-    missing = [name for name in names if not index.with_name(name).is_file()]
+    content = read_json(index)
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if (
+        not isinstance(weight_map, dict)
+        or not all(isinstance(shard, str) for shard in weight_map.values())
+        or not weight_map
+    ):
+        raise InputError(f"{index}: no weight_map; copy the whole directory again")
+    shards = sorted(set(weight_map.values()))
+    expected = Path(index.name.removesuffix(".index.json")).suffix
+    if any(Path(shard).name != shard or shard in ("", ".", "..") for shard in shards):
+        raise InputError(f"{index}: names a file outside of its directory")
+    if any(Path(shard).suffix != expected for shard in shards):
+        raise InputError(f"{index}: names {shards[0]}, expected files that end in {expected}")
+    missing = [shard for shard in shards if not index.with_name(shard).is_file()]
     if missing:
         raise InputError(f"{index}: {', '.join(missing)} missing; copy the whole directory")
-    return [index.with_name(name) for name in names]
+    return [index.with_name(shard) for shard in shards]
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read a file of `torch.save`: tensors and plain values, never code."""
+    """Read a file of `torch.save` with tensors and plain values only; code in it is never run."""
     path.open("rb").close()
     try:
         with warnings.catch_warnings():
@@ -237,8 +276,8 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+)", str(error))
         reason = f"it asks for {refused[1]}" if refused else type(error).__name__
         raise InputError(
-            f"{path}: damaged, or holds more than weights ({reason}); none of its code ran: take a copy with tensors only, "
-            "best as safetensors"
+            f"{path}: damaged, or holds more than weights ({reason}); no code was run: use a copy with tensors only, best "
+            "as safetensors"
         ) from None
     is_good = isinstance(content, dict) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
@@ -250,7 +289,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:
-    """List tensors that cannot become float32 weights: by an unknown or mixed dtype, or by values that are not finite."""
+    """List the tensors that cannot be float32 weights: their dtype is unknown or differs, or a value is not finite."""
     common = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)
     problems = []
     for name, tensor in tensors.items():

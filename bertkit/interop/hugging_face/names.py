@@ -1,6 +1,6 @@
-"""The names of parameters: bertkit <-> Hugging Face. One table; its inverse is computed.
+"""The names of parameters: bertkit <-> Hugging Face. One table; the inverse is computed from it.
 
-`{}` stands for the number of a layer. Three heads are called `classifier` in Hugging Face, so the inverse needs the head.
+`{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, so the inverse needs the head.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CROSS = {
 
 
 def in_decoder(name: str) -> str | None:
-    """Return the name of a BERT parameter in a decoder; None if a decoder lacks it."""
+    """The name of a BERT's parameter in a BERT decoder; None if a decoder has no such parameter."""
     return next((f"{there}{name.removeprefix(here)}" for here, there in _DECODER if name.startswith(here)), None)
 
 
@@ -73,23 +73,26 @@ _ROOTS = ("bert.", "cls.", "classifier.", "qa_outputs.", "decoder.", "heads.")
 
 
 def to_hugging_face(name: str) -> str:
-    """Translate a bertkit name; parameters that Hugging Face lacks keep it."""
-    translated = translate([name], HUGGING_FACE)
-    return name if name not in translated and OWN.search(name) else translated[name]
+    """Translate a bertkit name; parameters of bertkit's own variants keep theirs."""
+    theirs = translate([name], HUGGING_FACE)
+    return name if name not in theirs and OWN.search(name) else theirs[name]
 
 
 def from_hugging_face(names: Iterable[str], classifier: str = "sequence") -> dict[str, str]:
-    """Translate the names that bertkit has; `classifier.*` belongs to the head `classifier`, one of `CLASSIFIERS`."""
+    """Translate the names with a place in bertkit; `classifier` is the head, of `CLASSIFIERS`, that `classifier.*` belongs to.
+
+    Parameters of bertkit's own variants keep their names.
+    """
     return {name: name for name in names if OWN.search(name)} | translate(names, _INVERSES[classifier])
 
 
 def full_name(name: str) -> str:
-    """Add the prefix `bert.` that the names of a bare encoder lack."""
+    """Add the prefix `bert.` to the names of a bare encoder."""
     return name if name.startswith(_ROOTS) else f"bert.{name}"
 
 
 def translate(names: Iterable[str], table: Mapping[str, str]) -> dict[str, str]:
-    """Translate names by a table of templates, and leave out the others."""
+    """Translate names by a table of templates; names without a template are left out."""
     translated = {}
     for name in names:
         layer = re.search(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+", name)

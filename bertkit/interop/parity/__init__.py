@@ -1,1 +1,1 @@
-"""The comparison with `transformers`, number by number, and its certificate."""
+"""The comparison with `transformers`, number by number, and the certificate of it."""

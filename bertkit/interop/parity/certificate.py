@@ -1,4 +1,4 @@
-"""The certificate of parity: its content, its verdict, and the check of a model against it."""
+"""The certificate of parity: its contents, reading it, and checking that a model is still the certified one."""
 
 from __future__ import annotations
 
@@ -31,24 +31,22 @@ class _Certificate:
 
 
 def identity_of(model: BertWithHeads) -> dict[str, Any]:
-    """Identify a model in memory: its configuration, and a hash of every weight."""
-    config = to_mapping(model.config)
-    if model.config.decoder is None:  # as in certificates before there were decoders
-        del config["decoder"]
-    if not model.config.variant:  # as in certificates before there were variants
-        config = {key: value for key, value in config.items() if key not in ("attention", "norm", "pooling")}
+    """Identify a model in memory: its configuration, without the groups that it does not use, and a hash of every weight."""
+    unused = [] if model.config.variant else ["attention", "norm", "pooling"]
+    unused += [] if model.config.decoder else ["decoder"]
+    config = {key: value for key, value in to_mapping(model.config).items() if key not in unused}
     return {"config": config, "tensor_sha256": {name: _hash(x) for name, x in sorted(full_tensors(model).items())}}
 
 
 def _hash(tensor: Tensor) -> str:
-    """Hash the shape and the float32 values of a tensor."""
+    """Hash a tensor: its shape, and its values as float32."""
     digest = hashlib.sha256(f"{tuple(tensor.shape)} ".encode())
     digest.update(tensor.detach().cpu().float().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
-    """Return every parameter by its full Hugging Face name, whatever the class."""
+    """Every parameter under its full Hugging Face name, whatever the class."""
     return {to_hugging_face(name): parameter for name, parameter in model.named_parameters()}
 
 
@@ -56,33 +54,34 @@ def read_certificate(path: Path) -> dict[str, Any]:
     """Read a certificate."""
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: is not a certificate of this version; choose another file")
+        raise InputError(f"{path}: not a certificate of this version; choose another file")
     checked(_Certificate, content, path, "choose another file")
     return content
 
 
 def changes(certified: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the differences between two certificates: tensors, tokenizer files, configuration."""
+    """List the differences between two certificates for one model: tensors, configuration and tokenizer files."""
     before, after = certified["tensor_sha256"], now["tensor_sha256"]
     tensors = [name for name in {*before, *after} if before.get(name) != after.get(name)]
     before, after = certified["file_sha256"], now["file_sha256"]
-    texts = [
-        name for name in {*before, *after} if name.endswith((".json", ".txt")) and not name.endswith(".index.json")
+    files = [  # weight files are compared by their tensors
+        name
+        for name in {*before, *after}
+        if name.endswith((".json", ".txt")) and not name.endswith(".index.json") and before.get(name) != after.get(name)
     ]
-    files = [name for name in texts if before.get(name) != after.get(name)]  # for weights the tensors count
     settings = [] if certified["config"] == now["config"] else ["the configuration"]
     return sorted(tensors) + sorted(files) + settings
 
 
 def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str | Path) -> None:
-    """Check that a model in memory is the certified one: its configuration, and every weight to the last bit.
+    """Make sure that a model in memory is the certified one: its configuration, and every weight to the last bit.
 
     Args:
-        model: from `load_model`; it may have fewer heads than the certificate.
+        model: what `load_model` gave; it may have fewer heads than were certified.
         certificate_path: the JSON of `bertkit verify`, or the `parity.json` of an export.
 
     Raises:
-        ParityError: the model differs, or is not within tolerance.
+        ParityError: naming what differs, or the verdict of the certificate was bad.
         InputError: the file is no certificate.
     """
     certified = read_certificate(Path(certificate_path))
@@ -94,21 +93,20 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
     changed = [name for name in {*encoder, *after} if before.get(name) != after.get(name)]
     if changed:
         raise ParityError(
-            f"{len(changed)} tensors are not those of {certificate_path}: {', '.join(sorted(changed)[:4])}; load the model "
-            "again"
+            f"{len(changed)} tensors differ from {certificate_path}: {', '.join(sorted(changed)[:4])}; load the model again"
         )
     if certified["config"] != now["config"]:
-        raise ParityError(f"the configuration is not that of {certificate_path}; load the model again")
+        raise ParityError(f"the configuration differs from {certificate_path}; load the model again")
 
 
 def worst_failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the comparison that is furthest out of tolerance; None if all are within."""
+    """The comparison that is furthest out of tolerance; None if all are within."""
     rows = [row for row in result["comparisons"] if not row["within_tolerance"]]
     return max(rows, key=lambda row: row["max_rel"], default=None)
 
 
 def in_one_screen(result: dict[str, Any]) -> str:
-    """Summarise a certificate in a few lines."""
+    """Sum a certificate up for a person."""
     lines = [f"{result['architecture']} beside transformers {result['versions']['transformers']}"]
     for dtype in ("float64", "float32"):
         for kind in ("weights", "hidden_states", "pooled_output", "logits", "loss", "gradient"):
@@ -126,7 +124,7 @@ def in_one_screen(result: dict[str, Any]) -> str:
     if result["tokenizer_fault"]:
         lines.append(f"  BAD tokenizer: {result['tokenizer_fault']}")
     if result["not_finite"]:
-        lines.append(f"  BAD numbers: what the model computes is not finite; {result['not_finite']}")
+        lines.append(f"  BAD numbers: the model's outputs are not finite; {result['not_finite']}")
     if result["rewritten_because"]:
         lines.append("  compared with a copy that bertkit wrote, because transformers cannot load the directory itself")
     lines.append("within tolerance" if result["within_tolerance"] else "NOT within tolerance")

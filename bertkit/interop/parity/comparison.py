@@ -1,4 +1,4 @@
-"""The comparison with the Hugging Face implementation, number by number, and its certificate.
+"""The comparison with the Hugging Face implementation, number by number, and the certificate that it gives.
 
 For the same weights and inputs, in float64 and float32: every weight as it was loaded, every hidden state, the pooled output,
 each head's logits, each loss, and the gradient of every parameter.
@@ -24,15 +24,23 @@ from torch import Tensor, nn
 from bertkit import __version__
 from bertkit.base.errors import InputError
 from bertkit.base.files import write_tensors
-from bertkit.interop.hugging_face.config_json import architecture_of, config_json, read_object, require_bert
+from bertkit.base.text_files import read_json
+from bertkit.interop.hugging_face.config_json import architecture_of, config_json, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of
 from bertkit.interop.hugging_face.names import to_hugging_face
 from bertkit.interop.load import hashes_of, load_directory
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import FORMAT, full_tensors, identity_of
-from bertkit.interop.parity.inputs import TEXTS, Inputs, make_inputs
 from bertkit.interop.parity.reference import load_in_transformers, same_ids
-from bertkit.interop.parity.results import Results, our_results, their_parameters, their_results
+from bertkit.interop.parity.results import (
+    TEXTS,
+    Inputs,
+    Results,
+    make_inputs,
+    our_results,
+    their_parameters,
+    their_results,
+)
 from bertkit.model.heads import BertWithHeads
 
 # float64: relative to max(1, largest entry of the tensor); for gradients, to max(largest entry, a thousandth of the largest of
@@ -50,32 +58,32 @@ NOTES = (
     "the span loss of transformers counts padding as possible answers; where there is padding, both are compared without it",
 )
 
-Row = dict[str, Any]  # of the certificate: a compared value and its difference
+Row = dict[str, Any]  # of the certificate: what was compared, and how far it is apart
 
 
 def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: bool = True) -> dict[str, Any]:
-    """Compare a model directory in bertkit and in `transformers`, and return its certificate.
+    """Compare a model directory, as bertkit and as `transformers` load it, and give its certificate.
 
     Args:
         directory: the model.
         seed: of the random inputs.
         num_sequences: in a batch.
-        rewrite: if `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, other names), let it load a
-            copy that bertkit writes, and note it in the certificate; else that is an error.
+        rewrite: where `transformers` cannot load the directory cleanly (a TensorFlow checkpoint, names of another
+            program), let it load a copy that bertkit writes, and say so; else that is an error.
 
     Returns:
-        Versions, hashes of the files and of every loaded tensor, and the largest difference of each compared value;
-        `within_tolerance` is the verdict.
+        Versions, hashes of the files and of every tensor as it was loaded, and for each compared value the largest
+        difference; `within_tolerance` is the verdict.
 
     Raises:
-        InputError: the sizes of tokenizer and embeddings differ, or `transformers` cannot load the directory as the same
-            class, or prints a message meanwhile.
+        InputError: the tokenizer is of another size than the embeddings, or `transformers` cannot load the directory as
+            the same class, or says anything while it does.
     """
     for name in ("config.json", "tokenizer_config.json"):
-        if "auto_map" in read_object(directory / name, is_optional=True):
-            raise InputError(
-                f"{directory / name}: 'auto_map' names code, which is not run; verify a copy without this entry"
-            )
+        path = directory / name
+        content = read_json(path) if path.is_file() else None
+        if isinstance(content, dict) and "auto_map" in content:
+            raise InputError(f"{path}: 'auto_map' names code, which is never run; verify a copy without this entry")
     model, report = load_directory(directory)
     if report.new:
         raise InputError(f"{directory}: no weights for {', '.join(report.new)}; restore the directory from its source")
@@ -113,7 +121,7 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5, rewrite: boo
 
 
 def _compare_all(model: BertWithHeads, directory: Path, cases: Mapping[str, Inputs]) -> list[Row]:
-    """Compare in float64, and then in float32 with the float64 results as the exact ones."""
+    """Compare in float64, and then in float32 with the results of float64 as the truth."""
     architecture, with_pooler = architecture_of(model), model.bert.pooler is not None
     rows: list[Row] = []
     exact: dict[str, Results] = {}
@@ -125,47 +133,54 @@ def _compare_all(model: BertWithHeads, directory: Path, cases: Mapping[str, Inpu
             rows.append({"case": "as loaded", **_compare_weights(full_tensors(model), parameters)})
         for case, inputs in cases.items():
             results, reference = our_results(ours, inputs, parameters), their_results(theirs, inputs, model)
-            errors: Mapping[str, float] | None = None
+            verdicts: dict[str, Row] = {}
             if dtype == torch.float64:
                 exact[case] = {what: value.float() for what, value in reference.items()}
             else:
                 errors = _rounding_errors(theirs, inputs, model, exact[case], reference)
-            rows += [{"case": case, **row} for row in _judge(results, reference, exact[case], errors)]
+                verdicts = _judge_rounding(results, exact[case], errors)
+            differences = _differences(dtype, results, reference)
+            rows += [{"case": case, **row, **verdicts.get(row["what"], {})} for row in differences]
     return rows
 
 
-def _judge(ours: Results, theirs: Results, exact: Results, errors: Mapping[str, float] | None) -> list[Row]:
-    """Compare each value: in float64 with the reference, in float32 our error with the `errors` of the reference.
+def _differences(dtype: torch.dtype, ours: Results, theirs: Results) -> list[Row]:
+    """Measure how far each value differs, also relative to its largest entry; in float64, judge whether the function is the same.
 
-    A gradient below the floor is compared as if it had that size.
+    A gradient whose largest entry is below `GRADIENT_FLOOR` of the largest of all is compared as if it had that size.
     """
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
-    sizes = {what: _largest(value) for what, value in theirs.items()}
-    floor = GRADIENT_FLOOR * max(size for what, size in sizes.items() if what.startswith("gradient."))
+    floor = GRADIENT_FLOOR * max(_largest(value) for what, value in theirs.items() if what.startswith("gradient."))
     rows = []
     for what, value in theirs.items():
-        difference, is_gradient = _largest(ours[what] - value), what.startswith("gradient.")
-        relative = difference / max(sizes[what], floor if is_gradient else 0.0, 1e-300)
-        row = _row(value.dtype, what, difference, relative)
-        if errors is None:
-            within = difference <= TOLERANCE * max(sizes[what], floor if is_gradient else 1.0)
-        else:
-            error = _largest(ours[what] - exact[what])
-            within = math.isfinite(error) and error <= ROUNDING_FACTOR * errors[what]
-            row |= {"error": _shown(error), "reference_error": _shown(errors[what])}
-        rows.append(row | {"within_tolerance": within})
+        difference, size, is_gradient = _largest(ours[what] - value), _largest(value), what.startswith("gradient.")
+        rows.append(_row(dtype, what, difference, difference / max(size, floor if is_gradient else 0.0, 1e-300)))
+        if dtype == torch.float64:
+            rows[-1]["within_tolerance"] = difference <= TOLERANCE * max(size, floor if is_gradient else 1.0)
     return rows
+
+
+def _judge_rounding(ours: Results, exact: Results, reference_errors: Mapping[str, float]) -> dict[str, Row]:
+    """Judge float32: whether our error is in proportion to the error of the reference."""
+    verdicts = {}
+    for what, reference_error in reference_errors.items():
+        error = _largest(ours[what] - exact[what])
+        within = math.isfinite(error) and error <= ROUNDING_FACTOR * reference_error
+        verdicts[what] = {
+            "error": _shown(error), "reference_error": _shown(reference_error), "within_tolerance": within,
+        }  # fmt: skip
+    return verdicts
 
 
 def _rounding_errors(
     theirs: nn.Module, inputs: Inputs, model: BertWithHeads, exact: Results, reference: Results
 ) -> dict[str, float]:
-    """Estimate how far float32 results may lie from float64, by the errors of the reference.
+    """Measure the reference's own error in float32, against float64.
 
-    The loss of accuracy depends on the weights: a sum that nearly cancels keeps little but rounding. An example is the
-    gradient of a key's bias, whose exact value is zero, since the softmax ignores a shift of all scores. One error is a
-    matter of luck, the largest of several is not: the reference computes again with its intermediate results rounded
-    differently. No error counts as less than the rounding of the result itself.
+    The error depends on the weights: a sum that nearly cancels keeps little but rounding, such as the gradient of a key's bias,
+    whose true value is zero, since softmax is invariant to a shift of all scores. One error is luck, so this is the largest
+    of several: the reference computes again with its intermediate results rounded differently. No error counts as less than
+    the rounding of the result itself.
     """
     unit = torch.finfo(torch.float32).eps / 2
     errors = {what: unit * _largest(value) for what, value in exact.items()}
@@ -178,7 +193,7 @@ def _rounding_errors(
 
 @contextlib.contextmanager
 def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
-    """Move the output of each module and its gradient by -1, 0 or 1 unit in the last place, at random."""
+    """Move the output of each module, and its gradient, by -1, 0 or 1 units in the last place, at random."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(tensor: Tensor) -> Tensor:
@@ -200,7 +215,7 @@ def _rounded_differently(model: nn.Module, seed: int) -> Iterator[None]:
 
 
 def _tokenizer_fault(directory: Path) -> str | None:
-    """Describe how the tokenizers of `transformers` and bertkit differ; None if they do not, or if there is none."""
+    """Describe how the tokenizer of `transformers` differs from bertkit's; None if it does not, or there is none to load."""
     if not all((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         return None
     try:
@@ -211,9 +226,9 @@ def _tokenizer_fault(directory: Path) -> str | None:
 
 
 def _largest_weights(model: BertWithHeads) -> str:
-    """Name the largest weights, which probably make the model overflow."""
+    """Name the parameter with the largest weights, the likely reason for an overflow."""
     sizes = {name: float(tensor.detach().abs().max()) for name, tensor in model.named_parameters()}
-    name = max(sizes, key=sizes.__getitem__)
+    name = max(sizes, key=lambda each: sizes[each])
     return f"the largest weights, up to {sizes[name]:.1e}, are those of {to_hugging_face(name)}; take a sound copy"
 
 

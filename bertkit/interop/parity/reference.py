@@ -1,4 +1,4 @@
-"""Models and tokenizers of `transformers`, loaded strictly. No other file imports it."""
+"""Strict loading with `transformers`: models and tokenizers that load without any message. The only file that imports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import load_tokenizer
 
-# settings of a config.json that change how a model computes, and not the result
+# settings of a config.json that change the way of computing or the output format, but no value
 PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
 
 
@@ -24,27 +24,24 @@ def load_in_transformers(directory: Path, architecture: str, dtype: torch.dtype,
     """Load a directory with `transformers`, strictly.
 
     Raises:
-        InputError: a tensor is missing or left over, or there was a log message or a warning.
+        InputError: a tensor is missing or left over, or loading logged or warned anything.
     """
     import transformers
 
     bare = {"add_pooling_layer": False} if architecture == "BertModel" and not with_pooler else {}
-    with _recorded() as messages:
-        try:
-            model, info = getattr(transformers, architecture).from_pretrained(
-                directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
-            )
-        except Exception as error:  # transformers raises many kinds
-            raise InputError(f"{directory}: transformers does not load it: {' '.join(str(error).split())}") from None
-    left = {key: sorted(map(str, value)) for key, value in info.items() if value}
-    if left or messages:
-        raise InputError(f"{directory}: transformers does not load it cleanly as {architecture}: {left or messages}")
+    with _strictly(directory, f"the model as {architecture}"):
+        model, info = getattr(transformers, architecture).from_pretrained(
+            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **PLAIN, **bare
+        )
+        problems = {key: sorted(map(str, value)) for key, value in info.items() if value}
+        if problems:
+            raise InputError(f"{directory}: transformers does not load the model as {architecture} cleanly: {problems}")
     return model.eval()
 
 
 @contextlib.contextmanager
-def _recorded() -> Iterator[list[str]]:
-    """Collect log messages, warnings and output."""
+def _strictly(directory: Path, what: str) -> Iterator[None]:
+    """Refuse a directory if loading it raises, logs, warns or prints anything."""
     import transformers
 
     messages: list[str] = []
@@ -54,34 +51,32 @@ def _recorded() -> Iterator[list[str]]:
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_warning()
     transformers.logging.disable_progress_bar()
-    handlers, logger.handlers = logger.handlers, [handler]  # recorded instead of printed
+    handlers, logger.handlers = logger.handlers, [handler]  # recorded, and not printed
     printed = io.StringIO()
     try:
         with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(printed):
             warnings.simplefilter("default")
-            yield messages
-        messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
-        messages += [line for line in printed.getvalue().splitlines() if line.strip()]
+            yield
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises errors of every kind
+        raise InputError(f"{directory}: transformers does not load {what}: {' '.join(str(error).split())}") from None
     finally:
         logger.handlers = handlers
         transformers.logging.set_verbosity(verbosity)
+    messages += [str(warning.message) for warning in caught if "transformers" in str(warning.filename)]
+    messages += [line for line in printed.getvalue().splitlines() if line.strip()]
+    if messages:
+        raise InputError(f"{directory}: transformers does not load {what} cleanly: {messages}")
 
 
 def same_ids(directory: Path, texts: Sequence[tuple[str, str]]) -> None:
-    """Check that `AutoTokenizer` and bertkit return the same ids."""
+    """Check that `AutoTokenizer` gives the same ids as bertkit."""
     import transformers
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with _recorded() as messages:
-        try:
-            theirs = transformers.AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # transformers raises many kinds
-            reason = " ".join(str(error).split())
-            raise InputError(f"{directory}: transformers does not load the tokenizer: {reason}") from None
-    if messages:
-        raise InputError(f"{directory}: transformers does not load the tokenizer cleanly: {messages}")
+    with _strictly(directory, "the tokenizer"):
+        theirs = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     ours = load_tokenizer(directory)
     for first, second in texts:
         encoded, reference = ours(first, second), theirs(first, second)

@@ -1,32 +1,146 @@
-"""The results of both implementations for the same inputs: values, the loss, and the gradient of every parameter."""
+"""Batches for the comparison, and what both implementations compute from them: values, the loss, the gradient of every parameter.
+
+The batches are real text in pairs and random ids, with labels for every head.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.interop.hugging_face.config_json import problem_type_of
+from bertkit.base.errors import InputError
+from bertkit.base.memory import require_memory
+from bertkit.data.corpus.tokenizer import load_tokenizer
+from bertkit.interop.hugging_face.config_json import is_decoder, problem_type_of
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors
-from bertkit.interop.parity.inputs import Inputs
 from bertkit.model.bert_config import POOLED_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
-Results = dict[
-    str, Tensor
-]  # of one implementation: hidden_states.0, logits.masked_lm, loss, gradient.bert.pooler.dense.bias, ...
+Results = dict[str, Tensor]  # hidden_states.0, logits.masked_lm, loss, gradient.bert.pooler.dense.bias, ...
+TEXTS = (
+    ("The committee will meet on Tuesday.", "It has not decided anything yet."),
+    ("Sie sprach leise, aber deutlich.", "Naïve café owners paid 3.50 € for 12 eggs."),
+    ("A", "B"),
+    ("Every vector in this sequence is computed twice, once by each implementation, and then compared.", "So is this one."),
+    ("Rain.", "The river rose slowly through the night, over the meadows, up to the first houses of the village."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A padded batch, (B, T) or (questions, choices, T), with labels for each head, or with targets for a decoder."""
+
+    input_ids: Tensor
+    attention_mask: Tensor | None
+    token_type_ids: Tensor
+    labels: dict[str, Tensor]
+    has_targets: bool = False
+
+    @property
+    def is_token(self) -> Tensor:
+        """Where tokens stand, (B, T)."""
+        mask = torch.ones_like(self.input_ids) if self.attention_mask is None else self.attention_mask
+        return mask.flatten(0, -2).bool()
+
+    def arguments(self) -> dict[str, Tensor]:
+        """Name the tensors as both implementations take them."""
+        mask = {} if self.attention_mask is None else {"attention_mask": self.attention_mask}
+        source = {"input_ids": self.input_ids, "token_type_ids": self.token_type_ids, **mask}
+        if not self.has_targets:
+            return source
+        # targets are the sequences in reverse order, so that the two lengths of a pair differ
+        targets = {name: tensor.flip(0) for name, tensor in source.items() if name != "token_type_ids"}
+        return source | {f"decoder_{name}": tensor for name, tensor in targets.items()}
+
+
+def make_inputs(model: BertWithHeads, directory: Path, seed: int, num_sequences: int) -> dict[str, Inputs]:
+    """Make three batches: pairs of real texts with padding, random ids with padding, random ids at all positions."""
+    config, heads = model.config, tuple(model.heads)
+    generator = torch.Generator().manual_seed(seed)
+    if "choice" in heads:
+        num_sequences += num_sequences % 2
+    length = min(config.max_position_embeddings, 64)
+    logits, hidden_states = config.vocab_size, (config.num_hidden_layers + 1) * config.hidden_size
+    numbers = length * (logits + hidden_states)
+    require_memory(f"sequences={num_sequences}", 2 * 8 * numbers * num_sequences, "5 are enough to compare")
+    cases = {}
+    folder = directory if directory.is_dir() else directory.parent  # of a TensorFlow checkpoint's prefix
+    if any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        tokenizer = load_tokenizer(folder)
+        if tokenizer.vocab_size != config.vocab_size:
+            raise InputError(
+                f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens, the embeddings {config.vocab_size} rows; "
+                "bring the tokenizer of this model, or add unused tokens to vocab.txt where the rows were padded"
+            )
+        firsts, seconds = zip(*(TEXTS[index % len(TEXTS)] for index in range(num_sequences)), strict=True)
+        text = tokenizer(
+            list(firsts), list(seconds), padding=True, truncation=True, max_length=length, return_tensors="pt"
+        )
+        types = text["token_type_ids"].clamp(max=config.type_vocab_size - 1)
+        cases["text, padded"] = _with_labels(text["input_ids"], text["attention_mask"], types, config, heads)
+    lengths = torch.randint(3, length + 1, (num_sequences,), generator=generator)
+    lengths[0] = length
+    mask = (torch.arange(length) < lengths[:, None]).long()
+    ids, types = _random_ids(config, (num_sequences, length), generator)
+    cases["random ids, padded"] = _with_labels(ids, mask, types, config, heads)
+    ids, types = _random_ids(config, (2 if "choice" in heads else 1, config.max_position_embeddings), generator)
+    cases["random ids, all positions"] = _with_labels(ids, None, types, config, heads)
+    return cases
+
+
+def _random_ids(config: BertConfig, shape: tuple[int, int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    ids = torch.randint(config.vocab_size, shape, generator=generator)
+    ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
+    return ids, torch.randint(config.type_vocab_size, shape, generator=generator)
+
+
+def _with_labels(ids: Tensor, mask: Tensor | None, types: Tensor, config: BertConfig, heads: tuple[str, ...]) -> Inputs:
+    """Add labels for each head: masked LM at about 15 % of the tokens, at least one a sequence.
+
+    All sequences have the same label, the last one: with different labels the gradients of a pretrained model nearly cancel,
+    and in float32 only rounding would be left.
+    """
+    num_sequences = len(ids)
+    is_token = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    labels: dict[str, Tensor] = {}
+    for head in heads:
+        match head:
+            case "masked_lm" if is_decoder(config):
+                continue  # their class computes the loss of the next token
+            case "masked_lm":
+                chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token
+                chosen[:, 1] = is_token[:, 1]
+                labels[head] = torch.where(chosen, ids, -100)
+            case "next_sentence":
+                labels[head] = torch.ones(num_sequences, dtype=torch.long)
+            case "sequence" if problem_type_of(config) == "single_label_classification":
+                labels[head] = torch.full((num_sequences,), len(config.labels) - 1)
+            case "sequence":
+                labels[head] = torch.ones(num_sequences, len(config.labels))
+            case "token":
+                labels[head] = torch.where(is_token, len(config.labels) - 1, -100)
+            case "span":
+                labels[head] = torch.tensor([1, 2]).expand(num_sequences, 2)
+            case "choice":
+                ids, types = (tensor.view(num_sequences // 2, 2, -1) for tensor in (ids, types))
+                mask = None if mask is None else mask.view(num_sequences // 2, 2, -1)
+                labels[head] = torch.ones(num_sequences // 2, dtype=torch.long)
+    return Inputs(ids, mask, types, labels, "generation" in heads)
 
 
 def our_results(ours: PaddedBert, inputs: Inputs, names: Iterable[str]) -> Results:
-    """Compute a batch forward and backward; `names` are the parameters with gradients, as Hugging Face names them."""
+    """Compute a batch forward and backward, with the gradients of the parameters of these Hugging Face names."""
     ours.zero_grad(set_to_none=True)
     out = ours(**inputs.arguments(), output_hidden_states=True)
-    pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not return it
+    pooled = None if ours.model.heads else out.pooled_output  # with a head, transformers does not give it
     values = _values(inputs, out.hidden_states, out.logits, pooled)
     if inputs.labels:
         values["loss"] = _loss(out.logits, _labels(inputs, out.last_hidden_state), ours.config, inputs.is_token)
@@ -43,27 +157,27 @@ def their_results(theirs: Any, inputs: Inputs, model: BertWithHeads) -> Results:
     logits = _their_logits(reference, tuple(model.heads))
     values = _values(inputs, states, logits, reference.get("pooler_output"))
     if labels:
-        # the span loss of transformers counts padding as possible answers, so it is compared only without padding
+        # their span loss counts the padding as possible answers, so it is theirs only where there is none
         is_theirs = "span" not in labels or bool(inputs.is_token.all())
         values["loss"] = reference.loss if is_theirs else _loss(logits, labels, model.config, inputs.is_token)
     return _with_gradients(values, inputs, their_parameters(model, theirs))
 
 
 def _values(inputs: Inputs, states: Any, logits: Results, pooled: Tensor | None) -> Results:
-    """Collect the values of a forward pass, without padding."""
+    """The outputs of a forward pass for tokens, without padding."""
     is_token = inputs.is_token
-    is_written = inputs.of_target(is_token) if inputs.has_targets else is_token
+    is_output = is_token.flip(0) if inputs.has_targets else is_token
     values = {f"hidden_states.{layer}": hidden[is_token] for layer, hidden in enumerate(states)}
     for head in sorted(logits):
-        values[f"logits.{head}"] = logits[head][... if head in POOLED_HEADS else is_written]
+        values[f"logits.{head}"] = logits[head][... if head in POOLED_HEADS else is_output]
     return values if pooled is None else values | {"pooled_output": pooled}
 
 
 def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, list[Tensor]]) -> Results:
     """Add the gradient of every parameter.
 
-    Without a loss, or if the loss ignores a shift of all logits, so that its gradients nearly cancel, a sum of all outputs
-    with random weights takes its place.
+    Without a loss, or with one that is invariant to a shift of all logits, so that its gradients nearly cancel, the gradient
+    is taken of a sum of all outputs with random weights.
     """
     if "loss" in values and not inputs.labels.keys() & {"span", "choice"}:
         minimised = values["loss"]
@@ -75,40 +189,39 @@ def _with_gradients(values: Results, inputs: Inputs, parameters: Mapping[str, li
         minimised = torch.stack([(a * b).mean() for a, b in zip(outputs, weights, strict=True)]).sum()
     minimised.backward()  # type: ignore[no-untyped-call]
     gradients = {
-        name: torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in shared]).sum(0)
-        for name, shared in parameters.items()
+        name: [torch.zeros_like(p) if p.grad is None else p.grad for p in each] for name, each in parameters.items()
     }
     return {what: value.detach() for what, value in values.items()} | {
-        f"gradient.{name}": gradient for name, gradient in gradients.items()
+        f"gradient.{name}": torch.stack(each).sum(0) for name, each in gradients.items()
     }
 
 
 def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[Tensor]]:
-    """Return the parameters of `transformers` by our full names: two where a decoder shares the weights of its encoder.
+    """The parameters of `transformers` under our full names: two for a weight that decoder and encoder share.
 
     A pooler beside a head that does not use it exists in bertkit alone.
     """
     parameters = dict(theirs.named_parameters())
     is_bare = not any(name.startswith("bert.") for name in parameters)
     is_shared = model.config.decoder is not None and model.config.decoder.share
-    result: dict[str, list[Tensor]] = {}
+    parameters_of: dict[str, list[Tensor]] = {}
     for name in full_tensors(model):
         encoder = re.sub(r"^bert\.", "encoder." if "generation" in model.heads else "", name) if is_bare else name
         both = (encoder, f"decoder.{name}") if is_shared else (encoder,)
-        of_theirs: list[Tensor] = [parameters[own] for own in both if own in parameters]
+        of_theirs: list[Tensor] = [parameters[each] for each in both if each in parameters]
         assert of_theirs or name.startswith("bert.pooler."), f"transformers has no {name}"
         if of_theirs:
-            result[name] = of_theirs
-    return result
+            parameters_of[name] = of_theirs
+    return parameters_of
 
 
 def _labels(inputs: Inputs, like: Tensor) -> dict[str, Tensor]:
-    """Return the labels, with floating-point labels in the precision of a tensor."""
+    """The labels; floating-point ones in the dtype of a tensor."""
     return {head: x.to(like.dtype) if x.is_floating_point() else x for head, x in inputs.labels.items()}
 
 
 def _their_labels(labels: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the labels as arguments of the `transformers` class."""
+    """The labels as the arguments of the `transformers` class."""
     if "span" in labels:
         return {"start_positions": labels["span"][:, 0], "end_positions": labels["span"][:, 1]}
     if len(labels) == 2:
@@ -125,7 +238,7 @@ def _their_logits(reference: Any, heads: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 def _loss(logits: dict[str, Tensor], labels: dict[str, Tensor], config: BertConfig, is_token: Tensor) -> Tensor:
-    """Sum the mean losses of the heads."""
+    """The sum of the mean losses of the heads."""
     parts = []
     for head, label in labels.items():
         scores = logits[head]

@@ -15,7 +15,7 @@ from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import check_model, is_id
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face import hub
+from bertkit.interop.hugging_face.directory import fetch
 from bertkit.interop.load import resolve_model_dir
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -118,14 +118,14 @@ def test_only_what_is_needed_is_fetched(
 ) -> None:
     snapshot = Snapshot(tmp_path, *TEXT, *OTHERS, *weights)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    assert hub.fetch("someone/bert", "model_dir") == tmp_path
+    assert fetch("someone/bert", "model_dir") == tmp_path
     assert sorted(set(snapshot.asked)) == sorted({*TEXT, *fetched})
 
 
 def test_a_hub_model_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", Snapshot(tmp_path, *TEXT, *OTHERS))
     with pytest.raises(InputError, match="model_dir=someone/bert: the hub's someone/bert holds no weights that"):
-        hub.fetch("someone/bert", "model_dir")
+        fetch("someone/bert", "model_dir")
 
 
 def test_a_cache_that_lacks_the_preferred_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,4 +140,4 @@ def test_a_cache_that_lacks_the_preferred_weights(tmp_path: Path, monkeypatch: p
         return Snapshot(tmp_path, "config.json", "pytorch_model.bin")(name, allow_patterns)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert hub.fetch("someone/bert", "model_dir") == tmp_path
+    assert fetch("someone/bert", "model_dir") == tmp_path

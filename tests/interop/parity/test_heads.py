@@ -13,7 +13,6 @@ from conftest import small_model
 from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model
-from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.config_json import ARCHITECTURES, PAIR, architecture_of, config_json
@@ -179,19 +178,3 @@ def test_activations_are_those_of_the_configuration() -> None:
     x = torch.linspace(-4, 4, 101, dtype=torch.float64)
     for name, function in ACTIVATIONS.items():
         torch.testing.assert_close(function(x), transformers.activations.ACT2FN[name](x), rtol=0, atol=1e-15)
-
-
-WRONG = {
-    "position_embedding_type": "relative_key_query", "hidden_act": "gelu_fast", "is_decoder": 1, "pruned_heads": {"1": [0]},
-    "tie_word_embeddings": False, "model_type": "roberta", "quantization_config": {"bits": 8}, "id2label": {"1": "a"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("key", WRONG)
-def test_a_configuration_that_bert_cannot_honour_is_refused(key: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    directory = export_model(small_model(tokenizer.vocab_size), tokenizer, tmp_path / "model")
-    content = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**content, key: WRONG[key]}))
-    with pytest.raises(InputError, match=rf"config\.json: {key}\W") as error:
-        load_model(directory)
-    assert "\n" not in str(error.value)

@@ -142,33 +142,30 @@ def test_there_are_thirty_faults() -> None:
     assert len(FAULTS) == 30
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(fault: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what is computed, and not only as a weight that was loaded differently."""
-    load, make = comparison.load_in_transformers, comparison.make_inputs
-
-    def faulty(*arguments: Any) -> Any:
-        model = load(*arguments)
-        with torch.no_grad():
-            FAULTS[fault](model)
-        return model
-
-    monkeypatch.setattr(comparison, "load_in_transformers", faulty)
-    monkeypatch.setattr(comparison, "make_inputs", lambda *given: dict(list(make(*given).items())[:1]))
-    assert failures(exported) - {"weights"}
-
-
-def test_a_weight_that_no_result_depends_on(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The softmax does not see the bias of a key."""
+def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     load = comparison.load_in_transformers
 
     def faulty(*arguments: Any) -> Any:
         model = load(*arguments)
         with torch.no_grad():
-            model.get_parameter(f"{ATTENTION}.self.key.bias").zero_()
+            fault(model)
         return model
 
     monkeypatch.setattr(comparison, "load_in_transformers", faulty)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the outputs, and not only in the loaded weights."""
+    plant(FAULTS[fault], monkeypatch)
+    make = comparison.make_inputs
+    monkeypatch.setattr(comparison, "make_inputs", lambda *arguments: dict(list(make(*arguments).items())[:1]))
+    assert failures(exported) - {"weights"}
+
+
+def test_a_weight_that_no_result_depends_on(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Softmax is invariant to the bias of a key."""
+    plant(zeroed(f"{ATTENTION}.self.key.bias"), monkeypatch)
     assert failures(exported) == {"weights"}
 
 
@@ -176,10 +173,10 @@ def test_a_weight_that_no_result_depends_on(exported: Path, monkeypatch: pytest.
 def test_a_kernel_that_rounds_too_much_is_found(fault: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = linear.linear
 
-    def rounded(inputs: Tensor, weight: Tensor, bias: Tensor | None, *ways: Any) -> Tensor:
+    def rounded(inputs: Tensor, weight: Tensor, bias: Tensor | None, ways: fast.FastWays) -> Tensor:
         if inputs.dtype == torch.float32:
             return ROUNDED[fault](inputs, weight, bias)
-        return exact(inputs, weight, bias, *ways)
+        return exact(inputs, weight, bias, ways)
 
     monkeypatch.setattr(linear, "linear", rounded)
     assert failures(exported)
