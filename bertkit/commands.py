@@ -9,8 +9,6 @@ stage in `stages/NAME.py`, and a test of the stage. From Python, settings are ne
 Errors are those of `bertkit.base.errors`. torch is imported by the stages, after every key and type has been checked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The texts of `--help` and `--info`, read from the configuration files; Hydra composes only the options on the command line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

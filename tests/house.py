@@ -8,8 +8,6 @@ calls               bertkit's functions on the stack when `bertkit pretrain` tak
 files of a step     files of the package that run between the call of `optimizer_step` and its return, or call it
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -3,8 +3,6 @@
 They take a few minutes on a GPU of compute capability 8.0 or later, most of them for the first compilation.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The systems run in one process here; with `-m slow` the scripts run as they are.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -4,8 +4,6 @@ Axes: B sequences, S packed tokens, S_t packed target tokens, M masked positions
 sequences, one after another, without padding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ File names, columns, labels and texts come from others. A control character in t
 start a new line, so `shown` escapes it. Every error and every printed line passes through `shown`.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import sys

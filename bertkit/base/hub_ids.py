@@ -1,7 +1,5 @@
 """Names of hub models, and whether the hub can be reached; the hub's own libraries try for half a minute."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """The memory of this machine, and a check before large allocations."""
 
-from __future__ import annotations
-
 import os
 import resource
 from dataclasses import dataclass

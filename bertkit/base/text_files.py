@@ -3,8 +3,6 @@
 Sizes, nesting and compression are limited, so that no file can exhaust the memory. The limits are far above real texts.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import gzip

@@ -4,8 +4,6 @@ The annotations of a dataclass are its schema: nested dataclasses, `int`, `float
 `dict[str, X]` and unions. A value is optional only if its annotation admits `None`; unknown keys are errors.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import functools

@@ -1,7 +1,5 @@
 """Settings of the data side."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 The page holds its own script and data: probabilities in at most 256 steps, compressed.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import zlib

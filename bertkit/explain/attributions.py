@@ -3,8 +3,6 @@
 Axes: T tokens of the sequence, D hidden_size, n points of a path.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Axes: L layers, N heads, T tokens of the sequence (or of the written text), C tokens of the source of a written text.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The explanation of one input, as a value and as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

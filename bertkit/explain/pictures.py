@@ -4,8 +4,6 @@ In an alignment the source runs across and the text down, and darker cells have 
 2015 (section 5.2.1, figure 3) are white there instead.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import struct

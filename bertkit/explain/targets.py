@@ -1,7 +1,5 @@
 """The target of an explanation: which logit is explained, for every head."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Loading is strict: every tensor of the directory is loaded or left out by a name
 loaded or newly made by a named rule, and anything else is an error that lists the names.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Axes: as in model/attention.py; n, m, k are any number of rows and columns.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

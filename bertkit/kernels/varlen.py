@@ -3,8 +3,6 @@
 Axes: as in model/attention.py.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

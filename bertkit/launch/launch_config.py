@@ -1,7 +1,5 @@
 """Settings of the processes of a run."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A worker is `bertkit --worker FILE`; the file holds the settings, which the laun
 the reason to torch's error file, and the launcher reads it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The runs of a sweep, one after another, each in its own process; at the end, a table of their scores."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The rank of this process in a run, and facts on which all processes agree. Imports no torch."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

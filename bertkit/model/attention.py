@@ -7,8 +7,6 @@ Axes, the same in every file of the model: B sequences, S packed tokens, T token
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -3,8 +3,6 @@
 Axes: as in attention.py.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

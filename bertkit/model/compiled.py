@@ -9,8 +9,6 @@ Inside the graphs the fast ways of the CPU are not taken, and the compiler draws
 probability is exact, and it follows the seed of torch. Parameters and their names stay as they are.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -3,8 +3,6 @@
 Axes: as in attention.py; C keys that a query is compared with.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterator, Sequence

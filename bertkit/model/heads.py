@@ -3,8 +3,6 @@
 Axes: as in attention.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

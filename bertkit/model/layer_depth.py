@@ -3,8 +3,6 @@
 The embeddings have depth 0, the layers 1 to L, the pooler and the heads L + 1.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -3,8 +3,6 @@
 Axes: as in attention.py; K compressed_size, P max_position_embeddings.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

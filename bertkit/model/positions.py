@@ -3,8 +3,6 @@
 Axes: as in attention.py; C keys that a query is compared with, k max_distance.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

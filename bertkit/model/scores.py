@@ -4,8 +4,6 @@ Axes: as in attention.py; C keys that a query is compared with, A additive_size.
 heads of a layer share its matrices.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Predictions for the examples of a task, in their order, by any number of processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

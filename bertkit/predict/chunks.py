@@ -1,7 +1,5 @@
 """An input -> answers, read, computed and written a chunk at a time, so that an input of any length needs the same memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -3,8 +3,6 @@
 Texts are sorted by length and packed, so that nothing is computed on padding.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@ Axes: B sources, W rows of each, V vocab_size.
 Source: Graves 2012, section 2.4; Wu et al. 2016, section 7; transformers generation/utils.py `_beam_search`.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The losses of a model on prepared text."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs beside one another: their scores, the settings that differ, and the step at which two of them diverge."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether a model, a tokenizer, a dataset and the settings fit together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bertkit.base.errors import InputError

@@ -6,8 +6,6 @@ manifest.json  versions, git revision, hashes, world size, command line, the set
 eval.json      the final metrics; the run is finished when it is there
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ A run has one phase, or two, the second with longer sequences for the last steps
 schedule and the optimizer; each counts its own epochs, from its first step.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Activations are measured with one and with two sequences. They grow linearly wit
 need of a micro-batch of any size. All sizes are bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

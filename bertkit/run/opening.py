@@ -1,7 +1,5 @@
 """How a training run begins: is it finished already? Hold its directory, refuse another run, announce what will happen."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.metadata

@@ -4,8 +4,6 @@ An existing file is replaced only with `overwrite=true`; a file of a run and the
 output, pipes and devices are written to directly. A file has its name only when it is complete.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """How a training run ends: its model, its predictions, its report and its final metrics are written."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The platform, on which the last bits of the weights depend: processes, threads, torch, device, compiled layers."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A run is identified by its settings that are not free, and by the content of its data and starting weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

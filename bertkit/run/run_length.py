@@ -3,8 +3,6 @@
 The time is that of the faster of two trial passes, forward and back, over a few sequences of random tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

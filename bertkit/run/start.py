@@ -1,7 +1,5 @@
 """What a training run starts with: a new model or that of `model_dir`, and perhaps the moments of its optimizer."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path

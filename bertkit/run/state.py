@@ -3,8 +3,6 @@
 Every automatic choice is saved too, and kept on resume.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time

@@ -1,7 +1,5 @@
 """The data of a fine-tuning run: both splits of its task, as features, and how much of the examples the model sees."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

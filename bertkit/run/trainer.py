@@ -4,8 +4,6 @@ A stage writes `for step in fit(settings, state, plan)`. It evaluates when that 
 checkpoint, prints its lines and draws the report.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

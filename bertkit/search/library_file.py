@@ -1,7 +1,5 @@
 """The SQLite file of a library: its header, connections, transactions and errors."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Documents -> overlapping passages of whole sentences with their places; texts -> search words."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

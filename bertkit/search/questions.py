@@ -1,7 +1,5 @@
 """Questions for a library, with their right passages if known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ reader. `fit` finds the three numbers by maximum likelihood of the right passage
 Wang et al. 2019 (Multi-passage BERT) by BERT times BM25.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import time

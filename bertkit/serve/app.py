@@ -1,7 +1,5 @@
 """The paths of the server: JSON requests, and answers or errors in JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

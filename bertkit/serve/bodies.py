@@ -1,7 +1,5 @@
 """The fields of requests and answers, as the OpenAPI page shows them, and the description of a model."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema

@@ -1,7 +1,5 @@
 """The served models: their answers to many requests at once."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

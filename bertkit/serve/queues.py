@@ -1,7 +1,5 @@
 """Queues of requests; one thread answers all waiting requests of a queue together, in the order of arrival."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys

@@ -1,7 +1,5 @@
 """The models of a worker, their queues, and the figures for Prometheus; all called by the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

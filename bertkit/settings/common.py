@@ -1,7 +1,5 @@
 """Settings that several commands share, and how to find those of a command."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from typing import Any, Literal

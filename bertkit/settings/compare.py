@@ -1,7 +1,5 @@
 """What `bertkit compare` accepts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from bertkit.base.errors import InputError

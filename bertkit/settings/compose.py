@@ -3,8 +3,6 @@
 Unknown keys and options are refused, with the nearest known name, before Hydra composes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """What `bertkit embed` accepts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What `bertkit evaluate` accepts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

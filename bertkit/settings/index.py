@@ -1,7 +1,5 @@
 """What `bertkit index` accepts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from bertkit.base.typed_settings import refuse

@@ -1,7 +1,5 @@
 """What `bertkit prepare` accepts."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """What `bertkit serve` accepts."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path

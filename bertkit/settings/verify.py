@@ -1,7 +1,5 @@
 """What `bertkit verify` accepts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from bertkit.base.typed_settings import outside, refuse

@@ -1,7 +1,5 @@
 """What `bertkit view` accepts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

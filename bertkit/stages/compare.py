@@ -3,8 +3,6 @@
 Where several settings have several seeds, the seeds of a setting make one row: mean and standard deviation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

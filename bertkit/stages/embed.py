@@ -1,7 +1,5 @@
 """Stage: an encoder and texts -> a vector for every text, in their order."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """Stage: a model and a task's labelled split -> its metrics; a prepared dataset -> MLM and NSP loss and accuracy."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

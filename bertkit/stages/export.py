@@ -1,7 +1,5 @@
 """Stage: checkpoint -> a directory that `transformers` loads; refuses if the two implementations differ."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path

@@ -6,8 +6,6 @@
 4. Write the best model, its metrics and predictions, and the report.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

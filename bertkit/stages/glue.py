@@ -8,8 +8,6 @@
 Results in a run directory are not computed again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stage: text -> a library of passages, which grows by transactions."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

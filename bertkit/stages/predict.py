@@ -3,8 +3,6 @@
 Within a chunk of the input, batches have about as many tokens each, the shortest examples first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -7,8 +7,6 @@
 5. Publish the directory in one rename, and describe it.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

@@ -6,8 +6,6 @@
 4. Write the final model, its metrics and the report.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Stage: a library, a reader and questions -> passages with their answers, and metrics."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

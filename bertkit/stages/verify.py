@@ -1,7 +1,5 @@
 """Stage: any model against the Hugging Face implementation -> a parity certificate."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stage: a model and one input -> attention and attributions, as a page, numbers, or a picture."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

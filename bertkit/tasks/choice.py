@@ -4,8 +4,6 @@ Source: Devlin et al. 2019, section 4.4 (SWAG): a sequence `[CLS] context [SEP] 
 score, and a softmax over the choices.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@
 A tagger predicts from running text in this way; it is not trained on it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

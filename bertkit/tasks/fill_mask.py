@@ -6,8 +6,6 @@ as on its right.
 Source: Devlin et al. 2019, section 3.1, task 1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The shapes of tasks by name, and their common functions: features of many examples, metrics that fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from collections.abc import Iterator, Sequence

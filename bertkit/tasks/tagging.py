@@ -7,8 +7,6 @@
 Axes: T tokens of a window, C labels.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `conf/task/` has a file for each benchmark.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Losses and accuracies without training, over all batches of all processes."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable, Iterator

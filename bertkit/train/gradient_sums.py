@@ -11,8 +11,6 @@ with the same sum. This is recursive doubling (Thakur, Rabenseifner and Gropp 20
 data-parallel training, which has an order of its own.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

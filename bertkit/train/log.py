@@ -1,7 +1,5 @@
 """metrics.jsonl: one object per logged step, cut back to the checkpoint on resume."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

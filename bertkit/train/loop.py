@@ -11,8 +11,6 @@ is decided on the device, from numbers summed over all processes; the host reads
 way.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import time

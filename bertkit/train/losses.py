@@ -1,7 +1,5 @@
 """Losses as (sum, count); the loop divides once, by the count over the whole global batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

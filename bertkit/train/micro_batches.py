@@ -4,8 +4,6 @@ With `reproducibility=strict` the batch has a fixed number K of parts, a power o
 their gradients are added in one order (gradient_sums.py), so the result does not depend on the number of processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

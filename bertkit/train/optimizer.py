@@ -1,7 +1,5 @@
 """The update: AdamW as in BERT, LAMB, which parameters decay, clipping of the gradient, and the learning rate of a step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The processes of a run: how they find each other, and all collectives except those of gradients (gradient_sums.py)."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

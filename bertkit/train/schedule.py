@@ -1,7 +1,5 @@
 """The learning rate over the steps: pure functions of the step, which counts from 0."""
 
-from __future__ import annotations
-
 from bertkit.train.train_config import ScheduleConfig
 
 

@@ -3,8 +3,6 @@
 Each works in a thread of its own, so that training never waits for it; one that fails is named and ignored from then on.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """Settings of the training loop."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from dataclasses import dataclass

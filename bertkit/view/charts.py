@@ -1,7 +1,5 @@
 """Line charts as inline SVG, in the page's light and dark colours, with values on hover."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Callable, Sequence

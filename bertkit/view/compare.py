@@ -1,7 +1,5 @@
 """compare.html: the scores, settings and curves of several runs."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

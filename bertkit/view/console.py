@@ -1,7 +1,5 @@
 """The lines of a training run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

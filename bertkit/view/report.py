@@ -1,7 +1,5 @@
 """report.html: the curves, metrics and settings of a run, on one self-contained page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

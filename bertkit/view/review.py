@@ -4,8 +4,6 @@ A review holds the values from `tasks.scoring.review`, and `scores`, `guessing`,
 `facts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

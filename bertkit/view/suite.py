@@ -1,7 +1,5 @@
 """glue.md: the scores of a suite of tasks over several seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@
 Each option and length has a process of its own. Memory is its peak beyond what model and optimizer held before.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """What the comparisons share: their arguments, texts, and new models."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

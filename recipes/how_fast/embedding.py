@@ -5,8 +5,6 @@
 Texts come in calls of `--batch-sequences`, as a service gets them, and in one call, where both can sort them by length.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

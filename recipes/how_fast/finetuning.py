@@ -3,8 +3,6 @@
 python recipes/how_fast/finetuning.py --model small --batch-sequences 32
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ order of examples and their dropout differ. Both are scored after the last step 
 in per cent.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

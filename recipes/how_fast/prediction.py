@@ -3,8 +3,6 @@
 python recipes/how_fast/prediction.py --precision bf16
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import tempfile

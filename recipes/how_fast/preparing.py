@@ -7,8 +7,6 @@ Hugging Face turns text into token ids as run_mlm.py of transformers does; its b
 while bertkit also draws the pairs and their order.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

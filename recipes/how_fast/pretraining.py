@@ -3,8 +3,6 @@
 python recipes/how_fast/pretraining.py --model base --precision bf16 --batch-sequences 8
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

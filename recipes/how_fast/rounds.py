@@ -4,8 +4,6 @@ Before any round the systems must agree on a first result. In each round every s
 backwards in the next, so that whatever else the machine does slows all of them. The first round warms up and is not counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime

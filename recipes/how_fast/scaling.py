@@ -7,8 +7,6 @@ A line through the logarithms gives the exponent: 1 where time grows in proporti
 sequences of a step are full, so that bertkit and Hugging Face compute the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import statistics

@@ -1,7 +1,5 @@
 """Scores of bertkit and transformers over paired seeds. The scores of every run are kept in a file; what is there is not run again."""
 
-from __future__ import annotations
-
 import json
 import resource
 import statistics

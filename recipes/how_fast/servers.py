@@ -3,8 +3,6 @@
 They answer as `bertkit serve` does: POST /predict {"inputs": [text]} -> {"predictions": [{"label", "probabilities"}]}.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

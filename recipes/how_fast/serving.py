@@ -5,8 +5,6 @@
 Many clients ask, each again as soon as it has its answer. All servers have as many threads. The other servers are `servers.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

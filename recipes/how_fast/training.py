@@ -1,7 +1,5 @@
 """Training steps of both libraries, from the same weights on the same batches."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import warnings

@@ -3,8 +3,6 @@
 python recipes/how_fast/translation.py --text train.tsv --vocab-size 8000 --batch-sequences 64
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

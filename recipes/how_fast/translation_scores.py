@@ -8,8 +8,6 @@ dropout differ. `bertkit evaluate` scores both, greedily. The plain loop pads ea
 `loss` is that of a token of the references, in nats: the less the better. `seconds` are those of the processor.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

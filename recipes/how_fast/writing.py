@@ -6,8 +6,6 @@ Each search writes an eighth of the texts one per call, and all of them `--batch
 the same texts, but for one in fifty, where two tokens may be equally probable but for rounding.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

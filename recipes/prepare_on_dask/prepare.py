@@ -4,8 +4,6 @@ prepare.py SCHEDULER SHARDS OUTPUT_DIR SETTING...; the settings are those of `be
 the same files; a task takes one thread of a worker. Run again, it goes on with the shards that are missing.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

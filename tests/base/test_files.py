@@ -1,7 +1,5 @@
 """Nothing half-written is ever visible; one process at a time."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Nothing of a user's is lost: outputs that are there, names that look like bertkit's own, links, pipes and devices."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

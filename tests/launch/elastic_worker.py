@@ -5,8 +5,6 @@ the command as torchrun would have it run, and appends "step micro-batch hash" l
 their exit codes; killed, the whole process group goes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Runs of several processes, started as a user starts them, and what /proc tells of them; for the tests."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

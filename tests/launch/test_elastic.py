@@ -3,8 +3,6 @@
 The long form: `pytest -m slow tests/launch/test_elastic.py -s` (ten chains of four kills in each mode).
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

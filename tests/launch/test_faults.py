@@ -3,8 +3,6 @@
 The five repetitions of every fault, with their times: pytest -m slow -s tests/launch/test_faults.py
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -3,8 +3,6 @@
 The runs, which need root: pytest -m slow -s tests/launch/test_hosts.py
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

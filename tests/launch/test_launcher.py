@@ -1,7 +1,5 @@
 """Who starts processes, with which settings, and how a run of several stops."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import signal

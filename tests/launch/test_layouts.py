@@ -3,8 +3,6 @@
 The long form, 10,000 tuples: `pytest -m slow tests/launch/test_layouts.py -s`.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

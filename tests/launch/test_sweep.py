@@ -1,7 +1,5 @@
 """Sweeps: `bertkit -m`."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which process this is, by the variables of torchrun and Slurm."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """What a step is expected to need, beside what autograd keeps of a larger one; and the lines that are printed."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from pathlib import Path

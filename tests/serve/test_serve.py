@@ -1,7 +1,5 @@
 """What the server answers: what predict, embed and view give, over real sockets; and a clear no to everything else."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Many clients at once, while the queue is full, the server stops, a worker dies, a model changes: no answer is wrong or lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

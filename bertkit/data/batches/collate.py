@@ -1,7 +1,5 @@
 """Examples -> one packed batch: special tokens, segment ids, masks."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """A description of a prepared dataset in words: its counts, some of its training examples, and its warnings."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from bertkit.data.batches.collate import assemble

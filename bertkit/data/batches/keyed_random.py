@@ -4,8 +4,6 @@
 generator state. A key consists of integers or integer arrays; arrays broadcast.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

@@ -3,8 +3,6 @@
 The masks of a sequence are a function of its own key, so they do not depend on the batch.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Iterator

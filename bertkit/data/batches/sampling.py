@@ -5,8 +5,6 @@ epoch, so their number varies a little; a longer epoch leaves a few out, a short
 s * batch to (s + 1) * batch of the endless sequence of epochs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

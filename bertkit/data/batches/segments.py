@@ -7,8 +7,6 @@ Two arrays describe the text of a split: `sentences`, the first token of each se
 of each document; both end with one entry past the last.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Encoded documents become a prepared dataset: its splits, its statistics and the facts of its manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Text files have a sentence per line and a blank line between documents. JSON lin
 document per record, WikiExtractor's output a document per `<doc>` block; their text is split into sentences.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

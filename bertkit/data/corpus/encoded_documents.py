@@ -7,8 +7,6 @@ A file depends only on its documents and the vocabulary, so any number of proces
 interrupted command continues with them. In the order of their names they are the corpus.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import multiprocessing

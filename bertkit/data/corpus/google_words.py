@@ -21,8 +21,6 @@ older):
 Source: google-research/bert tokenization.py (commit eedf571).
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable
 

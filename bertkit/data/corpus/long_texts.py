@@ -5,8 +5,6 @@ form of a sigma, which depends on the letters beyond a mark. So a part begins wi
 Hugging Face's rules, a mark.
 """
 
-from __future__ import annotations
-
 import bisect
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`manifest.json` of a prepared dataset, or of a shard of one: how it is written, read and checked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection

@@ -1,7 +1,5 @@
 """Parquet files -> records, without a cache or the network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

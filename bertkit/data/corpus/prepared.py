@@ -11,8 +11,6 @@
 Numbers are little-endian. A document never crosses two shards.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ docstrings of the standard library, a document per file, reduced to prose. It di
 under the PSF licence.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import glob

@@ -3,8 +3,6 @@
 The documents are encoded by this command, or come from the shards of other commands (shard=i/n).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Counts of a corpus while it is prepared, and warnings about its text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

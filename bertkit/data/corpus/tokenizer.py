@@ -4,8 +4,6 @@ The `tokenizers` library does the work, with BERT's settings. A tokenizer follow
 with an exported model do, or Google's own; `google_words.py` lists the differences.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The WordPiece vocabulary: learned from a text, or read from the files of another program."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -10,8 +10,6 @@ rules. There are two caches, one behind the other:
    and marks, so "Word", "word," and "word" share an entry. Other new runs go to the library.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The model card: README.md with metadata that the hub reads, the run's settings, and what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

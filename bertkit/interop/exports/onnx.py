@@ -3,8 +3,6 @@
 Runtimes since onnxruntime 1.17 load the graph. Its int8 copy is what transformers.js takes in a browser.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

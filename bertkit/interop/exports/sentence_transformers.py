@@ -4,8 +4,6 @@ The old style (`sentence_transformers.models.*`) loads in every version since 3;
 Both are read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -15,8 +15,6 @@ Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc, tensorflow/core/pro
 tensorflow/core/lib/io/format.cc, table_builder.cc and block.cc.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Source: google-research/bert modeling.py, run_pretraining.py, run_classifier.py, run_squad.py and optimization.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`config.json` of Hugging Face and Google: a model's class, shape and labels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace

@@ -3,8 +3,6 @@
 Weights may be of any age: each tensor is read under today's full name, or left out by a named rule.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections import Counter

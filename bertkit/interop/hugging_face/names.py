@@ -3,8 +3,6 @@
 `{}` stands for the number of a layer. Hugging Face calls three heads `classifier`, so the inverse needs the head.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

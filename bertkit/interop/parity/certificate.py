@@ -1,7 +1,5 @@
 """The certificate of parity: its contents, reading it, and checking that a model is still the certified one."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

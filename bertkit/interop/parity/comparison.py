@@ -8,8 +8,6 @@ each head's logits, each loss, and the gradient of every parameter.
   reference, measured for this very model (`_rounding_errors`). So ill-conditioned weights raise the bound, and luck does not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import math

@@ -1,7 +1,5 @@
 """Strict loading with `transformers`: models and tokenizers that load without any message. The only file that imports it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

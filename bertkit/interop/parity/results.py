@@ -3,8 +3,6 @@
 The batches are real text in pairs and random ids, with labels for every head.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

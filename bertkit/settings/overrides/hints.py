@@ -1,7 +1,5 @@
 """Synonyms of settings, and hints for names from other tools and for settings of another command."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Start from the settings of an earlier run: `bertkit pretrain --config run/config.yaml [key=value] ...`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -18,8 +18,6 @@ BILOU is BIOES with L- and U- for E- and S-. An I-, E- or L- that continues no c
 evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The format of a file or an input: from its task, from its ending, else from its beginning."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

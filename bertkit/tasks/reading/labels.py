@@ -1,7 +1,5 @@
 """Labels and ids of files, checked."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

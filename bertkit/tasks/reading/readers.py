@@ -15,8 +15,6 @@ An input to predict from has an example for every line or row: a blank line is a
 and missing cells of a table are empty.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Rows in memory: mappings, a `datasets.Dataset` or a pandas frame."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -9,8 +9,6 @@ quoted cells may hold commas and line breaks. SQuAD's JSON, nested or flat, beco
 `plausible_answers` of SQuAD 2.0 answer another question and are left out.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

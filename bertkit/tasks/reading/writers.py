@@ -8,8 +8,6 @@
 | other | JSON lines |
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import itertools

@@ -24,8 +24,6 @@ and replaces other characters by blanks.
 Source: Papineni et al. 2002 and Post 2018 (BLEU); Popović 2015 (chrF); Lin 2004 (ROUGE).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

@@ -11,8 +11,6 @@ the report:
     mistakes      title, columns, rows: the most confident first
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

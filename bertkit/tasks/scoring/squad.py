@@ -3,8 +3,6 @@
 Source: the official evaluation scripts, evaluate-v1.1.py and evaluate-v2.0.py (rajpurkar.github.io/SQuAD-explorer).
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -8,8 +8,6 @@
 Source: gluebenchmark.com, FAQ; names and labels cross-read in four public scripts that submit.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

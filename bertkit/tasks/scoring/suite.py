@@ -1,7 +1,5 @@
 """The scores of a suite such as GLUE: each task with several seeds, the mean over the seeds, the average over the tasks."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Axes: T tokens of a window.
 Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert run_squad.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The shape of span tasks: scores, and the rows and files of predictions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
