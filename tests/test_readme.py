@@ -416,7 +416,7 @@ def test_a_signal_to_the_multi_host_recipe_reaches_its_command(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == code, said
-    assert ("its checkpoint is saved" in said) is (code == 75)
+    assert ("which is saved" in said) is (code == 75)
 
 
 FAKE_SRUN = """\

@@ -119,7 +119,7 @@ def test_a_run_of_two_processes_stops_and_is_left_alone(
     said, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (75, "")
     newest = all_checkpoints(output)[0]
-    assert said.count(f"stopped at step {int(newest.name[5:])} of 100000; its checkpoint is saved") == 1
+    assert said.count(f"stopped at step {int(newest.name[5:])} of 100000, which is saved") == 1
     assert fault_of(newest) is None
     await_end(pids)
 

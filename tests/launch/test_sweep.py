@@ -57,7 +57,7 @@ def test_a_signal_saves_the_run_and_ends_the_sweep(
                 break
         rest = sweep.stdout.read()
     assert sweep.returncode == 75
-    assert "its checkpoint is saved" in rest
+    assert "which is saved" in rest
     assert [line.split() for line in rest.splitlines()[-2:]] == [["seed=1", "stopped"], ["seed=2", "not", "run"]]
     assert list(tmp_path.glob("sweep/seed-1/checkpoints/step-*"))
     assert not (tmp_path / "sweep" / "seed-2").exists()

@@ -300,7 +300,7 @@ def test_a_finished_run_is_done_for_its_own_data_and_start_alone(
     (tmp_path / "empty").mkdir()
     for data, more, line in (
         (tmp_path / "other", ["steps=2"], "holds another run (data_fingerprint: "),
-        (tmp_path / "empty", ["steps=2"], "no manifest.json; expected what bertkit prepare makes"),
+        (tmp_path / "empty", ["steps=2"], "no manifest.json"),
         (prepared_dir, ["steps=2", f"init_from={tmp_path / 'next'}"], "holds another run (starting_weights: None"),
         (prepared_dir, ["steps=2", "segments=google"], "no fixed instances"),
     ):
