@@ -27,6 +27,10 @@ class Packed:
         self.turned: Tensor | None = None
         self.reordered: Tensor | None = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
+        """A copied model lays out its own weights: the reordered ones cannot be copied."""
+        return Packed()
+
     def fits(self, inputs: Tensor, weight: Tensor) -> bool:
         """Whether the product with these inputs (n, k) is computed here; not with a weight that has changed since."""
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or len(inputs) > FEW_ROWS:

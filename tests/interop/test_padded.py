@@ -101,7 +101,7 @@ def test_attentions_carry_gradients_and_want_no_dropout() -> None:
     ids = torch.randint(1, 100, (2, 5))
     model(ids, output_attentions=True).attentions[-1][0, 1, 2, 3].backward()
     assert model.model.bert.embeddings.token.weight.grad.abs().max() > 0
-    with pytest.raises(ValueError, match=r"weights are given without dropout; call model.eval\(\) first"):
+    with pytest.raises(ValueError, match=r"output_attentions=True: .*model\.eval\(\)"):
         model.train()(ids, output_attentions=True)
 
 

@@ -173,10 +173,10 @@ def test_a_weight_that_no_result_depends_on(exported: Path, monkeypatch: pytest.
 def test_a_kernel_that_rounds_too_much_is_found(fault: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = linear.linear
 
-    def rounded(inputs: Tensor, weight: Tensor, bias: Tensor | None, ways: fast.FastWays) -> Tensor:
+    def rounded(inputs: Tensor, weight: Tensor, bias: Tensor | None, *ways: Any) -> Tensor:
         if inputs.dtype == torch.float32:
             return ROUNDED[fault](inputs, weight, bias)
-        return exact(inputs, weight, bias, ways)
+        return exact(inputs, weight, bias, *ways)
 
     monkeypatch.setattr(linear, "linear", rounded)
     assert failures(exported)
