@@ -216,7 +216,7 @@ def _call(command: str, settings: Mapping[str, Any]) -> Run:
 @contextlib.contextmanager
 def _splits(**splits: Any) -> Iterator[dict[str, str]]:
     """Write rows to temporary files; give the settings that name these files, by split."""
-    from bertkit.tasks.reading.rows import plain_rows
+    from bertkit.tasks.reading.source import plain_rows
 
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         settings = {}

@@ -6,7 +6,7 @@ corpus/, text to disk:
 2. Documents -> tokenizer: vocabulary.py learns or reads a vocabulary, tokenizer.py builds the tokenizer.
 3. Documents -> ids: encoded_documents.py runs the worker processes and writes their files; word_cache.py remembers
    tokenized words, long_texts.py tokenizes long texts in parts.
-4. Ids -> dataset: splitting.py holds documents out, prepared.py is the dataset on disk, manifest.py its description for
+4. Ids -> dataset: dataset_writer.py holds documents out, prepared.py is the dataset on disk, manifest.py its description for
    programs; statistics.py counts and warns.
 
 batches/, disk to batches:
@@ -26,11 +26,10 @@ Doors:
     corpus.parquet            records of a parquet file
     corpus.google_words       text to words by Google's rules
     corpus.encoded_documents  documents to ids, in several processes, and their files
-    corpus.splitting          encoded documents, also from shards, to splits
     corpus.statistics         counts of a text, and warnings about it
     corpus.manifest           the manifest of a dataset
     corpus.prepared           the dataset on disk
-    corpus.dataset_writer     writes the dataset from encoded documents
+    corpus.dataset_writer     encoded documents, also from shards, to the splits of a dataset
     corpus.sources            files and how they are cut; sentence splitting
     batches.description       a dataset described in words
     batches.instances         the fixed instances on disk, and as JSON lines

@@ -2,10 +2,8 @@
 
 Doors:
 
-    explain         computes an explanation of one input: attention, rollout, alignment
-    attributions    which tokens a prediction rests on, by integrated gradients
-    targets         which logit is explained, for every head
-    explanation     the results as one value, and as JSON
-    attention_page  attention.html
-    pictures        attention and alignments as SVG and PNG
+    explain       computes an explanation of one input: attention, rollout, alignment
+    attributions  which tokens a prediction rests on, by integrated gradients; the logit that is explained
+    explanation   the results as one value, and as JSON
+    pictures      attention and alignments as a page, SVG and PNG
 """

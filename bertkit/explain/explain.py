@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
-from bertkit.explain.attributions import Target, attribute, run_copies
+from bertkit.explain.attributions import Target, attribute, pretraining_target, run_copies, target_of
 from bertkit.explain.explanation import Alignment, Explanation
-from bertkit.explain.targets import pretraining_target, target_of
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads, Targets

@@ -13,7 +13,7 @@ from bertkit.base.text_files import opened_input
 from bertkit.tasks.reading.readers import Inputs, open_inputs, take_texts
 from bertkit.tasks.task import Shape
 from bertkit.tasks.task_config import TaskConfig
-from bertkit.view.progress import Progress
+from bertkit.view.console import Progress
 
 
 @dataclass(frozen=True)

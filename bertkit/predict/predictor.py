@@ -18,7 +18,7 @@ from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import SearchSettings
 from bertkit.tasks.reading.readers import read_table
-from bertkit.tasks.reading.rows import plain_rows
+from bertkit.tasks.reading.source import plain_rows
 from bertkit.tasks.reading.tables import Gaps, records
 from bertkit.tasks.task import Feature, Shape
 from bertkit.tasks.task_config import TaskConfig

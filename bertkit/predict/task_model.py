@@ -17,8 +17,8 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.model.bert_config import TASK_HEADS, too_long
 from bertkit.model.heads import BertWithHeads
-from bertkit.run.compatibility import check_tokenizer
 from bertkit.run.directory import read_manifest, read_settings, run_of
+from bertkit.run.start import check_tokenizer
 from bertkit.tasks import fill_mask
 from bertkit.tasks.shapes import make_features, shape_of, shape_of_head
 from bertkit.tasks.task import Feature, Shape

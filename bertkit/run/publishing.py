@@ -20,7 +20,7 @@ from bertkit.tasks.scoring.review import measured_beside
 from bertkit.tasks.shapes import shape_of
 from bertkit.train.checkpoint import rotate
 from bertkit.view import console
-from bertkit.view.progress import duration
+from bertkit.view.console import duration
 from bertkit.view.report import write_report
 
 

@@ -23,7 +23,7 @@ from bertkit.run.state import Choices
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges
 from bertkit.train.processes import Accelerator, on_main_process
-from bertkit.view.progress import duration
+from bertkit.view.console import duration
 
 MOST_EPOCHS = 40  # Devlin et al. 2019, A.2: "approximately 40 epochs"
 MOST_STEPS = 1_000_000  # Devlin et al. 2019, A.2

@@ -23,14 +23,13 @@ from bertkit.run.length_phases import LengthPhases
 from bertkit.run.rules import RunSettings
 from bertkit.run.state import TrainingState
 from bertkit.tasks.batching import TrainingOrder
-from bertkit.train.log import MetricsLog
+from bertkit.train.log import MetricsLog, Trackers
 from bertkit.train.loop import Course, Learner, train
 from bertkit.train.losses import Losses
 from bertkit.train.schedule import learning_rate
 from bertkit.train.step_report import StepReport
-from bertkit.train.trackers import Trackers
 from bertkit.view import console
-from bertkit.view.progress import Progress
+from bertkit.view.console import Progress
 from bertkit.view.report import Curves, write_report
 
 STDOUT = 1  # a file descriptor: a print might be under way

@@ -12,9 +12,9 @@ from torch import nn
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import without_surrogates
-from bertkit.explain.attention_page import attention_page
+from bertkit.explain.attributions import FOLLOWS
 from bertkit.explain.explain import explain
-from bertkit.explain.targets import FOLLOWS
+from bertkit.explain.pictures import attention_page
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.heads import BertWithHeads

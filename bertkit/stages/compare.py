@@ -15,7 +15,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.run.comparison import Divergence, RunRecord, by_seed, different_settings, diverge, read_run
 from bertkit.run.outputs import check_output, write_output
 from bertkit.settings.compare import CompareSettings
-from bertkit.view.compare import comparison_page, scores_table, settings_table
+from bertkit.view.report import comparison_page, scores_table, settings_table
 
 MAX_LENGTH = 60  # of a value in the table
 MAX_VALUES = 4  # of a step of the log

@@ -18,8 +18,8 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.predict.answers import answer, mean_loss, perplexity
 from bertkit.predict.measure import measure_split
 from bertkit.predict.task_model import check_labels, open_task_model, task_settings_of_run
-from bertkit.run.compatibility import check_dataset, check_vocabulary, settings_of_instances
 from bertkit.run.directory import read_manifest, run_of
+from bertkit.run.start import check_dataset, check_vocabulary, settings_of_instances
 from bertkit.run.task_data import Coverage
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.reading import readers

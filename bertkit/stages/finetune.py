@@ -22,14 +22,13 @@ from bertkit.launch.world import world_from_environment
 from bertkit.predict.answers import answer, mean_loss, perplexity
 from bertkit.predict.task_model import Predictor
 from bertkit.run import task_data
-from bertkit.run.compatibility import check_task
 from bertkit.run.directory import saved_identity
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.objective import task_losses
 from bertkit.run.opening import announce, is_done, open_run
 from bertkit.run.publishing import publish_task
 from bertkit.run.rules import FINETUNE, identity_of
-from bertkit.run.start import start_finetuning
+from bertkit.run.start import check_task, start_finetuning
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData
 from bertkit.run.trainer import FinishedStep, TrainingPlan, fit

@@ -26,13 +26,13 @@ from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.source import Source
-from bertkit.tasks.scoring import submission
+from bertkit.tasks.scoring import benchmark
+from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.scoring.metrics import METRICS
-from bertkit.tasks.scoring.suite import LEFT_OUT, Run, best_of, summarise
 from bertkit.tasks.shapes import make_features, shape_of
 from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.view.suite import suite_table
+from bertkit.view.report import suite_table
 
 MISMATCHED = "eval_mismatched.json"  # in a run of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
@@ -47,7 +47,7 @@ def run(settings: GlueSettings, launch: Launch) -> None:
         StoppedError: a signal asked a run to stop; its checkpoint is saved.
     """
     if settings.check is not None:
-        counts = submission.check_archive(Path(settings.check), _test_indices(settings))
+        counts = benchmark.check_archive(Path(settings.check), _test_indices(settings))
         say(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
         return
     if world.world_from_environment().size > 1 or any(task.launch.num_hosts > 1 for task in settings.runs):
@@ -153,19 +153,19 @@ def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], direct
         if not path.is_file():
             say(f"-- {sheet.name}: the answers of seed {best.seed}")
             _, predictions = _predict(task_settings, best.directory, sheet.split)
-            write_durably(path, submission.table(task_settings.task, predictions))
+            write_durably(path, benchmark.table(task_settings.task, predictions))
         tables[sheet.name] = path.read_text(encoding="utf-8")
-    missing = [sheet.name for sheet in submission.SHEETS if sheet.name not in tables]
+    missing = [sheet.name for sheet in benchmark.SHEETS if sheet.name not in tables]
     if missing:
         (directory / ARCHIVE).unlink(missing_ok=True)  # of an earlier start, with other tasks
     else:
-        submission.write_archive(directory / ARCHIVE, tables, _test_indices(settings))
+        benchmark.write_archive(directory / ARCHIVE, tables, _test_indices(settings))
     return missing
 
 
-def _sheets(settings: GlueSettings) -> list[tuple[submission.Sheet, FinetuneSettings]]:
+def _sheets(settings: GlueSettings) -> list[tuple[benchmark.Sheet, FinetuneSettings]]:
     """Pair the sheets of the archive whose test files exist with the settings of their tasks."""
-    pairs = [(sheet, task) for sheet in submission.SHEETS for task in settings.runs if task.task.name == sheet.task]
+    pairs = [(sheet, task) for sheet in benchmark.SHEETS for task in settings.runs if task.task.name == sheet.task]
     return [(sheet, task) for sheet, task in pairs if _has(task, sheet.split)]
 
 

@@ -15,7 +15,7 @@ from bertkit.search.library import Added, opened_for_writing
 from bertkit.search.library_file import check_library
 from bertkit.search.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
-from bertkit.view.progress import Progress
+from bertkit.view.console import Progress
 
 SNIFFED_BYTES = 1 << 16
 _SQUAD = re.compile(rb'\s*\{\s*"(version|data)"\s*:')  # the beginning of the official files

@@ -19,14 +19,20 @@ from bertkit.base.typed_settings import to_mapping
 from bertkit.data.batches.description import describe
 from bertkit.data.batches.instances import Instances, json_rows, make_instances, open_instances, stored_masking
 from bertkit.data.corpus import encoded_documents, manifest, prepared
-from bertkit.data.corpus.dataset_writer import Facts, facts_of_shards, hash_vocabulary, write_dataset
+from bertkit.data.corpus.dataset_writer import (
+    ONLY_OF_A_SHARD,
+    Facts,
+    facts_of_shards,
+    hash_vocabulary,
+    open_shards,
+    write_dataset,
+)
 from bertkit.data.corpus.documents import Corpus
-from bertkit.data.corpus.splitting import ONLY_OF_A_SHARD, open_shards
 from bertkit.data.corpus.tokenizer import Rules, load_tokenizer, train_wordpiece
 from bertkit.data.data_config import InstancesConfig
 from bertkit.run.outputs import check_output, opened_output
 from bertkit.settings.prepare import PrepareSettings
-from bertkit.view.progress import Progress
+from bertkit.view.console import Progress
 
 
 def run(settings: PrepareSettings) -> None:

@@ -22,7 +22,6 @@ from bertkit.data.data_config import InstancesConfig
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
 from bertkit.predict.measure import measure_split
-from bertkit.run.compatibility import settings_of_instances
 from bertkit.run.directory import saved_identity
 from bertkit.run.length_phases import LengthPhases, Phase, choose_micro_sequences, make_phases, segments_of
 from bertkit.run.memory_plan import LargestBatch
@@ -31,7 +30,7 @@ from bertkit.run.opening import announce, is_done, open_run
 from bertkit.run.publishing import publish
 from bertkit.run.rules import PRETRAIN, identity_of
 from bertkit.run.run_length import choose_steps, random_batch
-from bertkit.run.start import start_pretraining
+from bertkit.run.start import settings_of_instances, start_pretraining
 from bertkit.run.state import Choices, TrainingState, make_choices
 from bertkit.run.trainer import FinishedStep, TrainingPlan, fit
 from bertkit.settings.pretrain import PretrainSettings

@@ -17,7 +17,7 @@ from bertkit.run.outputs import check_free, opened_output
 from bertkit.search.questions import Question, read_questions
 from bertkit.search.ranking import Candidate, Searcher, fit, in_order, read_glossary, row
 from bertkit.settings.search import BothConfig, SearchSettings
-from bertkit.view.progress import Progress
+from bertkit.view.console import Progress
 
 AT = (1, 5, 20)  # k of accuracy at k
 NUM_RESAMPLES = 1000  # of the bootstrap

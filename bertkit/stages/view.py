@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertkit.base.errors import InputError, say
-from bertkit.explain.attention_page import attention_page
 from bertkit.explain.explain import explain
 from bertkit.explain.explanation import NO_ALIGNMENT, NO_WEIGHTS, Explanation, json_parts
-from bertkit.explain.pictures import alignment_picture, heads_picture, one_head_picture, png_writer
+from bertkit.explain.pictures import alignment_picture, attention_page, heads_picture, one_head_picture, png_writer
 from bertkit.predict.chunks import opened_examples
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.run.outputs import check_free, opened_output

@@ -13,14 +13,12 @@ The facts of each benchmark are in `conf/task/`. A new shape is a file that ends
     reading.conll       sentences and documents of words in columns
     reading.formats     the format of a file
     reading.readers     files, the hub or an input -> examples
-    reading.rows        rows in memory
-    reading.source      the examples of a split
+    reading.source      rows of a file or in memory, and the examples of a split
     reading.tables      lines -> rows
     reading.writers     rows of predictions -> a file
     scoring.baseline    the scores of a constant prediction, and how far a score is above them
     scoring.squad       SQuAD's scores, as in the official scripts
     scoring.metrics     the official metrics
     scoring.review      scores by label, calibration, confusions, mistakes
-    scoring.suite       the mean over seeds and the average over tasks
-    scoring.submission  the archive for the GLUE server
+    scoring.benchmark   GLUE: the mean over seeds, the average over tasks, the archive for the server
 """

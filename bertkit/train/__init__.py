@@ -10,8 +10,7 @@ Doors:
     evaluation         losses and accuracies without training
     gradient_sums      the sum of the gradients of a global batch
     step_report        what a step did
-    log                metrics.jsonl
-    trackers           the rows of metrics.jsonl for tensorboard, wandb and others
+    log                metrics.jsonl; its rows for tensorboard, wandb and others
     micro_batches      which process takes which micro-batches
     processes          devices, processes and what they say to one another
     checkpoint         durable saves and strict loads

@@ -1,13 +1,20 @@
-"""metrics.jsonl: one object per logged step, cut back to the checkpoint on resume."""
+"""metrics.jsonl, one object per logged step; and Accelerate's trackers, such as tensorboard and wandb, which get its rows."""
 
+import importlib
 import json
 import os
-from collections.abc import Mapping
+import queue
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertkit.base.errors import say
 from bertkit.base.files import write_durably
+from bertkit.base.typed_settings import at, dotted_keys
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -71,3 +78,78 @@ class MetricsLog:
         """Flush the rows to the disk, and close the file."""
         self.sync()
         self._file.close()
+
+
+FOLDER = "trackers"  # in the directory of the run, for trackers that write files
+PROJECT = "bertkit"  # for trackers with projects or experiments
+LAST_SECONDS = 30.0  # for the last rows of a run
+
+
+class Trackers:
+    """The trackers of a run, in its first process."""
+
+    def __init__(self, names: Sequence[str], directory: Path, settings: Mapping[str, Any]) -> None:
+        """Start them; the settings are those of the run, whose name is that of its directory."""
+        values = {key: at(settings, key) for key in dotted_keys(settings)}
+        flat = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+        plain = {
+            key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in flat.items()
+        }
+        self._threads = [_Tracker(name, directory, plain) for name in names]
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Hand on a row of metrics.jsonl; returns at once."""
+        for thread in self._threads:
+            thread.rows.put(row)
+
+    def close(self) -> None:
+        """Let them write their last rows, for LAST_SECONDS at most."""
+        end = time.monotonic() + LAST_SECONDS
+        for thread in self._threads:
+            thread.rows.put(None)
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                thread.warn(f"did not end within {LAST_SECONDS:g} s; its last rows may be missing")
+
+
+class _Tracker(threading.Thread):
+    def __init__(self, name: str, directory: Path, settings: dict[str, Any]) -> None:
+        super().__init__(name=name, daemon=True)
+        self.directory, self.settings = directory, settings
+        self.rows: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            tracker = self._open()
+            while (row := self.rows.get()) is not None:
+                values = {name: value for name, value in row.items() if isinstance(value, (int, float, str))}
+                step = values.pop("step")
+                tracker.log(values, step=step)
+            tracker.finish()
+        except Exception as error:  # of its packages, services and disks
+            self.warn(f"gives up ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
+
+    def _open(self) -> Any:
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        kind, folder, run = LOGGER_TYPE_TO_CLASS[self.name], self.directory / FOLDER, self.directory.name
+        if self.name == "wandb":
+            tracker = kind(PROJECT, name=run, dir=self.directory)
+        elif self.name == "mlflow":
+            if "MLFLOW_TRACKING_URI" not in os.environ:  # by default mlflow writes into the current directory
+                folder.mkdir(exist_ok=True)
+                mlflow = importlib.import_module("mlflow")
+                mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').absolute()}")
+            tracker = kind(PROJECT, logging_dir=str(folder), run_name=run)
+        elif kind.requires_logging_directory:
+            tracker = kind(run, logging_dir=str(folder))
+        else:
+            tracker = kind(PROJECT)
+        if hasattr(tracker, "start"):
+            tracker.start()
+        tracker.store_init_configuration(self.settings)
+        return tracker
+
+    def warn(self, text: str) -> None:
+        say(f"warning: log.trackers: {self.name} {text}; the run goes on", file=sys.stderr)

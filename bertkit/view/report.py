@@ -1,16 +1,19 @@
-"""report.html: the curves, metrics and settings of a run, on one self-contained page."""
+"""report.html of a run: curves, metrics and settings on one self-contained page; compare.html of several; glue.md of a suite."""
 
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertkit.base.errors import in_markdown
 from bertkit.base.files import write_durably
 from bertkit.base.text_files import read_json
 from bertkit.train.log import read_metrics
 from bertkit.view.charts import Figure, line_chart
 from bertkit.view.console import health_line
-from bertkit.view.page import number, render
+from bertkit.view.page import Table, named, number, render
 from bertkit.view.review import headline, most_confused, pictures
 
 
@@ -102,3 +105,93 @@ def _chart(rows: list[dict[str, Any]], curves: Curves, constants: dict[str, floa
     baseline = curves.baseline
     compared = (baseline, constants[baseline]) if baseline in constants else None
     return line_chart(curves.title, lines, compared, x_name="step", y_name=curves.unit)
+
+
+Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
+
+
+def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]]) -> Table:
+    """Give the table of scores of runs: (name, steps, the scores of each seed)."""
+    columns = list(dict.fromkeys(name for _, _, seeds in runs for scores in seeds for name in scores))
+    rows = [
+        (name, steps, *(_cell([scores[column] for scores in seeds if column in scores]) for column in columns))
+        for name, steps, seeds in runs
+    ]
+    return Table("Scores", ("run", "steps", *map(named, columns)), rows)
+
+
+def _cell(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return number(values[0])
+    return f"{number(statistics.fmean(values))} ± {number(statistics.stdev(values))}"
+
+
+def settings_table(names: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
+    """Give the table of differing settings."""
+    return Table("What differs", ("setting", *names), [(key, *values) for key, values in rows.items()])
+
+
+def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[str], tables: Sequence[Table]) -> str:
+    """Write the page: findings, tables, and a chart for every logged value."""
+    names = ", ".join(name for name, _ in runs)
+    charts = []
+    is_pretraining = any("mlm_loss" in row for _, seeds in runs for rows in seeds for row in rows)
+    for curves in CHARTS if is_pretraining else TASK_CHARTS:
+        for key, label in curves.series:
+            overlaid = [(name, _mean_curve(seeds, key)) for name, seeds in runs]
+            title = curves.title if len(curves.series) == 1 else f"{curves.title}, {label}"
+            charts.append(line_chart(title, overlaid, x_name="step", y_name=curves.unit))
+    headline = f"{len(runs)} runs: {names}"
+    return render("compare.html", name="compare", headline=headline, lines=lines, tables=tables, charts=charts)
+
+
+def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:
+    """Give a value at each step: the mean of the seeds that logged it."""
+    at_step: dict[float, list[float]] = defaultdict(list)
+    for rows in seeds:
+        for row in rows:
+            if key in row and math.isfinite(row[key]):
+                at_step[row["step"]].append(row[key])
+    return [(step, statistics.fmean(values)) for step, values in sorted(at_step.items())]
+
+
+def suite_table(summary: Mapping[str, Any], left_out: Sequence[str], archive: str) -> str:
+    """Write glue.json as a table; `archive` is named as missing while answers are missing."""
+    rows, faults = [], []
+    for name, task in summary["tasks"].items():
+        metrics = ", ".join(f"{key} {_percent(value)}" for key, value in task["metrics"].items())
+        counted, num_runs = task["num_seeds"], len(task["runs"])
+        seeds = str(num_runs) if counted == num_runs else f"{counted} of {num_runs}"
+        rows.append((in_markdown(name), metrics or "-", _percent(task["score"]), seeds))
+        faults += [
+            f"- {in_markdown(name)}, seed {run['seed']}: not counted: {in_markdown(run['fault'])}"
+            for run in task["runs"]
+            if run["fault"]
+        ]
+    average = summary["average"]
+    value = "-" if average["score"] is None else f"{100 * average['score']:.2f}"
+    lines = [
+        f"GLUE, dev sets, in per cent; mean ± sample standard deviation over the seeds. Model: {in_markdown(summary['model_dir'])}",
+        "",
+        Table("", ("task", "metrics", "score", "seeds"), rows).markdown(),
+        "",
+        f"Average: {value}, of the scores of {', '.join(average['tasks']) or 'no task'}.",
+    ]
+    for name in average["left_out"]:
+        why = "as in Devlin et al. 2019" if name in left_out else "none of its runs counts"
+        lines.append(f"Left out of the average: {name} ({why}).")
+    lines.append("A score is the mean of a task's metrics.")
+    if faults:
+        lines += ["", *faults]
+    if summary["missing"]:
+        lines += ["", f"No {archive}: no answers for {', '.join(summary['missing'])}."]
+    return "\n".join(lines) + "\n"
+
+
+def _percent(spread: Mapping[str, float | None] | None) -> str:
+    if spread is None or spread["mean"] is None:
+        return "-"
+    deviation = "" if spread["deviation"] is None else f" ± {100 * spread['deviation']:.2f}"
+    return f"{100 * spread['mean']:.2f}{deviation}"

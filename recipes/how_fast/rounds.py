@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.view.console import Progress
 from bertkit.view.page import Table
-from bertkit.view.progress import Progress
 
 
 @dataclass(frozen=True)

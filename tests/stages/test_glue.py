@@ -20,9 +20,8 @@ from bertkit.base.files import LOCK
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.stages.glue import ARCHIVE
-from bertkit.tasks.scoring.submission import check_archive
-from bertkit.tasks.scoring.suite import LEFT_OUT, Run, best_of, summarise
-from bertkit.view.suite import suite_table
+from bertkit.tasks.scoring.benchmark import LEFT_OUT, Run, best_of, check_archive, summarise
+from bertkit.view.report import suite_table
 
 WORDS = ("kan", "lon", "min", "kar", "lor", "mir")
 ROWS = {"train": 13, "dev": 7, "test": 5}

@@ -21,11 +21,10 @@ from conftest import Capsys, minilm_dir, refused, small_model
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.explain.attention_page import attention_page, packed
 from bertkit.explain.attributions import Target, attribute
 from bertkit.explain.explain import rollout
 from bertkit.explain.explanation import Alignment, Explanation
-from bertkit.explain.pictures import alignment_picture
+from bertkit.explain.pictures import alignment_picture, attention_page, packed
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_packed
 from bertkit.kernels.layout import Layout

@@ -9,8 +9,8 @@ import pytest
 from conftest import Capsys
 
 from bertkit.cli import run
-from bertkit.train import trackers
-from bertkit.train.trackers import Trackers
+from bertkit.train import log
+from bertkit.train.log import Trackers
 
 TINY = ["model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=16", "batch.sequences=4"]
 
@@ -49,7 +49,7 @@ def test_one_that_fails_is_named_and_left_alone(
 
 def test_no_step_waits_for_a_slow_one(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, "swanlab", "import time\ndef init(**_): time.sleep(1)", monkeypatch)
-    monkeypatch.setattr(trackers, "LAST_SECONDS", 0.2)
+    monkeypatch.setattr(log, "LAST_SECONDS", 0.2)
     slow = Trackers(["swanlab"], tmp_path / "run", {"seed": 0, "batch": {"sequences": 4}})
     began = time.monotonic()
     for step in range(1000):

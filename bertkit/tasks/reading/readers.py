@@ -37,8 +37,7 @@ from bertkit.tasks.reading.formats import (
     is_of_pairs,
     suffix_of,
 )
-from bertkit.tasks.reading.rows import label_names, with_label_names
-from bertkit.tasks.reading.source import Reading, Source, take_all
+from bertkit.tasks.reading.source import Reading, Source, label_names, take_all, with_label_names
 from bertkit.tasks.reading.tables import Gaps, Rows, Table, names_of, open_table, records
 from bertkit.tasks.shapes import of_running_text, shape_of
 from bertkit.tasks.task import Shape

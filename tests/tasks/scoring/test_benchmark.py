@@ -8,7 +8,7 @@ import pytest
 from task_configs import task_config
 
 from bertkit.base.errors import InputError
-from bertkit.tasks.scoring.submission import SHEETS, check_archive, table, write_archive
+from bertkit.tasks.scoring.benchmark import SHEETS, check_archive, table, write_archive
 from bertkit.tasks.sequence import SequencePrediction
 
 NAMES = ["CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv",
