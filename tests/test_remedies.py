@@ -8,9 +8,9 @@ import pytest
 from conftest import Capsys
 
 from bertkit.cli import run
-from bertkit.run.rules import FINETUNE as FINETUNE_RULES
-from bertkit.run.rules import PRETRAIN as PRETRAIN_RULES
-from bertkit.run.rules import Change, refused, ways_out
+from bertkit.run.resume_rules import FINETUNE as FINETUNE_RULES
+from bertkit.run.resume_rules import PRETRAIN as PRETRAIN_RULES
+from bertkit.run.resume_rules import Change, refused, ways_out
 
 PRETRAIN = "pretrain data_dir=no/data output_dir=no/run"
 FINETUNE = "finetune task=classification model_dir=no/such/model data_dir=no/data output_dir=no/run"

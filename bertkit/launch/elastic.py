@@ -174,7 +174,7 @@ class _Others:
         self.failed.set()
 
     def tell(self) -> None:
-        """Tell the other hosts that this one failed; if host 0 is gone, they know."""
+        """Report this host's failure to the other hosts; if host 0 is down, they detect that themselves."""
         with contextlib.suppress(RuntimeError):
             if self._store is not None and not self.failed.is_set():
                 self._store.set(FAILED, "")

@@ -1,7 +1,8 @@
-"""BERT over packed tokens with a layout. `attention.py` holds the equation; this room imports only torch.
+"""BERT over packed tokens with a layout. `attention.py` implements scaled dot-product attention; torch is the only
+external dependency.
 
-Other scores, positions and patterns of attention have a file each, and meet in `slots.py`; `geometry.py` says which keys a
-query sees.
+Alternative attention scores, positions and patterns have one file each; `slots.py` combines them, and `geometry.py`
+determines which keys each query attends to.
 
 Doors:
 

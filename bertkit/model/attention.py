@@ -1,7 +1,7 @@
 """Scaled dot-product attention, and multi-head attention over a layout.
 
-`attend` is the only place where tokens meet: a token sees the tokens that the geometry pairs it with, and no others. Other
-scores, positions and patterns than BERT's plug into slots.py.
+In a Transformer layer only `attend` mixes information between tokens: a query attends to exactly the keys that the
+geometry allows. Scores, positions and patterns other than BERT's plug into slots.py.
 
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
@@ -33,7 +33,7 @@ def attend(
     variant: AttentionVariant | None = None,
     kept: list[Tensor] | None = None,
 ) -> Tensor:
-    """Let every query take the values of the keys that it sees, by the softmax of query . key / sqrt(H): (S, N, H).
+    """Average the values of the visible keys, weighted by the softmax of query . key / sqrt(H): (S, N, H).
 
         context = softmax(query key^T / sqrt(H)) value
 
@@ -45,7 +45,7 @@ def attend(
         dropout_prob: chance that a weight is dropped; 0 outside training.
         fast: the fast ways to take.
         variant: other scores and positions, and compressed keys.
-        kept: takes the weights, (B, N, T, C), with T and C the longest, and zeros in padding.
+        kept: list to which the weights are appended, (B, N, T, C), padded with zeros to the longest T and C.
 
     Raises:
         ValueError: weights are requested, and the keys are compressed.
@@ -65,7 +65,7 @@ def attend(
     contexts, weights_of_groups = [], []
     for group, q, k, v in geometry.take(query, key, value):  # (B, N, T, H), and twice (B, N, C, H)
         if is_usual and group.shape[1:] == (1, 1) and not geometry.is_together:
-            context = v  # slack, as no text is so short: the softmax of one score is 1
+            context = v  # a single token, such as slack: the softmax of one score is 1
         elif has_kernel:
             context = attend_by_kernel(q, k, v, group.seen, group.is_causal, dropout_prob)
         else:

@@ -17,7 +17,7 @@ from bertkit.model.recurrent import RecurrentLayers
 
 
 class RMSNorm(nn.RMSNorm):
-    """The norm of torch, computed in the type of its weights: torch is slow with narrower inputs, and warns."""
+    """RMSNorm computed in the dtype of its weights; with narrower inputs torch's own is slow and warns."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, D) -> (n, D)."""
@@ -34,8 +34,8 @@ def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
 class Embeddings(nn.Module):
     """Token + position + segment embedding (Devlin et al. 2019, figure 2), LayerNorm, dropout.
 
-    With a decoder that starts from scratch there are neither segments nor a norm: a Transformer has tokens and sinusoids
-    (Vaswani et al. 2017, sections 3.4 and 3.5), a recurrence tokens alone.
+    Encoder-decoders trained from scratch use neither segment embeddings nor a norm: a Transformer adds sinusoids to the
+    token embeddings (Vaswani et al. 2017, sections 3.4 and 3.5), and a recurrent model uses token embeddings only.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -51,7 +51,7 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Embed packed tokens with their places: (S,) -> (S, D).
 
-        Sinusoids are added to tokens times sqrt(D), as in Vaswani et al. 2017, section 3.4: beside them tokens are small.
+        Sinusoids are added to tokens times sqrt(D), as in Vaswani et al. 2017, section 3.4; unscaled tokens would be too small.
         """
         hidden: Tensor = self.token(input_ids)
         if self.positions == "sinusoidal":
@@ -203,7 +203,7 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
     """Initialise every parameter: truncated normal weights, zero biases, norms at one and zero.
 
     The normal is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`;
-    Hugging Face does not cut it.
+    Hugging Face uses an untruncated normal.
 
     `std` is `initializer_range`; the generator is on the CPU.
     """

@@ -28,7 +28,7 @@ ATTENTION_INTERVALS = {
 SHAPE_INTERVALS = {
     "hidden_size": "[1, inf)", "num_attention_heads": "[1, inf)", "intermediate_size": "[1, inf)",
     "type_vocab_size": "[1, inf)", "max_position_embeddings": "[3, inf)",  # [CLS], a token, [SEP]
-    "num_hidden_layers": "[1, 10000]",  # more are a slip of the hand
+    "num_hidden_layers": "[1, 10000]",  # a larger value is surely a typing error
     "hidden_dropout_prob": PROB, "attention_probs_dropout_prob": PROB,
     "initializer_range": "(0, inf)", "layer_norm_eps": "(0, inf)",
 }  # fmt: skip
@@ -139,7 +139,7 @@ class AttentionConfig:
         refuse(outside(self, "attention.", **ATTENTION_INTERVALS), attention_problems(self))
 
     def without_effect(self, name: str) -> list[str]:
-        """Report a setting that no option reads: one line, or none."""
+        """Return an error line if a setting has no effect with the chosen options."""
         slot, option = ONLY_WITH.get(name, ("score", self.score))
         is_used = getattr(self, slot) == option
         return [] if is_used else [f"attention.{name}: has no effect without attention.{slot}={option}; leave it out"]
@@ -219,7 +219,7 @@ class BertConfig(BertShape):
 
     @property
     def variant(self) -> dict[str, Any]:
-        """The groups attention, norm, pooling and decoder of a model that is no BERT; empty for a BERT."""
+        """All attention, norm, pooling and decoder settings of a model that is not a standard BERT; empty for a BERT."""
         attention, bert = asdict(self.attention), asdict(AttentionConfig())
         in_effect = {name for name in attention if not self.attention.without_effect(name)}
         own = self.decoder is not None and self.decoder.is_from_scratch

@@ -1,9 +1,9 @@
 """The repeated layer of the encoder as compiled graphs, which fuse elementwise operations.
 
-All layers share the graphs of one layer, since they differ in their parameters alone. Attention stays outside: it has fast
-ways of its own, and only it reads the geometry, in plain Python. So a graph depends on the number of tokens alone, which is
-a symbol in it. Training and evaluation have their own graphs, and so have frozen parts; after the first step of each kind
-nothing is compiled.
+All layers share one layer's graphs, since they differ only in their parameters. Attention is not compiled: it has its own
+fast kernels, and only it reads the geometry, in plain Python. A graph therefore depends only on the number of tokens, a
+symbolic dimension. Training, evaluation and frozen layers use separate graphs; each is compiled at its first step and
+then reused.
 
 Inside the graphs the fast ways of the CPU are not taken, and the compiler draws the elements that dropout sets to 0: its
 probability is exact, and it follows the seed of torch. Parameters and their names stay as they are.
@@ -22,7 +22,7 @@ from bertkit.model.bert import Encoder, EncoderLayer
 
 
 def missing_for(device_type: str) -> str | None:
-    """Name the program that torch.compile needs for its kernels, and that is missing; None if it finds all."""
+    """Name the first missing requirement of torch.compile; None if nothing is missing."""
     if device_type == "cpu":
         return None if shutil.which(os.environ.get("CXX", "g++")) else "a C++ compiler"
     if importlib.util.find_spec("triton") is None:

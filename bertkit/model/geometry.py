@@ -36,7 +36,7 @@ class Group:
 
     @property
     def distances(self) -> Tensor:
-        """Places of keys less those of queries, j - i: (B or 1, T, C)."""
+        """Key positions minus query positions, j - i: (B or 1, T, C)."""
         return self.key_places[:, None] - self.query_places[..., None]
 
 
@@ -50,7 +50,7 @@ class Geometry:
         attention: its pattern says which keys a query sees of its own sequence.
         layer: number of the layer; random blocks differ between layers.
         is_together: compute neighbours in one padded group, as lengths of pairs rarely repeat; else only equal lengths.
-        is_whole: cut no sequence into blocks, so that the weights of all pairs of tokens are there.
+        is_whole: never cut sequences into blocks, so that weights exist for all pairs of tokens.
     """
 
     queries: Layout
@@ -62,7 +62,7 @@ class Geometry:
 
     @property
     def is_of_self(self) -> bool:
-        """Whether sequences look at themselves."""
+        """Whether queries and keys share one layout, as in uncompressed self-attention."""
         return self.keys is self.queries
 
     @property

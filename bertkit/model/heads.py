@@ -120,7 +120,7 @@ class BertWithHeads(nn.Module):
         """Build with some of `HEADS`; those of `POOLED_HEADS` need the pooler.
 
         Raises:
-            InputError: a pooled head, and the pooled vector has seen nothing.
+            InputError: a pooled head is requested, but with causal attention [CLS] attends only to itself.
         """
         super().__init__()
         problems = head_problems(config.attention, config.pooling, heads)
@@ -133,7 +133,7 @@ class BertWithHeads(nn.Module):
         assert len(self.heads) == len(heads), f"unknown heads among {heads}"
 
     def use(self, fast: FastWays) -> None:
-        """Use these fast ways from now on; `kept_memory` concerns the whole process."""
+        """Select the fast kernels of all modules; `kept_memory` affects the whole process."""
         if fast.kept_memory:
             keep_freed_memory()
         for module in self.modules():

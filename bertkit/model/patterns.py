@@ -72,7 +72,7 @@ def bigbird_blocks(num_blocks: int, num_random: int, seed: int = 0, layer: int =
 class Block(NamedTuple):
     """Blocks of queries, and the keys that each block is compared with, as places in a sequence of T tokens.
 
-    Axes: n blocks with b queries and C keys. Places may lie outside of the sequence; nothing sees such keys.
+    Axes: n blocks with b queries and C keys. Positions outside the sequence are allowed; such keys are masked.
     """
 
     queries: Tensor  # (n, b)
@@ -88,7 +88,7 @@ def num_blocks_of(config: AttentionConfig, length: int) -> int:
 
 
 def plan(config: AttentionConfig, length: int, layer: int = 0) -> list[Block]:
-    """Cut the queries of a sequence of T tokens into blocks, so that few pairs are computed in vain.
+    """Cut the queries of a sequence of T tokens into blocks, to avoid computing most masked pairs.
 
     A window compares each block with its two neighbours, BigBird its first and its last block with all keys: time and
     memory grow with T.

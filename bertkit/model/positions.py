@@ -85,7 +85,7 @@ class Relative(nn.Module):
         self.value = nn.Embedding(*shape) if "values" in self.sides else None
 
     def of_scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
-        """The term of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
+        """The relative-position term added to the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
         if self.key is None:
             return 0.0
         return relative_scores(query, self.key.weight, distances[:, None]) / math.sqrt(query.shape[-1])

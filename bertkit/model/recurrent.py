@@ -256,7 +256,7 @@ class LuongDecoder(RecurrentDecoder):
         s_0 = tanh(W_s [forward h_C; backward h_1]),  s_i = GRU(E y_{i-1}, s_{i-1}),  c_i = attention(s_i),
         logits W_o tanh(W_c [c_i; s_i]).
 
-    With score none the source acts through s_0 alone (Sutskever et al. 2014), and the last line has W_c s_i.
+    With score=none the source affects only s_0 (Sutskever et al. 2014), and the logits are W_o tanh(W_c s_i).
 
     Source: Luong et al. 2015, equations 5 to 8, without the input feeding of their section 3.3, so that the GRU runs over a
     whole text at once.

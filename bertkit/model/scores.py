@@ -63,7 +63,7 @@ def additive(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor, of_su
 def location(query: Tensor, matrix: Tensor, places: Tensor) -> Tensor:
     """The element (W q)_j for the key at place j, with W (max_position_embeddings, H); places (..., C): -> (..., T, C).
 
-    The score depends on the query alone, and on no key.
+    The score depends only on the query and the key's position, not on the key vector.
 
     >>> matrix = torch.tensor([[1.0], [2.0], [3.0]])
     >>> location(torch.tensor([[5.0]]), matrix, torch.tensor([0, 2]))

@@ -1,4 +1,4 @@
-"""An input -> answers, read, computed and written a chunk at a time, so that an input of any length needs the same memory."""
+"""Stream predictions for an input: read, compute and write one chunk at a time, in constant memory."""
 
 import contextlib
 import os

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from bertkit.base.batch import TaskBatch
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -21,7 +24,7 @@ from bertkit.kernels import fast
 from bertkit.model.bert_config import BertConfig, too_long
 from bertkit.model.heads import BertWithHeads
 from bertkit.predict.answers import require_finite
-from bertkit.run.objective import text_vectors
+from bertkit.run.objective import DeviceInputs
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
@@ -181,3 +184,17 @@ def load_embedder(
     model.use(fast.choose("auto"))
     num_tokens = batch_tokens or micro_batches.AUTO_MICRO_TOKENS[chosen.type]
     return Embedder(model.eval().to(chosen), tokenizer, chosen_pooling, precision, num_tokens)
+
+
+@torch.no_grad()
+def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: str = "fp32") -> NDArray[np.float32]:
+    """Run the encoder over a packed batch of texts; pool each by "mean", "max" or "cls", its first token: (B, D)."""
+    device_inputs = DeviceInputs.of(model, precision)
+    with device_inputs.autocast():
+        hidden = model(*device_inputs.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)
+    lengths = torch.from_numpy(batch.sequence_lengths).to(device_inputs.device)
+    if pooling == "cls":
+        vectors = hidden[lengths.cumsum(0) - lengths]
+    else:
+        vectors = torch.segment_reduce(hidden, pooling, lengths=lengths)
+    return vectors.cpu().numpy()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Text generation: greedy, by beam search, or by sampling. Finished texts leave the batch, so none waits for the longest.
+"""Text generation: greedy, by beam search, or by sampling. A source is removed from the batch once its texts are finished.
 
 A text's score is the sum of its tokens' log probabilities, [SEP] included, divided by their number to the power of
 `length_penalty`. A beam search ends when the best unfinished text scores no better, at its length, than the worst of `num_beams`
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bertkit.base.batch import TaskBatch
 from bertkit.kernels.linear import forget_packed, pack
 from bertkit.model.bert_config import DecoderConfig
-from bertkit.run.objective import Entrance
+from bertkit.run.objective import DeviceInputs
 from bertkit.tasks.task_config import GenerationConfig
 
 Written = list[tuple[list[int], float]]  # a source's texts, without [CLS] and [SEP], and their scores; best first
@@ -58,20 +58,20 @@ class _Source:
 def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32") -> list[Written]:
     """Write texts for a packed batch of sources: for every source as many as the search keeps, best first."""
     bare: Any = getattr(model, "module", model)  # data-parallel training wraps the model
-    entrance = Entrance.of(model, precision)
+    device_inputs = DeviceInputs.of(model, precision)
     decoder, config = bare.heads["generation"], bare.config.decoder
-    if bare.fast.packed_weights and entrance.device.type == "cpu" and precision == "fp32":
+    if bare.fast.packed_weights and device_inputs.device.type == "cpu" and precision == "fp32":
         pack(decoder)
-    with entrance.autocast():
-        input_ids, token_type_ids, layout = entrance.tokens(batch)
+    with device_inputs.autocast():
+        input_ids, token_type_ids, layout = device_inputs.tokens(batch)
         state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
         width = num_rows(search)
         sources = [_Source(place, [_Row([], 0.0)] * width) for place in range(len(batch.sequence_lengths))]
         if width > 1:
-            state.select(torch.arange(len(sources), device=entrance.device).repeat_interleave(width), None)
+            state.select(torch.arange(len(sources), device=device_inputs.device).repeat_interleave(width), None)
         choose = _Draws(search, batch).choose if search.sample else _beams if width > 1 else _greedy
         written: list[Written] = [[] for _ in sources]
-        tokens = torch.full((len(sources) * width,), config.start_token_id, device=entrance.device)
+        tokens = torch.full((len(sources) * width,), config.start_token_id, device=device_inputs.device)
         for length in range(1, search.max_target_length + 1):
             logits = decoder.step(tokens, state).float()
             parents = choose(logits, sources, _Step(search, config, length))
@@ -82,10 +82,10 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
                 break
             newest = [row.ids[-1] for number in left for row in sources[number].rows]
             rows = [number * width + parent for number in left for parent in parents[number]]
-            tokens = torch.tensor(newest, device=entrance.device)
+            tokens = torch.tensor(newest, device=device_inputs.device)
             if rows != list(range(len(sources) * width)):  # some rows move
-                taken = None if len(left) == len(sources) else torch.tensor(left, device=entrance.device)
-                state.select(torch.tensor(rows, device=entrance.device), taken)
+                taken = None if len(left) == len(sources) else torch.tensor(left, device=device_inputs.device)
+                state.select(torch.tensor(rows, device=device_inputs.device), taken)
             sources = [sources[number] for number in left]
     return written
 
@@ -191,7 +191,7 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class _Draws:
-    """Sampling; every source has a random generator of its own, so that the rest of the batch does not matter."""
+    """Sampling; each source has its own random generator, so samples do not depend on the rest of the batch."""
 
     def __init__(self, search: GenerationConfig, batch: TaskBatch) -> None:
         parts = np.split(batch.input_ids, batch.sequence_lengths.cumsum()[:-1])

@@ -68,7 +68,7 @@ def open_task_model(
     Args:
         model_dir: any model directory.
         task: None for the task of the directory's run, or without a run for the general task of the head's shape.
-        changes: settings of that task by name; those of a group are a mapping again.
+        changes: overrides for the task's settings, by name; a group is a nested mapping.
         without_head: also accept a model without a task head, to read texts and pairs up to the model's length.
 
     Raises:
@@ -227,8 +227,8 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
     """Read the task of the fine-tuning run in, or around, a directory; None without such a run.
 
-    A model trained on pairs needs pairs. Since anybody may have made the run, its settings must not open anything outside of
-    the user's `data_dir`: neither other files nor a dataset of the hub.
+    A model trained on pairs needs pairs. The run may come from an untrusted source, so its settings must not open
+    anything outside the user's `data_dir`: neither other files nor hub datasets.
     """
     run_dir = run_of(model_dir)
     settings = None if run_dir is None else read_settings(run_dir)

@@ -5,7 +5,7 @@ Doors:
     directory        what a run directory says of its run
     opening          is the run finished already? holds its directory, and announces what will happen
     outputs          files that a user names to be written
-    rules            which settings may change when a run is resumed
+    resume_rules     which settings may change when a run is resumed
     start            the starting weights
     task_data        the splits of a task, as features, and how much of the examples the model sees
     length_phases    the sequence length of every step of pretraining

@@ -1,4 +1,4 @@
-"""Runs beside one another: their scores, the settings that differ, and the step at which two of them diverge."""
+"""Compare runs: their scores, the settings that differ, and the first step at which two of them diverge."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Any
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import at, differences
 from bertkit.run.directory import RESULT, read_manifest, read_settings
-from bertkit.run.rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
+from bertkit.run.resume_rules import FINETUNE, FREE, PRETRAIN, WARN, Change, class_of
 from bertkit.train.log import read_metrics
 
-# settings that a resumed run may not change silently, but that change nothing of what is learned
+# settings that are not free but do not affect training, so they cannot explain a divergence
 NO_CAUSES = (
     "evaluation",
     *(f"task.{name}" for name in ("metrics", "best_metric", "recipe", "files", "folders", "hub")),

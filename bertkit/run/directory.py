@@ -1,4 +1,4 @@
-"""What a run directory says of its run.
+"""The metadata files of a run directory: settings, manifest and final metrics.
 
 config.yaml    the resolved configuration
 manifest.json  versions, git revision, hashes, world size, command line, the settings that identify the run, and their
@@ -14,7 +14,7 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import parse_yaml, read_json
 from bertkit.base.typed_settings import checked
-from bertkit.run.rules import LENGTH, REFUSED, Change, Rules, changes, class_of
+from bertkit.run.resume_rules import LENGTH, REFUSED, Change, Rules, changes, class_of
 
 RESULT = "eval.json"
 FILES_OF_A_RUN = (

@@ -60,7 +60,7 @@ def check_size(config: BertConfig, batch_sequences: int, max_seq_length: int, de
 
 
 def standing_bytes(model: BertWithHeads, num_processes: int, is_strict: bool, saves_copies: bool) -> int:
-    """Count the bytes that a step needs beside weights, moments and activations.
+    """Count the bytes that a step needs in addition to weights, moments and activations.
 
     They are the gradients; a buffer for their exchange; with `is_strict` the sums of parts, and one part in one piece;
     with `saves_copies` copies of weights and moments for a save in the background.
@@ -73,7 +73,7 @@ def standing_bytes(model: BertWithHeads, num_processes: int, is_strict: bool, sa
 def kept_by_autograd(model: BertWithHeads, forward: Callable[[int], int], num_sequences: int) -> tuple[int, int]:
     """Pass sequences through a model; give their number of tokens, and the bytes that autograd keeps, without the weights.
 
-    Random numbers and the model stay as they are. Layers run uncompiled, and so need somewhat more.
+    The random state and the model are left unchanged. Layers run uncompiled, so this slightly overestimates.
     """
     first = next(model.parameters())
     kept: dict[int, torch.UntypedStorage] = {}  # by its address, which stays its own while it is held

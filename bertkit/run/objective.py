@@ -22,8 +22,8 @@ from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, 
 
 
 @dataclass(frozen=True)
-class Entrance:
-    """Moves batches to a model's device, in a precision.
+class DeviceInputs:
+    """Moves batches to a model's device, and selects the autocast precision.
 
     oneDNN compiles a program for each number of rows (`FastWays.even_rows`). Where it computes, the numbers of tokens and
     masked positions are rounded up here to recurring ones; only logits of the first, real rows are used.
@@ -34,8 +34,8 @@ class Entrance:
     is_rounding: bool
 
     @classmethod
-    def of(cls, model: nn.Module, precision: str) -> Entrance:
-        """Make the entrance of a model, on the device of its weights."""
+    def of(cls, model: nn.Module, precision: str) -> DeviceInputs:
+        """Make the mover for a model, on the device of its weights."""
         weight, fast = next(model.parameters()), _fast_ways_of(model)
         is_by_onednn = precision == "bf16" or (fast.onednn_linear and weight.dtype == torch.float32)
         return cls(weight.device, precision, fast.even_rows and is_by_onednn and weight.device.type == "cpu")
@@ -82,14 +82,14 @@ def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = 
     The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" matrix products are in
     bfloat16; weights, LayerNorm, softmax of the losses and gradients stay in float32.
     """
-    entrance = Entrance.of(model, precision)
-    with entrance.autocast():
-        logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits
+    device_inputs = DeviceInputs.of(model, precision)
+    with device_inputs.autocast():
+        logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits
     masked_lm_loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
-    labels = entrance.rows(batch.masked_labels, IGNORED)
+    labels = device_inputs.rows(batch.masked_labels, IGNORED)
     terms = {"mlm": masked_lm_loss(logits["masked_lm"], labels, count=len(batch.masked_labels))}
     if batch.next_sentence_labels is not None and "next_sentence" in logits:
-        terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, entrance.device))
+        terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, device_inputs.device))
     return terms
 
 
@@ -98,9 +98,9 @@ def best_tokens(
     model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32"
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Give the most probable tokens at each masked position, the best first, (M, top_k), and their probabilities."""
-    entrance = Entrance.of(model, precision)
-    with entrance.autocast():
-        logits = model(*entrance.tokens(batch), entrance.rows(batch.masked_positions)).logits["masked_lm"]
+    device_inputs = DeviceInputs.of(model, precision)
+    with device_inputs.autocast():
+        logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits["masked_lm"]
     shares = torch.softmax(logits[: len(batch.masked_positions)].float(), -1)
     best = shares.topk(min(top_k, shares.shape[-1]), -1)
     return best.indices.cpu().numpy(), best.values.cpu().numpy()
@@ -109,7 +109,7 @@ def best_tokens(
 def task_losses(
     model: nn.Module, batch: TaskBatch, precision: str = "fp32", label_smoothing: float = 0.0
 ) -> dict[str, LossTerm]:
-    """Run the model over a packed batch with labels; give the loss of its head, by the head's name.
+    """Run the model over a labelled packed batch; return the loss of its head, keyed by the head's name.
 
     sequence: cross-entropy over the labels, binary for each label where several may hold; squared error in a regression.
     token: cross-entropy of every labelled token. Both with the batch's class weights. choice: cross-entropy over the
@@ -124,11 +124,11 @@ def task_losses(
 
 def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_smoothing: float) -> LossTerm:
     assert batch.labels is not None, "no texts to learn from"
-    entrance = Entrance.of(model, precision)
-    with entrance.autocast():
-        logits = model(*entrance.tokens(batch), targets=entrance.targets(batch)).logits[batch.head]
+    device_inputs = DeviceInputs.of(model, precision)
+    with device_inputs.autocast():
+        logits = model(*device_inputs.tokens(batch), targets=device_inputs.targets(batch)).logits[batch.head]
     loss = cross_entropy_in_place if _fast_ways_of(model).loss_in_place else cross_entropy
-    labels = entrance.rows(batch.labels, IGNORED)
+    labels = device_inputs.rows(batch.labels, IGNORED)
     return loss(logits, labels, count=len(batch.labels), label_smoothing=label_smoothing)
 
 
@@ -166,25 +166,11 @@ def task_logits(
     return list(logits.numpy()), loss
 
 
-@torch.no_grad()
-def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: str = "fp32") -> NDArray[np.float32]:
-    """Run the encoder over a packed batch of texts; pool each by "mean", "max" or "cls", its first token: (B, D)."""
-    entrance = Entrance.of(model, precision)
-    with entrance.autocast():
-        hidden = model(*entrance.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)
-    lengths = _tensor(batch.sequence_lengths, entrance.device)
-    if pooling == "cls":
-        vectors = hidden[lengths.cumsum(0) - lengths]
-    else:
-        vectors = torch.segment_reduce(hidden, pooling, lengths=lengths)
-    return vectors.cpu().numpy()  # type: ignore[no-any-return]
-
-
 def _head_logits(model: nn.Module, batch: TaskBatch, precision: str) -> Tensor:
-    entrance = Entrance.of(model, precision)
-    with entrance.autocast():
-        logits: Tensor = model(*entrance.tokens(batch)).logits[batch.head]
-    return logits[: batch.num_tokens]  # of sequences there are no more than tokens
+    device_inputs = DeviceInputs.of(model, precision)
+    with device_inputs.autocast():
+        logits: Tensor = model(*device_inputs.tokens(batch)).logits[batch.head]
+    return logits[: batch.num_tokens]  # drops slack rows; a no-op for heads with one row per sequence
 
 
 def _span_loss(logits: Tensor, sequence_lengths: NDArray[np.int64], labels: Tensor) -> LossTerm:

@@ -22,10 +22,10 @@ from bertkit.base.memory import processes_here
 from bertkit.base.typed_settings import differences, dotted_keys, nearest, to_mapping
 from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.run import directory as run_directory
-from bertkit.run import rules as resume_rules
+from bertkit.run import resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
 from bertkit.run.memory_plan import LargestBatch, memory_lines, standing_bytes
-from bertkit.run.rules import Change, Rules, RunSettings
+from bertkit.run.resume_rules import Change, Rules, RunSettings
 from bertkit.run.start import starting_weights
 from bertkit.run.state import TrainingState
 from bertkit.train.processes import Accelerator, Ranks, leaving_together, on_main_process
@@ -36,9 +36,10 @@ PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "nu
 
 
 def is_done(settings: RunSettings, identity: dict[str, Any], rules: Rules, fingerprint: Callable[[], object]) -> bool:
-    """Tell, and print, whether a run is finished: by its settings, then by its starting weights and data.
+    """Return whether this run is already finished, and print a line if so.
 
-    Weights and data that are no longer here are not compared. `fingerprint` reads the data, only when it is needed.
+    Settings are compared first, then starting weights and data, if they still exist. `fingerprint` reads the data; it is
+    called only when needed.
     """
     directory = Path(settings.output_dir)
     if not run_directory.is_finished(directory, identity, rules):
@@ -187,7 +188,7 @@ def record_changes(
 ) -> list[str]:
     """Record the changes of a run that resumes at a step; give a line about each. A finished run is then unfinished.
 
-    A start that is killed before leaves the changes to the next one.
+    If the process is killed before this, the next start records the changes.
     """
     manifest = run_directory.read_manifest(directory)
     # when a damaged checkpoint sends a run back before an earlier change, that change holds from here on

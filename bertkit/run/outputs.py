@@ -1,7 +1,7 @@
 """Files that a user names: `output=` of many commands, and `dump=`.
 
 An existing file is replaced only with `overwrite=true`; a file of a run and the target of a link never are. Standard
-output, pipes and devices are written to directly. A file has its name only when it is complete.
+output, pipes and devices are written to directly. A file gets its final name only when it is complete.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def check_output(name: str | Path, overwrite: bool, setting: str = "output") -> 
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether a name is no file to be made: standard output, a pipe, a device."""
+    """Return whether a name refers to an existing stream: standard output, a pipe or a device."""
     return _open_number(path) is not None or (path.exists() and not path.is_file())
 
 

@@ -74,7 +74,9 @@ def publish_task(
     warnings = []
     if shape.is_degenerate(task, examples, predictions):
         result["is_degenerate"] = True
-        warnings.append("the model predicts the same for every example; train longer, or with another learning rate")
+        warnings.append(
+            "the model makes the same prediction for every example; train longer, or with another learning rate"
+        )
     if baseline is not None:
         error = baseline.standard_error(predictions)
         warnings += baseline.warnings(predictions, scores[task.best_metric], error)
@@ -106,7 +108,7 @@ def publish_task(
 def _facts_of_task(
     settings: FinetuneSettings, state: TrainingState, data: TaskData, result: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Tell in a report how a fine-tuned model came about."""
+    """Summarize the fine-tuning run for the report, such as its time and learning rate."""
     longest, truncated = (
         settings.task.max_seq_length,
         [

@@ -99,9 +99,9 @@ def can_still_compile(device_type: str, is_strict: bool, where: object, warn: Ca
 
 
 def add_deterministically(device: torch.device) -> None:
-    """Let a GPU add in the same order every time; by default torch leaves the order of some sums to chance.
+    """Make sums on a GPU deterministic; by default the order of additions in some kernels varies.
 
-    From then on torch raises an error for an operation without a fixed order. A CPU always has one.
+    Afterwards torch raises an error for operations without a deterministic implementation. CPUs need no change.
     """
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it before the first product

@@ -1,6 +1,6 @@
 """How long a run takes: resolves steps=auto, and estimates the time on a CPU before training.
 
-The time is that of the faster of two trial passes, forward and back, over a few sequences of random tokens.
+The estimate is the faster of two timed forward and backward passes over a few sequences of random tokens.
 """
 
 import dataclasses

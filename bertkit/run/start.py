@@ -27,7 +27,7 @@ from bertkit.model.layer_depth import depth_of, reinitialise_top
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.length_phases import segments_of
 from bertkit.run.memory_plan import check_size
-from bertkit.run.rules import RunSettings
+from bertkit.run.resume_rules import RunSettings
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.pretrain import PretrainSettings

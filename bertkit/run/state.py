@@ -29,7 +29,7 @@ from bertkit.run.reproducibility import (
     restore_platform,
     should_compile,
 )
-from bertkit.run.rules import RunSettings
+from bertkit.run.resume_rules import RunSettings
 from bertkit.run.start import Start
 from bertkit.tasks.batching import Cut
 from bertkit.train import checkpoint

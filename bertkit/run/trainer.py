@@ -20,7 +20,7 @@ from bertkit.base.errors import StoppedError
 from bertkit.base.typed_settings import to_mapping
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
 from bertkit.run.length_phases import LengthPhases
-from bertkit.run.rules import RunSettings
+from bertkit.run.resume_rules import RunSettings
 from bertkit.run.state import TrainingState
 from bertkit.tasks.batching import TrainingOrder
 from bertkit.train.log import MetricsLog, Trackers

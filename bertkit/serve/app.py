@@ -145,7 +145,7 @@ async def health() -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Figures in Prometheus' text format."""
+    """Metrics in the Prometheus text format."""
     text = generate_latest(_service(request).metrics.registry)
     return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 

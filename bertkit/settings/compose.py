@@ -135,7 +135,7 @@ def _explained(error: Exception, overrides: list[str], groups: Mapping[str, list
     if resolver := re.match(r"Unsupported interpolation type (\S+)(?: full_key: (\S+))?", reason):
         place = f"{resolver[2]}: " if resolver[2] else ""
         return InputError(
-            f"{place}${{{resolver[1]}:...}}: a setting takes nothing from the environment or a program; write the value, or "
+            f"{place}${{{resolver[1]}:...}}: settings cannot use environment variables or resolvers; write the value, or "
             f'let the shell insert it: {resolver[2] or "key"}="$NAME"'
         )
     return InputError(f"cannot compose the configuration: {reason}")

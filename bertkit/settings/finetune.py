@@ -109,7 +109,7 @@ class FinetuneSettings(TrainingSettings):
             return unused(self, "", ("model", True, why), ("tokenizer", True, why))
         if self.model_dir is not None:
             return [
-                f"model_dir={self.model_dir} with decoder={decoder.kind}, which starts from nothing; leave one of them out"
+                f"model_dir={self.model_dir} with decoder={decoder.kind}, which trains from scratch; leave one of them out"
             ]
         why = "on a model from scratch"
         required = {"model= (such as mini)": self.model, "tokenizer= (wordpiece)": self.tokenizer}

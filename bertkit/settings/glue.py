@@ -36,13 +36,13 @@ class GlueSettings:
                 if task not in GLUE_TASKS
             ],
             [
-                f"{name}={list(values)}: expected at least one, and none twice"
+                f"{name}={list(values)}: expected at least one, without repeats"
                 for name, values in lists.items()
                 if not values or len(set(values)) < len(values)
             ],
             "ax" in self.tasks
             and "mnli" not in self.tasks
-            and "tasks: the model for ax is that of mnli; add mnli, or leave ax out",
+            and "tasks: ax is predicted with the mnli model; add mnli, or leave ax out",
             not all(0 <= seed < 2**63 for seed in self.seeds)
             and f"seeds={list(self.seeds)}: expected numbers from 0 to {2**63 - 1}",
         )

@@ -16,7 +16,7 @@ class ServeSettings:
     """`bertkit serve`.
 
     Attributes:
-        candidates: passages that the reader reads for a question; for this and the next two, None is the default of `search`.
+        candidates: passages per question for the reader. For candidates, both and glossary, None means the default of `search`.
         both: the weights of `order=both`.
         glossary: a TSV of words, and words that expand a question with them.
         workers: processes, each with all the models.

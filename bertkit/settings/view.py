@@ -45,8 +45,8 @@ class ViewSettings(TextSettings):
                 "",
                 ("row", self.input is None, "without input=", 1),
                 ("target", self.steps == 0, "with steps=0"),
-                ("layer", is_page, f"on {self.ending}, which has all heads"),
-                ("head", is_page, f"on {self.ending}, which has all heads"),
+                ("layer", is_page, f"on {self.ending}, which shows all heads"),
+                ("head", is_page, f"on {self.ending}, which shows all heads"),
             ),
             # the points of the path are the roots of a polynomial of degree `steps`
             outside(self, "", row="[1, inf)", layer="[1, inf)", head="[1, inf)", steps="[0, 100000]"),

@@ -14,7 +14,7 @@ from bertkit.interop.google.checkpoint import write_release
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import hashes_of, load_directory, load_tokenizer, resolve_model_dir
-from bertkit.interop.parity.certificate import in_one_screen, worst_failure
+from bertkit.interop.parity.certificate import summary_of, worst_failure
 from bertkit.interop.parity.comparison import certify
 from bertkit.model.bert_config import PRETRAINING_HEADS, TASK_HEADS
 from bertkit.model.heads import BertWithHeads
@@ -69,7 +69,7 @@ def run(settings: ExportSettings) -> None:
         result["file_sha256"] = hashes_of(partial)  # with the other layouts, which may also change config.json
         result["export"] = {**identity, "files": _file_hashes(partial)}
         (partial / CERTIFICATE).write_text(to_json(result), encoding="utf-8")
-    say(*in_one_screen(result).split("\n"), f"exported {result['architecture']} to {final}")
+    say(*summary_of(result).split("\n"), f"exported {result['architecture']} to {final}")
     if settings.onnx == "int8":
         say(onnx.loss_by_int8(result["onnx"]))
     say(f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}")

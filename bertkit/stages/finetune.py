@@ -27,7 +27,7 @@ from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.objective import task_losses
 from bertkit.run.opening import announce, is_done, open_run
 from bertkit.run.publishing import publish_task
-from bertkit.run.rules import FINETUNE, identity_of
+from bertkit.run.resume_rules import FINETUNE, identity_of
 from bertkit.run.start import check_task, start_finetuning
 from bertkit.run.state import TrainingState
 from bertkit.run.task_data import TaskData

@@ -28,7 +28,7 @@ from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.objective import pretraining_losses
 from bertkit.run.opening import announce, is_done, open_run
 from bertkit.run.publishing import publish
-from bertkit.run.rules import PRETRAIN, identity_of
+from bertkit.run.resume_rules import PRETRAIN, identity_of
 from bertkit.run.run_length import choose_steps, random_batch
 from bertkit.run.start import settings_of_instances, start_pretraining
 from bertkit.run.state import Choices, TrainingState, make_choices

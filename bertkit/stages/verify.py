@@ -32,7 +32,7 @@ def run(settings: VerifySettings) -> dict[str, Any]:
     changed = sorted({name for before in certified for name in certificate.changes(before, result)})
     result["changed_since_certified"] = changed
     result["within_tolerance"] = result["within_tolerance"] and not changed
-    summary = certificate.in_one_screen(result)
+    summary = certificate.summary_of(result)
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
         summary += f"\nchanged since it was certified: {', '.join(changed[:4])}{more}"

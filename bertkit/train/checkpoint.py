@@ -185,7 +185,7 @@ def save(
 
 
 def rotate(run_dir: Path, step: int, keep_last: int, best: int | None) -> None:
-    """Delete the checkpoints before the newest `keep_last` valid ones up to `step`, except that of step `best`.
+    """Keep the newest `keep_last` valid checkpoints up to `step`, and the one of step `best`; delete older ones.
 
     One that cannot be deleted is named in a warning, and tried again at the next save. Valid means: with a manifest, and not
     known as damaged, since hashing all of them would cost more than the save. Later steps are neither counted nor deleted.

@@ -24,7 +24,7 @@ class Measured:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and afterwards each module back into its mode: frozen ones do not train."""
+    """Switch a model to evaluation mode, then restore the mode of each module; frozen modules stay in evaluation mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

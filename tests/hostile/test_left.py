@@ -11,7 +11,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import building_dir
 from bertkit.cli import run
 from bertkit.run.opening import hold
-from bertkit.run.rules import PRETRAIN
+from bertkit.run.resume_rules import PRETRAIN
 
 CASES = [
     Case("pretrain without data", ["pretrain", "data_dir=none", "output_dir=runs/a/b", "steps=2", "device=cpu"],

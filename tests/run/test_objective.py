@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.fast import ALL, ANYWHERE, PLAIN
-from bertkit.run.objective import Entrance, best_tokens, pretraining_losses, task_logits, task_losses
+from bertkit.run.objective import DeviceInputs, best_tokens, pretraining_losses, task_logits, task_losses
 from bertkit.train import loop, processes
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
@@ -160,12 +160,12 @@ def test_rows_are_rounded_up_where_onednn_computes(rows: int, even: int) -> None
         (PLAIN, "bf16", rows),
     ):
         model.use(fast)
-        found = Entrance.of(model, precision).rows(ids, IGNORED)
+        found = DeviceInputs.of(model, precision).rows(ids, IGNORED)
         assert len(found) == expected
         assert found[:rows].tolist() == ids.tolist()
         assert found[rows:].tolist() == [IGNORED] * (expected - rows)
     model.use(ALL)
-    assert len(Entrance.of(model.double(), "fp32").rows(ids)) == rows
+    assert len(DeviceInputs.of(model.double(), "fp32").rows(ids)) == rows
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -176,7 +176,7 @@ def test_a_model_with_rounded_rows(precision: str) -> None:
     batch = PretrainBatch(ids, ids % 2, lengths, np.arange(99), ids[:99], np.array([0, 1, 0, 0]))
     for fast in (ALL, dataclasses.replace(ALL, even_rows=False)):
         model.use(fast)
-        assert Entrance.of(model, precision).num_slack(129) == (3 if fast.even_rows else 0)
+        assert DeviceInputs.of(model, precision).num_slack(129) == (3 if fast.even_rows else 0)
         model.zero_grad()
         terms = pretraining_losses(model, batch, precision)
         sum(term.sum / term.count for term in terms.values()).backward()

@@ -46,7 +46,7 @@ class ExampleSource(ABC):
 
     @abstractmethod
     def random_next_share(self, max_sequences: int) -> float:
-        """Give the share of pairs whose B does not follow A among the first examples of epoch 0."""
+        """Return the fraction of the first `max_sequences` pairs of epoch 0 whose B does not follow A."""
 
     @property
     def epoch_length(self) -> int:

@@ -56,8 +56,9 @@ def document_pairs(
     """Cut the chosen documents into segment pairs (A, B), in the order of the documents.
 
     A document is read in chunks of whole sentences, just long enough for the target length. A chunk is split at random
-    into A and B. If it is a single sentence, B is text from another random document. For other chunks, nsp also takes such
-    a B half of the time, and reads the unused sentences again; sop swaps A and B half of the time. A pair that is too long
+    into A and B. If it is a single sentence, B is text from another random document. For other chunks,
+    nsp replaces B by random text with probability 1/2, and continues reading at the unused sentences; sop swaps A and B
+    with probability 1/2. A pair that is too long
     loses tokens at random from the front or back of its longer side.
 
     Source: google-research/bert and, for sop, google-research/albert create_pretraining_data.py,

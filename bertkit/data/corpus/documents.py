@@ -27,7 +27,7 @@ class PlacedDocument(list[str]):
 
     Attributes:
         title: its title, in formats that have one.
-        number: of its first line in the file, or of its record, from 1.
+        number: line or record number in the file where it starts, counted from 1.
     """
 
     def __init__(self, lines: Iterable[str] = (), number: int = 0, title: str = "") -> None:
@@ -76,7 +76,7 @@ class Corpus:
         text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({', '.join(kinds)}), "
         text += f"{(self.total_bytes or 0) / 1e6:.1f} MB"
         if self.num_again:
-            text += f"; {self.num_again:,} more names of the same files, each read once"
+            text += f"; skipped {self.num_again:,} duplicate paths to the same files"
         if self.ignored:
             names = [path.name for path in self.ignored[:3]] + ["..."] * (len(self.ignored) > 3)
             text += f"; ignored {len(self.ignored)} other ({', '.join(names)})"

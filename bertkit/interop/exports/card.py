@@ -103,7 +103,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         f"A `{architecture}` with {size / 1e6:.1f} M parameters: {config.num_hidden_layers} layers of "
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
         "",
-        f"```python\n{_snippet(model, architecture, facts.is_of_sentences)}```",
+        f"```python\n{_usage_example(model, architecture, facts.is_of_sentences)}```",
     ]
     for heading, values in (("Settings", facts.settings), ("Results", facts.results)):
         cells = [(in_markdown(key), in_markdown(_cell(value))) for key, value in values.items() if value is not None]
@@ -112,7 +112,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     return f"---\n{_metadata(architecture, facts)}\n---\n\n" + "\n".join(lines) + "\n"
 
 
-def _snippet(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
+def _usage_example(model: BertWithHeads, architecture: str, is_of_sentences: bool) -> str:
     """Show how to use the model: with sentence-transformers, with bertkit for its own variants, else with transformers."""
     config = model.config
     if is_of_sentences:

@@ -27,7 +27,7 @@ IR_VERSION = 9  # the newest that onnxruntime 1.17 loads; nothing in the graph n
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-class _Outputs(nn.Module):
+class _TupleOutputs(nn.Module):
     """The tensors that a `transformers` model gives, without its output class."""
 
     def __init__(self, model: Any) -> None:
@@ -66,7 +66,7 @@ def write_onnx(directory: Path, architecture: str, with_pooler: bool, with_int8:
     import onnx
 
     model = load_in_transformers(directory, architecture, torch.float32, with_pooler)
-    graph = _Outputs(model).eval()
+    graph = _TupleOutputs(model).eval()
     example = _inputs(model, (2, 8), seed=0)
     names = list(model(**dict(zip(INPUTS, example, strict=True))).keys())
     axes = {axis: torch.export.Dim.DYNAMIC for axis in range(example[0].dim())}
@@ -112,7 +112,7 @@ def loss_by_int8(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _compare(path: Path, graph: _Outputs, names: list[str]) -> list[dict[str, Any]]:
+def _compare(path: Path, graph: _TupleOutputs, names: list[str]) -> list[dict[str, Any]]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

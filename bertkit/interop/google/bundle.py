@@ -200,7 +200,7 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     """
     unknown = [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if tensor.dtype not in _DTYPE_NUMBERS]
     if unknown:
-        raise InputError(f"{prefix}: no dtype of TensorFlow for {', '.join(unknown)}; convert them first")
+        raise InputError(f"{prefix}: TensorFlow has no dtype for {', '.join(unknown)}; convert these tensors first")
     items = [(b"", field(1, 1) + field(3, field(1, 1)))]  # one data file; version 1 of the format
     offset = 0
     with Path(f"{prefix}.data-00000-of-00001").open("wb") as file:

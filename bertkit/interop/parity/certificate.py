@@ -103,7 +103,7 @@ def worst_failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
     return max(rows, key=lambda row: row["max_rel"], default=None)
 
 
-def in_one_screen(result: dict[str, Any]) -> str:
+def summary_of(result: dict[str, Any]) -> str:
     """Sum a certificate up for a person."""
     lines = [f"{result['architecture']} beside transformers {result['versions']['transformers']}"]
     for dtype in ("float64", "float32"):

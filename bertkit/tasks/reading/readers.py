@@ -253,7 +253,7 @@ def _parquet_table(path: Path, data: bytes | None = None) -> Table:
 
 
 def input_table(task: TaskConfig, file: io.BufferedReader, name: Path, format: str, gaps: Gaps) -> Table:
-    """Open an unpacked input, which may be a pipe, as rows of a format.
+    """Open an uncompressed file or pipe as a table in the given format.
 
     Raises:
         InputError: a line does not fit the format; later lines are checked when they are read.

@@ -1,4 +1,4 @@
-"""Numbered lines -> rows: column name -> value, with the place of each row.
+"""Parse numbered lines into rows, mappings of column name to value, and record the place of each row.
 
 TSV is read as GLUE writes it: a quote is an ordinary character, and no word marks a missing value. CSV follows RFC 4180:
 quoted cells may hold commas and line breaks. SQuAD's JSON, nested or flat, becomes a flat record for each question:

@@ -71,7 +71,7 @@ def table(task: TaskConfig, predictions: Sequence[SequencePrediction]) -> str:
 
 
 def write_archive(path: Path, tables: Mapping[str, str], indices: Mapping[str, Sequence[str]]) -> None:
-    """Check the archive and write it; equal tables give equal bytes.
+    """Check the archive and write it; identical tables give byte-identical archives.
 
     `tables` are texts by the name of the sheet, `indices` as in `check_archive`.
 

@@ -60,7 +60,7 @@ def review_of_labels(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, 
 
 
 def review_of_label_sets(cases: Sequence[Case], labels: Sequence[str]) -> dict[str, Any]:
-    """Review predictions of several labels at once; a case is a label, `about["label"]`, which is true or false."""
+    """Review multi-label predictions; each case is one label of one example, `about["label"]`, true or false."""
     by_label = {}
     for label in labels:
         own = Counter((case.gold, case.predicted) for case in cases if case.about["label"] == label)

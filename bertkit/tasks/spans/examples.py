@@ -102,7 +102,7 @@ def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
 
 
 class Place(NamedTuple):
-    """A token of the context: its characters, `context[start:end]`, and whether this window has most context around it."""
+    """A context token: its characters, `context[start:end]`, and whether this window gives it the most context."""
 
     start: int
     end: int

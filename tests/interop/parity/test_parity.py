@@ -47,7 +47,7 @@ def test_a_random_model_is_within_tolerance(
     assert len(rows) == 6 * (values + gradients)
     assert max(row["max_abs"] for row in rows if row["dtype"] == "float64") <= 1e-10
     assert parity.certify(directory) == result  # a function of the model and the seed
-    assert certificate.in_one_screen(result).endswith("within tolerance")
+    assert certificate.summary_of(result).endswith("within tolerance")
     reference.same_ids(directory, results.TEXTS)
 
 
@@ -68,8 +68,8 @@ def test_a_difference_is_seen(exported: Path, monkeypatch: pytest.MonkeyPatch) -
     assert {"hidden_states.2", "logits.masked_lm", "loss"} <= bad
     assert any(what.startswith("gradient.") for what in bad)
     assert "hidden_states.1" not in bad
-    assert "BAD" in certificate.in_one_screen(result)
-    assert certificate.in_one_screen(result).endswith("NOT within tolerance")
+    assert "BAD" in certificate.summary_of(result)
+    assert certificate.summary_of(result).endswith("NOT within tolerance")
 
 
 def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_directory_that_transformers_does_not_load_cleanly(exported: Path) -> 
     result = parity.certify(exported)
     assert result["within_tolerance"] is True
     assert "as BertForPreTraining cleanly" in result["rewritten_because"]
-    assert "compared with a copy that bertkit wrote" in certificate.in_one_screen(result)
+    assert "compared with a copy that bertkit wrote" in certificate.summary_of(result)
 
 
 def test_a_tokenizer_of_another_size_is_refused(exported: Path, capsys: Capsys) -> None:

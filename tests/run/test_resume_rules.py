@@ -13,7 +13,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.run import opening
 from bertkit.run.directory import Changed, is_finished, read_manifest
-from bertkit.run.rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
+from bertkit.run.resume_rules import BEGUN, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
 from bertkit.settings.common import schema_of
 from bertkit.settings.compose import compose
 

@@ -14,7 +14,7 @@ from bertkit.settings.pretrain import PretrainSettings
 FREE = "free"  # does not change what is learned: places, logs, saves
 WARN = "warn"  # takes effect, with a warning
 FIXED = "fixed"  # refused, unless resume.allow names it; then it takes effect
-BEGUN = "begun"  # had its effect when the run began, and can have none on resume: always refused
+BEGUN = "begun"  # takes effect only when a run begins; changes on resume are always refused
 REFUSED = (FIXED, BEGUN)
 
 Rules = Mapping[str, str]
@@ -121,9 +121,9 @@ def refused(changes: Sequence[Change], rules: Rules, allow: Sequence[str]) -> li
 
 
 def ways_out(changes: Sequence[Change], rules: Rules) -> str:
-    """Write the remedies for refused changes, besides another directory."""
+    """Suggest remedies for refused changes, other than choosing another directory."""
     begun = [change.key for change in changes if class_of(change.key, rules) == BEGUN]
     if begun:
-        return f"or go back to its settings: {', '.join(begun)} had its effect when the run began"
+        return f"or restore its original value of {', '.join(begun)}, which cannot change after the run has begun"
     names = ",".join(change.key for change in changes)
     return f"use its settings, or change them from here on with resume.allow=[{names}]"
