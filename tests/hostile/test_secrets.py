@@ -18,7 +18,7 @@ from bertkit.data.corpus.parquet import parquet_records
 CANARY = "canary-7f3a"
 TAKES = "# x\nhidden_act: ${oc.env:CANARY}\n"
 IN_A_GROUP = ["pretrain", "--config-dir", "{here}/mine", "output_dir=o", "data_dir={shared}/data", *TINY_PRETRAIN]
-WHERE = {"environment": {"CANARY": CANARY}, "words": r"takes nothing from the environment"}
+WHERE = {"environment": {"CANARY": CANARY}, "words": r"environment variables"}
 
 
 CASES = [

@@ -81,7 +81,7 @@ def test_every_setting_when_it_changes(command: str, tmp_path: Path) -> None:
             with pytest.raises(InputError) as error:
                 opening.check(tmp_path, theirs, rules, ())
             assert f"{key}: {old!r} there, {new!r} here" in str(error.value)
-            hint = f"resume.allow=[{key}]" if rule == FIXED else f"{key} had its effect when the run began"
+            hint = f"resume.allow=[{key}]" if rule == FIXED else f"restore its original value of {key}"
             assert hint in str(error.value)
             assert "\n" not in str(error.value)
         if rule == BEGUN:

@@ -339,7 +339,7 @@ def test_a_run_from_before_opens_and_predicts_and_is_not_resumed(
 WRONG: dict[str, tuple[list[str], str]] = {
     "a decoder for labels": (DECODERS["transformer"], "decoder=transformer: has no effect with task=sequence"),
     "neither decoder nor model": ([], "missing value: set decoder= (one of bert, rnn, transformer)"),
-    "a model to start from": ([*DECODERS["dot"], "model_dir=x"], "model_dir=x with decoder=rnn, which starts from nothing"),
+    "a model to start from": ([*DECODERS["dot"], "model_dir=x"], "model_dir=x with decoder=rnn"),
     "no model to start from": (["decoder=bert"], "missing value: set model_dir="),
     "no sizes": (["decoder=transformer", "tokenizer=wordpiece"], "missing value: set model= (such as mini)"),
     "no vocabulary": (["decoder=rnn", "model=tiny"], "missing value: set tokenizer= (wordpiece)"),

@@ -76,7 +76,7 @@ class Corpus:
         text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({', '.join(kinds)}), "
         text += f"{(self.total_bytes or 0) / 1e6:.1f} MB"
         if self.num_again:
-            text += f"; skipped {self.num_again:,} duplicate paths to the same files"
+            text += f"; {self.num_again:,} more names of the same files, each read once"
         if self.ignored:
             names = [path.name for path in self.ignored[:3]] + ["..."] * (len(self.ignored) > 3)
             text += f"; ignored {len(self.ignored)} other ({', '.join(names)})"

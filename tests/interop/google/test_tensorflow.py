@@ -146,7 +146,7 @@ def test_weights_of_another_precision(tmp_path: Path) -> None:
 
 
 def test_a_dtype_that_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no dtype of TensorFlow for odd \(torch\.complex64\)"):
+    with pytest.raises(InputError, match=r"no dtype for odd \(torch\.complex64\)"):
         bundle.write_checkpoint(tmp_path / "model.ckpt", {"odd": torch.zeros(2, dtype=torch.complex64)})
     assert list(tmp_path.iterdir()) == []
 
