@@ -27,9 +27,9 @@ class Packed:
         self.turned: Tensor | None = None
         self.reordered: Tensor | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
-        """A copied model lays out its own weights: the reordered ones cannot be copied."""
-        return Packed()
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copied or pickled model has no packed weights: they cannot be copied, and `pack` makes them again."""
+        return type(None), ()
 
     def fits(self, inputs: Tensor, weight: Tensor) -> bool:
         """Whether the product with these inputs (n, k) is computed here; not with a weight that has changed since."""

@@ -24,6 +24,7 @@ from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
 from bertkit.base.errors import InputError
+from bertkit.base.text_files import TOO_DEEP
 from bertkit.base.typed_settings import at, conf_dir, conf_dirs, dotted_keys, nearest, option_names, refuse
 from bertkit.settings.common import VERBATIM, WORDS, schema_of
 from bertkit.settings.glue import GLUE_TASKS
@@ -125,6 +126,8 @@ def _compose_one(command: str, overrides: list[str], config_dir: str | None) -> 
 def _explained(error: Exception, overrides: list[str], groups: Mapping[str, list[str]]) -> InputError:
     """Turn an error of Hydra into one line for the user."""
     reason = " ".join(str(error.__cause__ or error).split())
+    if "recursion" in reason:
+        return InputError(f"an override: {TOO_DEEP}; quote the value if it is a text")
     if required := re.match(r"You must specify '(\w+)'", reason):
         group = required[1]
         option = next((value for text in overrides for key, _, value in [text.partition("=")] if key == group), None)

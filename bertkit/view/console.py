@@ -72,7 +72,7 @@ def health_line(metrics: dict[str, float], baselines: dict[str, float]) -> str:
     verdict = "below it: learning from context" if loss < entropy else "not below it yet"
     text = f"held-out MLM loss {loss:.3f}, unigram entropy {entropy:.3f} ({verdict})"
     text += f", MLM accuracy {metrics['mlm_accuracy']:.3f}"
-    if "nsp_accuracy" in metrics:
+    if "nsp_accuracy" in metrics and "guessing" in baselines:
         text += f"; NSP accuracy {metrics['nsp_accuracy']:.3f}, guessing {baselines['guessing']:.3f}"
     return text
 

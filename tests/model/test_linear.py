@@ -1,5 +1,8 @@
 """Linear maps and dropout beside the plain way: the same values and gradients, exact probabilities; and the names of fast ways."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -114,3 +117,13 @@ def test_names() -> None:
 def test_none_can_be_chosen() -> None:
     assert choose("plain") == PLAIN
     assert set(ANYWHERE.names) <= set(choose("auto").names) <= set(NAMES)
+
+
+def test_a_copy_or_a_pickle_has_no_packed_weights() -> None:
+    module, inputs = Linear(32, 64), torch.randn(4, 32)
+    pack(module)
+    with torch.no_grad():
+        expected = module(inputs)
+        for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+            assert other.packed is None
+            assert (other(inputs) - expected).abs().max() < 1e-5

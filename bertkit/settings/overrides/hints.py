@@ -118,7 +118,8 @@ def advice(command: str, key: str, value: str) -> str | None:
         owner = next((other for other in commands if _first(name) in names_of(other)), None)
         if owner is not None and _first(name) not in names_of(command):
             setting, taker = name if "=" in name else f"{name}={value}", _STEPS.get(owner)
-            then = f", whose output_dir is {taker}= here" if taker in names_of(command) else ""
+            comes_before = commands.index(owner) < commands.index(command)
+            then = f", whose output_dir is {taker}= here" if taker in names_of(command) and comes_before else ""
             return f"; give {setting} to bertkit {owner}{then}"
     return None
 
