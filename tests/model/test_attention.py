@@ -99,3 +99,15 @@ def test_padded_attention_drops_each_weight_with_its_probability(fast: FastWays)
     assert abs(float((single == 0).double().mean()) - 0.1) < 0.012
     assert set((single * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}
     assert abs(float(context.double().mean()) - 1) < 0.012
+
+
+def test_variable_length_attention_takes_what_it_is_given() -> None:
+    """Shapes and types alone: the kernel is CUDA's."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    layout = Layout.from_lengths(torch.tensor([5, 7, 3]))
+    bounds = layout.bounds.to("meta")
+    tensors = [torch.zeros(15, 3, 8, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3)]
+    context = varlen.varlen_attn(*tensors, bounds, bounds, layout.longest, layout.longest)
+    context.sum().backward()
+    assert (context.shape, context.dtype) == ((15, 3, 8), torch.bfloat16)
+    assert [tensor.grad.shape for tensor in tensors] == [(15, 3, 8)] * 3
