@@ -1,4 +1,4 @@
-"""Settings of the data side."""
+"""Settings of the corpus, the tokenizer, training examples, masking, and the passages for search."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,12 +6,12 @@ from typing import Literal
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 
-MOST_TOKENS = 10_000_000  # in a learned vocabulary; XLM-V's, the largest published one, has a tenth of it
+MAX_VOCAB_SIZE = 10_000_000  # ten times the largest published vocabulary, that of XLM-V
 
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """The source of the text, and how it is cut into documents and sentences."""
+    """Where the text comes from, and how it is cut into documents and sentences."""
 
     source: Literal["files", "python_docs", "hub"]
     path: str | tuple[str, ...] | None
@@ -29,12 +29,12 @@ class CorpusConfig:
         except LookupError:
             raise InputError(f"corpus.encoding={self.encoding!r}: unknown encoding; try utf-8 or latin-1") from None
         if not line.endswith(b"a\n"):
-            raise InputError(f"corpus.encoding={self.encoding!r}: lines do not end in 0x0a; convert the files to UTF-8")
+            raise InputError(f"corpus.encoding={self.encoding!r}: a line does not end in 0x0a; convert it to UTF-8")
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """An existing vocabulary, or how one is learned."""
+    """The path of an existing vocabulary, or how to learn one."""
 
     path: str | None
     vocab_size: int
@@ -43,8 +43,8 @@ class TokenizerConfig:
     rules: Literal["auto", "hugging_face", "google"]
 
     def __post_init__(self) -> None:
-        if not 100 <= self.vocab_size <= MOST_TOKENS:
-            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MOST_TOKENS:,} (BERT: 30,522)")
+        if not 100 <= self.vocab_size <= MAX_VOCAB_SIZE:
+            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MAX_VOCAB_SIZE} (BERT: 30522)")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SegmentsConfig:
     kind: Literal["pairs", "full_sentences"]
     max_seq_length: int
     short_seq_prob: float
-    # nsp: does B follow A, or is it random? sop: are A and B in order, or swapped? none: no prediction for pairs
+    # nsp predicts whether B follows A or is random; sop (sentence order prediction), whether A and B are swapped
     next_sentence: Literal["nsp", "sop", "none"]
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class SegmentsConfig:
 
     @property
     def predicts_next(self) -> bool:
-        """Whether the labels of pairs train a next sentence head."""
+        """Whether pairs have a label that trains the next sentence head."""
         return self.next_sentence != "none"
 
 
@@ -86,7 +86,7 @@ class InstancesConfig:
     short_seq_prob: float
     dupe_factor: int
     max_predictions_per_seq: int
-    has_pairs = predicts_next = True  # as of `SegmentsConfig`
+    has_pairs = predicts_next = True  # as in `SegmentsConfig`
 
     def __post_init__(self) -> None:
         refuse(
@@ -103,7 +103,7 @@ class MaskingConfig:
     whole_word: bool
     mask_prob: float
     random_prob: float
-    max_ngram: int = 1  # words chosen together, at most; older datasets do not have this setting
+    max_ngram: int = 1  # largest number of words masked together; older datasets do not have this setting
 
     def __post_init__(self) -> None:
         refuse(
@@ -121,9 +121,9 @@ class MaskingConfig:
 class PassagesConfig:
     """How documents are cut into passages, and words are normalized for search."""
 
-    words: int  # of a passage, at most
-    overlap: int  # words shared by neighbouring passages, at most
-    stemming: Literal["none", "english"]  # english: Porter's stems; `invented` matches `invention`
+    words: int  # largest number of words in a passage
+    overlap: int  # largest number of words shared by neighbouring passages
+    stemming: Literal["none", "english"]  # english: Porter stemming; `invented` matches `invention`
     accents: Literal["drop", "keep"]  # drop: `resume` matches `résumé`
 
     def __post_init__(self) -> None:

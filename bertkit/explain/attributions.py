@@ -18,7 +18,7 @@ from bertkit.base.typed_settings import nearest
 from bertkit.explain.explanation import Attribution
 from bertkit.kernels.layout import Layout
 from bertkit.model.heads import BertOutput, BertWithHeads
-from bertkit.predict.answers import require_finite
+from bertkit.predict.inference import require_finite
 from bertkit.predict.task_model import Predictor
 from bertkit.tasks.task import Feature
 

@@ -17,7 +17,7 @@ from bertkit.explain.explanation import Alignment, Explanation
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads, Targets
-from bertkit.predict.answers import answer_here, logits_here, require_finite
+from bertkit.predict.inference import logits_local, predict_local, require_finite
 from bertkit.predict.task_model import Predictor
 from bertkit.tasks.task import Feature
 
@@ -87,7 +87,7 @@ def _read(
         if explained is None and target is not None:
             raise InputError(f"target={target}: the model predicts nothing for this input; leave target= out")
         return features[0], pretrained, explained, None
-    (prediction,) = answer_here(predictor, [example], features)
+    (prediction,) = predict_local(predictor, [example], features)
     feature, explained = target_of(predictor, example, features, prediction, target)
     return feature, predictor.shape.row(example, prediction), explained, None
 
@@ -140,7 +140,7 @@ def _align(predictor: Predictor, example: Any, target_text: str | None) -> tuple
         return predictor.features([dataclasses.replace(example, target=target)])[0]
 
     feature = feature_of(None)
-    (written,) = logits = logits_here(predictor, [example], [feature])
+    (written,) = logits = logits_local(predictor, [example], [feature])
     (prediction,) = shape.predictions(task, [example], [feature], logits, predictor.labels, tokenizer)
     num_cut = 0
     if target_text is None:

@@ -23,7 +23,7 @@ from bertkit.interop.load import load_packed, load_tokenizer, resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.bert_config import BertConfig, too_long
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.answers import require_finite
+from bertkit.predict.inference import require_finite
 from bertkit.run.objective import DeviceInputs
 from bertkit.settings.embed import EmbedSettings
 from bertkit.tasks.batching import FeatureBatches

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.kernels import fast
-from bertkit.predict.answers import answer_here, logits_here
+from bertkit.predict.inference import logits_local, predict_local
 from bertkit.predict.task_model import Predictor, open_task_model
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import SearchSettings
@@ -86,7 +86,7 @@ class LoadedPredictor:
         return [
             predictor.shape.row(example, prediction)
             for predictor, examples, features in read_inputs(self._predictor, inputs)
-            for example, prediction in zip(examples, answer_here(predictor, examples, features), strict=True)
+            for example, prediction in zip(examples, predict_local(predictor, examples, features), strict=True)
         ]
 
     def logits(self, inputs: Any) -> Any:
@@ -112,7 +112,7 @@ class LoadedPredictor:
         inputs = [inputs] if isinstance(inputs, (str, tuple, Mapping)) else inputs
         logits: list[Any] = []
         for predictor, examples, features in read_inputs(self._predictor, inputs):
-            rows, count = logits_here(predictor, examples, features), shape.num_choices(examples)
+            rows, count = logits_local(predictor, examples, features), shape.num_choices(examples)
             logits += rows if count == 1 else [np.concatenate(rows[n : n + count]) for n in range(0, len(rows), count)]
         if shape.has_token_logits:
             return logits

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank, read_lines
 from bertkit.base.typed_settings import conf_dir
-from bertkit.predict.answers import answer_here
+from bertkit.predict.inference import predict_local
 from bertkit.predict.task_model import Predictor
 from bertkit.search.library import Hit, Library
 from bertkit.search.passages import words_of
@@ -113,7 +113,7 @@ class Searcher:
         passages = [hit.passage for hit in hits]
         inputs = take_texts(predictor.shape, predictor.task, [question] * len(hits), passages)
         examples = [example for chunk in inputs.chunks for example in chunk]
-        predictions = answer_here(predictor, examples, predictor.features(examples))
+        predictions = predict_local(predictor, examples, predictor.features(examples))
         return [_read(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
 
 

@@ -18,8 +18,8 @@ from bertkit.explain.pictures import attention_page
 from bertkit.interop.load import resolve_model_dir
 from bertkit.kernels import fast
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.answers import answer_here
 from bertkit.predict.embedding import Embedder, pooling_of
+from bertkit.predict.inference import predict_local
 from bertkit.predict.predictor import read_inputs
 from bertkit.predict.task_model import Predictor, TaskModel, as_fill_mask, open_task_model, with_changes
 from bertkit.serve.queues import RefusedError
@@ -107,7 +107,7 @@ class Served:
             features = [_numbered(feature, n) for n, one in enumerate(group) for feature in one.features]
             num_sequences += len(features)
             num_tokens += sum(len(feature.input_ids) for feature in features)
-            for one, prediction in zip(group, answer_here(predictor, examples, features), strict=True):
+            for one, prediction in zip(group, predict_local(predictor, examples, features), strict=True):
                 answers[one.request][one.place] = self._row(one, prediction, num_alternatives)
         return Batch(answers, num_sequences, num_tokens)
 

@@ -15,8 +15,7 @@ from bertkit.data.data_config import InstancesConfig, SegmentsConfig
 from bertkit.interop.load import load_packed, resolve_model_dir
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.answers import answer, mean_loss, perplexity
-from bertkit.predict.measure import measure_split
+from bertkit.predict.inference import mean_loss, measure_split, perplexity, predict_distributed
 from bertkit.predict.task_model import check_labels, open_task_model, task_settings_of_run
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.start import check_dataset, check_vocabulary, settings_of_instances
@@ -111,7 +110,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
         model = accelerator.prepare_model(opened.model, evaluation_mode=True)
         predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
         losses: list[LossTerm] | None = [] if opened.shape.writes_text else None
-        predictions = answer(accelerator, predictor, examples, features, losses)
+        predictions = predict_distributed(accelerator, predictor, examples, features, losses)
         by_loss = {} if losses is None else {"perplexity": perplexity(mean_loss(accelerator, losses))}
     if not world_from_environment().is_main:
         return None

@@ -19,7 +19,7 @@ from bertkit.base.errors import say
 from bertkit.base.typed_settings import at, to_mapping
 from bertkit.interop.load import resolve_model_dir
 from bertkit.launch.world import world_from_environment
-from bertkit.predict.answers import answer, mean_loss, perplexity
+from bertkit.predict.inference import mean_loss, perplexity, predict_distributed
 from bertkit.predict.task_model import Predictor
 from bertkit.run import task_data
 from bertkit.run.directory import saved_identity
@@ -177,7 +177,7 @@ class _Finetuning:
         """Give the scores on the dev split, the predictions, and the mean loss, without class weights."""
         losses: list[LossTerm] = []
         examples, accelerator = self.data.dev.source.examples, self.state.accelerator
-        predictions = answer(accelerator, self.predictor, examples, self.data.dev_features, losses)
+        predictions = predict_distributed(accelerator, self.predictor, examples, self.data.dev_features, losses)
         scores = self.predictor.shape.score(self.settings.task, examples, predictions, self.data.labels)
         loss = mean_loss(accelerator, losses)
         if self.predictor.shape.writes_text:

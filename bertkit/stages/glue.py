@@ -17,7 +17,7 @@ from bertkit.base.errors import InputError, NumericsError, say
 from bertkit.base.files import to_json, write_durably
 from bertkit.interop.load import hashes_of, resolve_model_dir
 from bertkit.launch import world
-from bertkit.predict.answers import answer
+from bertkit.predict.inference import predict_distributed
 from bertkit.predict.task_model import open_task_model
 from bertkit.run.directory import read_manifest, read_scores
 from bertkit.run.task_data import read_splits
@@ -139,7 +139,7 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> tuple[Sou
     model = accelerator.prepare_model(opened.model, evaluation_mode=True)
     predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
     features = list(make_features(task, source.examples, opened.tokenizer, source.labels))
-    return source, answer(accelerator, predictor, source.examples, features)
+    return source, predict_distributed(accelerator, predictor, source.examples, features)
 
 
 def _submit(settings: GlueSettings, results: Mapping[str, Sequence[Run]], directory: Path) -> list[str]:

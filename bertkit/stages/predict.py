@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.base.errors import say
-from bertkit.predict.answers import answer_here
 from bertkit.predict.chunks import opened_examples, write_answers
+from bertkit.predict.inference import predict_local
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import Predictor
 from bertkit.run.outputs import beginning_of, check_free, is_stream, opened_output
@@ -43,7 +43,7 @@ def run(settings: PredictSettings) -> None:
         output = _Output(settings, predictor, source.inputs.rows, stack)
 
         def predictions_of(examples: list[Any]) -> list[Any]:
-            return answer_here(predictor, examples, predictor.features(examples))
+            return predict_local(predictor, examples, predictor.features(examples))
 
         if not write_answers(source, predictions_of, output, "predictions", not to_file):
             return

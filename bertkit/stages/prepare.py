@@ -20,7 +20,7 @@ from bertkit.data.batches.description import describe
 from bertkit.data.batches.instances import Instances, json_rows, make_instances, open_instances, stored_masking
 from bertkit.data.corpus import encoded_documents, manifest, prepared
 from bertkit.data.corpus.dataset_writer import (
-    ONLY_OF_A_SHARD,
+    SHARD_SETTINGS,
     Facts,
     facts_of_shards,
     hash_vocabulary,
@@ -90,7 +90,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     kind = manifest.FORMAT if settings.shard is None else manifest.SHARD_FORMAT
 
     documents = (document for portion in chosen.values() for document in corpus.documents(portion))
-    if manifest.is_there(output_dir, kind, facts, lambda: encoded_documents.text_sha256(documents)):
+    if manifest.is_done(output_dir, kind, facts, lambda: encoded_documents.text_sha256(documents)):
         return False
     made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version]
     # a streamed dataset may change unnoticed, so its portions are not kept
@@ -127,7 +127,7 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
     shards = open_shards(map(Path, settings.merge or ()))
     facts, has_document_breaks = facts_of_shards(shards), shards[0].manifest["corpus"]["has_document_breaks"]
     files = [path for shard in shards for path in shard.files()]
-    if manifest.is_there(output_dir, manifest.FORMAT, facts, lambda: encoded_documents.text_sha256_of_files(files)):
+    if manifest.is_done(output_dir, manifest.FORMAT, facts, lambda: encoded_documents.text_sha256_of_files(files)):
         return False
     with building_dir(output_dir.resolve()) as partial:
         shutil.copytree(shards[0].directory / "tokenizer", partial / "tokenizer")
@@ -139,8 +139,8 @@ def _merge(settings: PrepareSettings, output_dir: Path) -> bool:
 def _identity(settings: PrepareSettings) -> Facts:
     """Give the settings that shape the result, wherever the files are."""
     identity = to_mapping(settings)
-    only_of_a_shard = ONLY_OF_A_SHARD if settings.shard is None else ()
-    for key in ("output_dir", "strict", "dump", "overwrite", "num_workers", "merge", *only_of_a_shard):
+    ignored = SHARD_SETTINGS if settings.shard is None else ()
+    for key in ("output_dir", "strict", "dump", "overwrite", "num_workers", "merge", *ignored):
         del identity[key]
     del identity["tokenizer"]["path"]
     identity["tokenizer"]["rules"] = _rules(settings)

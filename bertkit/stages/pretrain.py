@@ -21,7 +21,7 @@ from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import InstancesConfig
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.launch.world import world_from_environment
-from bertkit.predict.measure import measure_split
+from bertkit.predict.inference import measure_split
 from bertkit.run.directory import saved_identity
 from bertkit.run.length_phases import LengthPhases, Phase, choose_micro_sequences, make_phases, segments_of
 from bertkit.run.memory_plan import LargestBatch
@@ -192,6 +192,6 @@ class _Pretraining:
         """Give the loss of a model that counts words, and the accuracy of the commoner next sentence label."""
         baselines = {"unigram entropy": self.dataset.manifest["statistics"]["unigram_entropy"]}
         if phase.held_out is not None and "next_sentence" in self.state.bare_model.heads:
-            share = phase.held_out.random_next_share(self.settings.evaluation.max_sequences)
+            share = phase.held_out.mean_next_sentence_label(self.settings.evaluation.max_sequences)
             baselines["guessing"] = max(share, 1 - share)
         return baselines

@@ -15,7 +15,7 @@ from rounds import Ready, System, compare
 from training import transformers
 
 from bertkit.kernels import fast
-from bertkit.predict.answers import answer_here
+from bertkit.predict.inference import predict_local
 from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.shapes import make_features
@@ -58,7 +58,7 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str]) -> Read
     def answer() -> tuple[list[list[float]], int]:
         examples = [SequenceExample(str(number), text, None, None) for number, text in enumerate(texts)]
         features = list(make_features(opened.task, examples, opened.tokenizer, ()))
-        found = answer_here(predictor, examples, features)
+        found = predict_local(predictor, examples, features)
         shares = [[each.probabilities[label] for label in LABELS] for each in found]
         return shares, sum(len(each.input_ids) for each in features)
 

@@ -27,8 +27,8 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.kernels import fast
 from bertkit.model.bert import init_weights
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.answers import logits_here
 from bertkit.predict.generating import write_texts
+from bertkit.predict.inference import logits_local
 from bertkit.predict.task_model import open_task_model
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.generation import GenerationExample
@@ -116,7 +116,7 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], num_bea
     def write(texts: list[str]) -> list[list[int]]:
         examples = [GenerationExample(str(number), text, None) for number, text in enumerate(texts)]
         features = list(make_features(opened.task, examples, opened.tokenizer, ()))
-        found = logits_here(predictor, examples, features)
+        found = logits_local(predictor, examples, features)
         opened.shape.predictions(opened.task, examples, features, found, (), opened.tokenizer)
         return [texts[0][0] for texts in found]
 

@@ -27,7 +27,7 @@ from bertkit.interop.load import load_directory
 from bertkit.model.bert import init_weights
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.predict.measure import measure_split
+from bertkit.predict.inference import measure_split
 from bertkit.run.objective import pretraining_losses
 from bertkit.settings.compose import compose
 from bertkit.settings.pretrain import PretrainSettings

@@ -89,7 +89,7 @@ def test_offsets_that_do_not_grow_are_refused(prepared_dir: Path, tmp_path: Path
     path = tmp_path / "train" / "sentences.bin"
     check_offsets(np.array([0, 2, 7]), 7, path, chunk=1)
     for wrong in ([0, 7, 2, 7], [1, 7], [0, 3], [0, 3, 3, 7], []):
-        with pytest.raises(InputError, match="offsets do not grow from 0 to 7"):
+        with pytest.raises(InputError, match="from 0 to 7"):
             check_offsets(np.array(wrong), 7, path, chunk=1)
     check_offsets(np.array([0, 3, 3, 7]), 7, path, is_strict=False)
     assert damaged_files(prepared_dir, read_manifest(prepared_dir)) == []

@@ -67,10 +67,10 @@ def at(*path: Any) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize(("change", "words"), [
     (at("files", [1]), "files=[1]: expected"),
-    (at("files", "../else", {"bytes": 1, "sha256": "x"}), "which lies elsewhere"),
+    (at("files", "../else", {"bytes": 1, "sha256": "x"}), "outside this directory"),
     (at("files", "train/sentences.bin", "bytes", "12"), "files.train/sentences.bin.bytes='12': expected a whole number"),
     (at("splits", {}), "splits.train=None"),
-    (at("splits", "train", "shard_tokens", [-1]), "no counts of a split"),
+    (at("splits", "train", "shard_tokens", [-1]), "splits.train="),
     (at("fingerprint", 3), "fingerprint=3: expected text"),
     (at("corpus", None), "corpus=None: expected"),
     (at("statistics", {}), "no field 'statistics.unigram_entropy'"),

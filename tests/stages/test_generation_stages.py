@@ -25,7 +25,7 @@ from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.predict.answers import logits_here
+from bertkit.predict.inference import logits_local
 from bertkit.predict.predictor import read_inputs
 from bertkit.serve.models import open_models
 from bertkit.settings.compose import compose
@@ -125,7 +125,7 @@ def test_predictions_are_scored_as_the_model_says(name: str, runs: Path, data: P
     sources = [line.split("\t")[0] for line in (data / "dev.tsv").read_text().splitlines()[1:]]
     ((_, examples, features),) = read_inputs(predictor, sources)
     facts = predictor.tokenizer.facts
-    for feature, (best, *_), row in zip(features, logits_here(predictor, examples, features), found, strict=True):
+    for feature, (best, *_), row in zip(features, logits_local(predictor, examples, features), found, strict=True):
         ids = best[0] if len(best[0]) == 7 else [*best[0], facts.sep]  # cut, or ended
         assert row["text"] == predictor.tokenizer.decode(best[0], skip_special_tokens=True)
         before = torch.tensor([[facts.cls, *ids[:-1]]])
@@ -420,7 +420,7 @@ def test_sources_and_texts_at_their_limits(runs: Path, tokenizer: Tokenizer, tmp
         assert {**one, "id": ""} == {**cut, "id": ""}
         predictor = load_predictor(tmp_path / kind, **given)._predictor
         ((_, examples, features),) = read_inputs(predictor, [long])
-        ((written, *_),) = logits_here(predictor, examples, features)
+        ((written, *_),) = logits_local(predictor, examples, features)
         assert len(written[0]) == 11
         assert facts.sep not in written[0]
         assert math.isfinite(one["score"])

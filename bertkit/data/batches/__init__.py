@@ -1,1 +1,1 @@
-"""Disk to batches: pairs, masks, packed batches, and which of them make up a step."""
+"""From disk to batches: pairs of segments, masks, packed batches, and the examples of a training step."""

@@ -1,4 +1,4 @@
-"""Examples -> one packed batch: special tokens, segment ids, masks."""
+"""Examples -> one packed batch, with special tokens, token type ids and masks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,11 @@ from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig
 
 
-def assemble(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
-    """Concatenate `[CLS] segment [SEP] segment [SEP] ...` of every example.
+def pack_examples(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArray[np.int64], ...]:
+    """Write every example as `[CLS] segment [SEP] segment [SEP] ...`, and concatenate the examples.
 
     Returns:
-        input_ids (S,), token_type_ids (S,), 1 for the second segment of a pair, and sequence_lengths (B,).
+        input_ids (S,); token_type_ids (S,), which are 1 for the second segment of a pair; and sequence_lengths (B,).
     """
     num_segments = np.diff(examples.first_segment)  # (B,)
     example = np.repeat(np.arange(len(examples)), num_segments)  # (segments,)
@@ -23,7 +23,7 @@ def assemble(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArr
     sequence_lengths = 1 + lengths.astype(np.int64)
     input_ids = np.empty(sequence_lengths.sum(), np.int64)
     token_type_ids = np.zeros(len(input_ids), np.int64)
-    is_pair = examples.is_random_next is not None
+    is_pair = examples.next_sentence_labels is not None
     end = 0
     for index, (start, length) in enumerate(zip(examples.segment_start, examples.segment_length, strict=True)):
         is_first = index == examples.first_segment[example[index]]
@@ -41,8 +41,8 @@ def assemble(split: Split, examples: Examples, vocab: VocabFacts) -> tuple[NDArr
 def collate(
     split: Split, examples: Examples, keys: NDArray[np.uint64], masking: MaskingConfig, vocab: VocabFacts
 ) -> PretrainBatch:
-    """Assemble and mask examples; `keys` (B,) are the random keys of their masks."""
-    input_ids, token_type_ids, sequence_lengths = assemble(split, examples, vocab)
+    """Pack and mask examples; `keys` (B,) are the random keys of their masks."""
+    input_ids, token_type_ids, sequence_lengths = pack_examples(split, examples, vocab)
     masked_ids, masked_positions, masked_labels = mask_tokens(input_ids, sequence_lengths, keys, masking, vocab)
     return PretrainBatch(
         input_ids=masked_ids,
@@ -50,5 +50,5 @@ def collate(
         sequence_lengths=sequence_lengths,
         masked_positions=masked_positions,
         masked_labels=masked_labels,
-        next_sentence_labels=examples.is_random_next,
+        next_sentence_labels=examples.next_sentence_labels,
     )

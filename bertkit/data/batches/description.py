@@ -1,8 +1,8 @@
-"""A description of a prepared dataset in words: its counts, some of its training examples, and its warnings."""
+"""A prepared dataset described for people: its counts, some of its training examples, and the warnings about its text."""
 
 import numpy as np
 
-from bertkit.data.batches.collate import assemble
+from bertkit.data.batches.collate import pack_examples
 from bertkit.data.batches.instances import has_instances, open_instances
 from bertkit.data.batches.segments import document_pairs, select
 from bertkit.data.corpus.manifest import SPLITS
@@ -10,11 +10,11 @@ from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.data_config import SegmentsConfig
 
 NUM_EXAMPLES = 3
-EXAMPLE = SegmentsConfig("pairs", max_seq_length=64, short_seq_prob=0.1, next_sentence="nsp")
+EXAMPLE_SEGMENTS = SegmentsConfig("pairs", max_seq_length=64, short_seq_prob=0.1, next_sentence="nsp")
 
 
 def describe(dataset: PreparedDataset) -> str:
-    """Describe a dataset on several lines."""
+    """Describe a dataset in several lines."""
     train, held_out = (dataset.manifest["splits"][name] for name in SPLITS)
     facts = dataset.manifest["statistics"]
     evaluation = f"{held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out for evaluation"
@@ -23,7 +23,7 @@ def describe(dataset: PreparedDataset) -> str:
         stored = dataset.manifest["instances"]
         evaluation = (
             f"{stored['count']:,} fixed instances of at most {stored['segments']['max_seq_length']} tokens, from all "
-            "documents: none is held out for evaluation, as in the original"
+            "documents: none is held out for evaluation, as in Google's original"
         )
     lines = [
         f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to train on",
@@ -40,20 +40,20 @@ def describe(dataset: PreparedDataset) -> str:
 
 
 def _stored_examples(dataset: PreparedDataset) -> list[tuple[bool, list[int]]]:
-    """The first fixed instances, with their masks."""
+    """Return the label and the masked token ids of the first fixed instances."""
     instances = open_instances(dataset)
     chosen = np.arange(min(NUM_EXAMPLES, len(instances)))
     return [(bool(instances.is_random_next[n]), instances.batch(np.array([n])).input_ids.tolist()) for n in chosen]
 
 
 def _drawn_examples(dataset: PreparedDataset) -> list[tuple[bool, list[int]]]:
-    """A few training pairs of both kinds, from documents spread over the text."""
+    """Return the label and the token ids of a few training pairs, with either label, from all over the text."""
     split = dataset.splits["train"] if dataset.splits["train"].num_documents else dataset.splits["held_out"]
     documents = np.unique(np.linspace(0, split.num_documents - 1, NUM_EXAMPLES).astype(np.int64))
-    pairs = document_pairs(split.sentences, split.documents, documents, EXAMPLE, seed=0, epoch=0)
-    assert pairs.is_random_next is not None
-    actual_first = np.argsort(pairs.is_random_next, kind="stable")
+    pairs = document_pairs(split.sentences, split.documents, documents, EXAMPLE_SEGMENTS, seed=0, epoch=0)
+    assert pairs.next_sentence_labels is not None
+    actual_first = np.argsort(pairs.next_sentence_labels, kind="stable")
     chosen = actual_first[np.linspace(0, len(pairs) - 1, min(NUM_EXAMPLES, len(pairs))).astype(np.int64)]
-    ids, _, lengths = assemble(split, select(pairs, chosen), dataset.tokenizer.facts)
+    ids, _, lengths = pack_examples(split, select(pairs, chosen), dataset.tokenizer.facts)
     sequences = np.split(ids, np.cumsum(lengths)[:-1])
-    return [(bool(pairs.is_random_next[n]), ids.tolist()) for n, ids in zip(chosen, sequences, strict=True)]
+    return [(bool(pairs.next_sentence_labels[n]), ids.tolist()) for n, ids in zip(chosen, sequences, strict=True)]

@@ -1,15 +1,16 @@
-"""Google's training instances, draw for draw: the output of `create_pretraining_data.py` for a text and a seed.
+"""Google's training instances, exactly as `create_pretraining_data.py` makes them from a text and a seed.
 
-All draws come from one `random.Random(seed)` in the original's order:
+An instance is one masked sequence `[CLS] A [SEP] B [SEP]`. All random numbers come from one `random.Random(seed)`, in the
+order of the original program:
 
-1. shuffle the documents;
-2. `dupe_factor` times, for every document: is its target length short, and how short; then for every chunk of sentences:
-   where A ends, whether B is random, the document and sentence of B, front or back for each token cut off, the order of
-   the candidates to mask, and the replacement of each masked piece;
-3. shuffle the instances.
+1. Shuffle the documents.
+2. `dupe_factor` times, for every document: draw whether its target length is short, and how short. Then, for every chunk of
+   sentences: draw where A ends, whether B is random, where B begins, whether the first or the last token is cut off, the
+   order of the candidates for masking, and the replacement of each masked token.
+3. Shuffle the instances.
 
-The pairs of `segments.py` have the same statistics, and can be drawn in any order; these can be compared with the original,
-instance by instance.
+The pairs of `segments.py` have the same statistics but can be computed in any order. The instances here can be compared with
+the original's one by one.
 
 Source: google-research/bert create_pretraining_data.py (commit eedf571); the functions below are its four jobs.
 """
@@ -27,7 +28,8 @@ from bertkit.data.data_config import InstancesConfig, MaskingConfig
 
 Sentence = list[int]
 Document = Sequence[Sentence]
-MASK_PROB, KEEP_PROB = 0.8, 0.5  # of the chosen pieces; of those that do not become [MASK]
+MASK_PROB = 0.8  # of a chosen token
+KEEP_PROB = 0.5  # of a chosen token that does not become [MASK]
 TRIES_FOR_ANOTHER_DOCUMENT = 10
 
 
@@ -35,11 +37,11 @@ TRIES_FOR_ANOTHER_DOCUMENT = 10
 class Instance:
     """One masked sequence `[CLS] A [SEP] B [SEP]`."""
 
-    input_ids: list[int]  # the tokens after masking
-    b_start: int  # the position of B's first token, where segment 1 begins
-    is_random_next: bool  # whether B comes from a random place, instead of following A
-    masked_positions: list[int]  # of the tokens to predict, ascending
-    masked_labels: list[int]  # the original ids there
+    input_ids: list[int]  # after masking
+    b_start: int  # position of B's first token; token type 1 begins there
+    is_random_next: bool  # true: B comes from a random place; false: B follows A
+    masked_positions: list[int]  # positions of the tokens to predict, ascending
+    masked_labels: list[int]  # original ids at these positions
 
 
 class SplitDocuments(Sequence[Document]):
@@ -77,9 +79,9 @@ def training_instances(
     vocab: VocabFacts,
     rng: random.Random,
 ) -> Iterator[Instance]:
-    """Draw all instances; the last shuffle follows, by `shuffled_order` with the same `rng`.
+    """Draw all instances, before the last shuffle, for which the caller uses `shuffled_order` with the same `rng`.
 
-    No document and no sentence may be empty; `rng` is new, made from the seed.
+    No document and no sentence may be empty. `rng` must be new, made from the seed.
     """
     order = shuffled_order(len(documents), rng)
     for _ in range(config.dupe_factor):
@@ -92,7 +94,7 @@ def training_instances(
 
 
 def shuffled_order(count: int, rng: random.Random) -> array[int]:
-    """Shuffle `count` items, 8 bytes each."""
+    """Shuffle the numbers 0 to `count - 1`; each takes 8 bytes of memory."""
     order = array("q", range(count))
     rng.shuffle(order)
     return order
@@ -101,11 +103,12 @@ def shuffled_order(count: int, rng: random.Random) -> array[int]:
 def document_pairs(
     documents: Sequence[Document], order: Sequence[int], place: int, config: InstancesConfig, rng: random.Random
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
-    """Cut the document at a place of the order into pairs (A, B, is_random_next).
+    """Cut the document `order[place]` into pairs (A, B, is_random_next).
 
-    A chunk ends at the target length, or with the document. It is split at random into A and B. Half of the time, and always
-    for a single sentence (without a draw), B is text from a random place, and the unused sentences are read again. With a
-    single document B comes from it and still counts as random.
+    Sentences are collected into a chunk until it has the target length or the document ends. The chunk is split at random
+    into A and B. With probability 1/2, B is replaced by text from a random place, and the next chunk begins with the unused
+    sentences. If the chunk is a single sentence, B is always random, and no number is drawn for this choice. If there is only
+    one document, the random text comes from the same document, but still counts as random.
     """
     document = documents[order[place]]
     max_num_tokens = config.max_seq_length - 3  # [CLS] A [SEP] B [SEP]
@@ -124,7 +127,7 @@ def document_pairs(
             is_random_next = len(chunk) == 1 or rng.random() < 0.5
             if is_random_next:
                 tokens_b = _random_text(documents, order, place, target - len(tokens_a), rng)
-                index -= len(chunk) - a_end  # the unused sentences are read again
+                index -= len(chunk) - a_end  # the unused sentences go into the next chunk
             else:
                 tokens_b = [token for sentence in chunk[a_end:] for token in sentence]
             truncate_pair(tokens_a, tokens_b, max_num_tokens, rng)
@@ -136,7 +139,7 @@ def document_pairs(
 def _random_text(
     documents: Sequence[Document], order: Sequence[int], place: int, num_tokens: int, rng: random.Random
 ) -> Sentence:
-    """Read at least `num_tokens` tokens, or to the end, from a random sentence of another document."""
+    """Return at least `num_tokens` tokens from a random sentence of another document on, or fewer if the document ends."""
     for _ in range(TRIES_FOR_ANOTHER_DOCUMENT):
         other = rng.randint(0, len(order) - 1)
         if other != place:
@@ -151,7 +154,7 @@ def _random_text(
 
 
 def truncate_pair(tokens_a: Sentence, tokens_b: Sentence, max_num_tokens: int, rng: random.Random) -> None:
-    """Cut a pair in place until it fits: a token of the longer side (B when equal), from its front or back at random."""
+    """Remove tokens, in place, until the pair fits: at random the first or last one of the longer segment (B if equal)."""
     while len(tokens_a) + len(tokens_b) > max_num_tokens:
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
         if rng.random() < 0.5:
@@ -163,11 +166,11 @@ def truncate_pair(tokens_a: Sentence, tokens_b: Sentence, max_num_tokens: int, r
 def mask_instance(
     input_ids: Sentence, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, rng: random.Random
 ) -> tuple[Sentence, list[int]]:
-    """Mask a sequence: return the masked ids and the positions to predict, ascending.
+    """Mask a sequence; return the masked ids and the positions to predict, ascending.
 
-    The number of predictions, rounded half to even, counts `[CLS]` and `[SEP]`, which are never chosen. A whole word that
-    exceeds it is skipped. Each piece of a word has its own replacement. With whole words a `##` piece belongs to the
-    candidate before it, even across the `[SEP]` where a cut made B begin inside of a word.
+    The largest number of predictions is a share of the length with `[CLS]` and `[SEP]`, rounded half to even; these two
+    tokens are never masked. A whole word that would exceed this number is skipped. Each piece of a word gets its own
+    replacement. A `##` piece at the start of B, whose beginning was cut off, belongs to the last word of A.
     """
     candidates: list[list[int]] = []
     for position, token in enumerate(input_ids):
@@ -178,12 +181,12 @@ def mask_instance(
         else:
             candidates.append([position])
     rng.shuffle(candidates)
-    quota = min(config.max_predictions_per_seq, max(1, round(len(input_ids) * masking.probability)))
+    max_predictions = min(config.max_predictions_per_seq, max(1, round(len(input_ids) * masking.probability)))
     masked_ids, positions = list(input_ids), list[int]()
     for candidate in candidates:
-        if len(positions) >= quota:
+        if len(positions) >= max_predictions:
             break
-        if len(positions) + len(candidate) > quota:
+        if len(positions) + len(candidate) > max_predictions:
             continue
         for position in candidate:
             if rng.random() < MASK_PROB:

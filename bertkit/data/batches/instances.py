@@ -1,12 +1,12 @@
-"""Fixed instances on disk, made by `google_instances.py`: masked once, memory-mapped, in the original's order.
+"""The fixed instances of `google_instances.py` on disk: masked once, stored in the original's order, and memory-mapped.
 
-    instances/token_starts.bin       the first token of each instance, and the end; 8 bytes each
-    instances/tokens.bin             token ids after masking, 2 bytes each where the vocabulary allows, else 4
-    instances/b_starts.bin           the position of B's first token within its instance; 2 bytes each
-    instances/is_random_next.bin     0 where B follows A, 1 where B is random; 1 byte each
-    instances/prediction_starts.bin  the first prediction of each instance, and the end; 8 bytes each
-    instances/positions.bin          positions of the predictions within their instance; 2 bytes each
-    instances/labels.bin             the original ids there; as tokens.bin
+    instances/token_starts.bin       index of the first token of each instance, and the number of tokens; 8 bytes each
+    instances/tokens.bin             token ids after masking; 2 bytes each for up to 65,536 tokens in the vocabulary, else 4
+    instances/b_starts.bin           position of B's first token within its instance; 2 bytes each
+    instances/is_random_next.bin     0: B follows A, 1: B is random; 1 byte each
+    instances/prediction_starts.bin  index of the first prediction of each instance, and the number of predictions; 8 bytes each
+    instances/positions.bin          position of each prediction within its instance; 2 bytes each
+    instances/labels.bin             original token id of each prediction; the same size as in tokens.bin
 
 Numbers are little-endian.
 """
@@ -38,7 +38,7 @@ INSTANCES_AT_ONCE = 4096
 
 
 def _dtypes(vocab_size: int) -> dict[str, np.dtype[Any]]:
-    """The columns of the stored instances; each is a file."""
+    """Return the columns of the stored instances, each in its own file, and the type of their numbers."""
     offset, position, token = np.dtype("<i8"), np.dtype("<u2"), token_dtype(vocab_size)
     return {
         "token_starts": offset,
@@ -71,7 +71,7 @@ class Instances:
         return len(self.b_starts)
 
     def lengths(self, chosen: Ids) -> Ids:
-        """The lengths of instances in tokens, (B,)."""
+        """Return the lengths of instances in tokens, (B,)."""
         return self.token_starts[chosen + 1] - self.token_starts[chosen]
 
     def batch(self, chosen: Ids) -> PretrainBatch:
@@ -108,18 +108,18 @@ def open_instances(dataset: PreparedDataset) -> Instances:
 
 
 def stored_settings(dataset: PreparedDataset) -> tuple[InstancesConfig, MaskingConfig]:
-    """Give the settings of the stored instances."""
+    """Return the settings with which the stored instances were made."""
     made_with = dataset.manifest["instances"]
     return InstancesConfig(**made_with["segments"]), MaskingConfig(**made_with["masking"])
 
 
 def stored_masking(masking: MaskingConfig) -> dict[str, Any]:
-    """Give the settings of masking in a manifest: without n-grams, which stored instances do not have."""
+    """Return the masking settings for the manifest; `max_ngram` is left out, since Google's instances have no n-grams."""
     return {name: value for name, value in to_mapping(masking).items() if name != "max_ngram"}
 
 
 def _ranges(counts: Ids) -> tuple[Ids, Ids]:
-    """For rows with these numbers of items: the row of each item, and its number within the row."""
+    """Return the row of each item, and its index within the row, for rows with these numbers of items."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
 
@@ -127,10 +127,10 @@ def _ranges(counts: Ids) -> tuple[Ids, Ids]:
 def make_instances(
     directory: Path, split: Split, config: InstancesConfig, masking: MaskingConfig, vocab: VocabFacts, seed: int
 ) -> Iterator[int]:
-    """Draw the instances of a split and write them; yields as `write_instances`."""
+    """Draw the instances of a split and write them; yields the same numbers as `write_instances`."""
     rng = random.Random(seed)
     size = token_dtype(vocab.size).itemsize * split.num_tokens * config.dupe_factor
-    require_space(directory.parent, 2 * size)  # as drawn, and once more in order
+    require_space(directory.parent, 2 * size)  # the instances are written twice
     drawn = training_instances(SplitDocuments(split), config, masking, vocab, rng)
     return write_instances(directory, drawn, rng, vocab.size)
 
@@ -138,7 +138,7 @@ def make_instances(
 def write_instances(
     directory: Path, instances: Iterable[Instance], rng: random.Random, vocab_size: int
 ) -> Iterator[int]:
-    """Write instances as they are drawn, and then once more in a shuffled order, so that memory holds only their offsets.
+    """Write instances as they are drawn, then read them and write them in shuffled order; memory holds only their offsets.
 
     Yields:
         The number of tokens so far, after each instance.
@@ -159,8 +159,8 @@ def write_instances(
                 positions=np.array(instance.masked_positions),
                 labels=np.array(instance.masked_labels),
             )
-            yield writer.total
-    if not any(writer.num_predictions):  # only whole words can all be too long
+            yield writer.total_tokens
+    if not any(writer.num_predictions):  # only possible with whole words
         raise InputError(
             f"masking.whole_word=true: none of the {len(writer.num_tokens)} instances has a token to predict, since every word "
             "has more pieces than an instance has predictions; raise segments.max_predictions_per_seq or "
@@ -191,13 +191,14 @@ class _Writer:
     def __init__(self, directory: Path, vocab_size: int) -> None:
         self._dtypes = _dtypes(vocab_size)
         self._files = {name: (directory / f"{name}.bin").open("wb") for name in self._dtypes}
-        self.num_tokens, self.num_predictions, self.total = array("q"), array("q"), 0  # of each instance; tokens of all
+        self.num_tokens, self.num_predictions = array("q"), array("q")  # an entry for each instance
+        self.total_tokens = 0
 
     def write(self, num_tokens: Ids, num_predictions: Ids, **columns: NDArray[Any]) -> None:
         """Append instances; their tokens, positions and labels are concatenated."""
         self.num_tokens.extend(num_tokens.tolist())
         self.num_predictions.extend(num_predictions.tolist())
-        self.total += int(num_tokens.sum())
+        self.total_tokens += int(num_tokens.sum())
         for name, column in columns.items():
             self._files[name].write(column.astype(self._dtypes[name]).tobytes())
 
@@ -212,7 +213,7 @@ class _Writer:
 
 
 def json_rows(instances: Instances, vocab: list[str]) -> Iterator[str]:
-    """Write each instance as a line, with its tokens as text."""
+    """Yield a line of JSON for each instance, with tokens as text and the field names of the original."""
     for first in range(0, len(instances), INSTANCES_AT_ONCE):
         batch = instances.batch(np.arange(first, min(first + INSTANCES_AT_ONCE, len(instances))))
         assert batch.next_sentence_labels is not None

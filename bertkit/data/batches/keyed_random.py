@@ -1,7 +1,7 @@
-"""Random numbers by key: every draw is a pure function of its key.
+"""Keyed random numbers: every number is a pure function of its key.
 
-`uniform(seed, stream, epoch, document)` is the same number in any process and any order, so pairs, order and masks need no
-generator state. A key consists of integers or integer arrays; arrays broadcast.
+`uniform(seed, stream, epoch, document)` is the same number in any process and any order. So no generator state has to be saved
+for the pairs, their order and the masks. A key consists of integers or integer arrays; arrays are broadcast.
 """
 
 from enum import IntEnum
@@ -16,7 +16,7 @@ Key = int | NDArray[np.int64] | NDArray[np.uint64]
 
 
 class Stream(IntEnum):
-    """The purpose of a draw, the second number of every key: no two purposes share random numbers."""
+    """The purpose of a random number. It is the second number of every key, so no two purposes share random numbers."""
 
     ORDER = 1
     TARGET_IS_SHORT = 2
@@ -37,13 +37,13 @@ class Stream(IntEnum):
 
 
 def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-    """Draw 64 random bits for each key: the finaliser of SplitMix64, once per number (Steele, Lea and Flood 2014).
+    """Return 64 random bits for each key: the finalizer of SplitMix64, once per number (Steele, Lea and Flood 2014).
 
-    bits(a, b) is bits(b, after=bits(a)).
+    `after` is the result for the first numbers of a key: bits(a, b) = bits(b, after=bits(a)).
     """
     state = np.zeros(1, np.uint64) if after is None else after
     for number in key:
-        state = state + (np.asarray(number).astype(np.uint64) + GOLDEN)  # wraps, being no scalar
+        state = state + (np.asarray(number).astype(np.uint64) + GOLDEN)  # modulo 2**64
         for shift, factor in ROUNDS:
             state ^= state >> shift
             state *= factor
@@ -52,17 +52,17 @@ def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint6
 
 
 def uniform(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.float64]:
-    """Draw a uniform number in [0, 1) for each key, as in `bits`."""
+    """Return a uniform random number in [0, 1) for each key; arguments as for `bits`."""
     return (bits(*key, after=after) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(limit: int | NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.int64]:
-    """Draw a uniform integer in [0, limit) for each key, as in `bits`; limit is below 2**53."""
+    """Return a uniform random integer in [0, limit) for each key; limit is below 2**53. Other arguments as for `bits`."""
     return (uniform(*key, after=after) * limit).astype(np.int64)
 
 
 def num_heads(tosses: NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.int64]:
-    """Count the heads of `tosses` fair coins for each key, as in `bits` (a binomial draw)."""
+    """Return the number of heads in `tosses` tosses of a fair coin (a binomial draw) for each key."""
     heads = np.zeros_like(tosses)
     keys = np.broadcast_to(bits(*key, after=after), tosses.shape)
     rows, word = np.flatnonzero(tosses > 0), 0
@@ -75,20 +75,21 @@ def num_heads(tosses: NDArray[np.int64], *key: Key, after: NDArray[np.uint64] | 
 
 
 def permute(index: NDArray[np.int64], size: int, *key: Key) -> NDArray[np.int64]:
-    """Map indices through a keyed permutation of range(size), without storing it.
+    """Apply a keyed permutation of range(size) to indices, without storing the permutation.
 
-    Eight Feistel rounds over the next power of four, walking the cycle until back in range (Black and Rogaway 2002).
+    Eight Feistel rounds permute the numbers below the next power of four; they are repeated until the result is below `size`
+    (cycle walking, Black and Rogaway 2002).
     """
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
     shift = np.uint64(half)
-    of_turns = bits(bits(*key), np.arange(8)[:, None])
+    round_keys = bits(bits(*key), np.arange(8)[:, None])
     value = np.array(index, np.uint64)
     outside = np.ones(value.shape, bool)
     while outside.any():
         left, right = value[outside] >> shift, value[outside] & mask
-        for of_turn in of_turns:
-            left, right = right, left ^ (bits(right, after=of_turn) & mask)
+        for round_key in round_keys:
+            left, right = right, left ^ (bits(right, after=round_key) & mask)
         value[outside] = (left << shift) | right
         outside = value >= np.uint64(size)
     return value.astype(np.int64)

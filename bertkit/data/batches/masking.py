@@ -1,6 +1,6 @@
-"""Masking: 15 % of the tokens, 80/10/10, single pieces, whole words or n-grams of words.
+"""Masking of single WordPieces, whole words, or n-grams of words; 15 % of the tokens by default.
 
-The masks of a sequence are a function of its own key, so they do not depend on the batch.
+The masks of a sequence depend only on the sequence and its random key, not on the rest of the batch.
 """
 
 import bisect
@@ -20,11 +20,11 @@ Ids = NDArray[np.int64]
 def mask_tokens(
     input_ids: Ids, sequence_lengths: Ids, keys: NDArray[np.uint64], policy: MaskingConfig, vocab: VocabFacts
 ) -> tuple[Ids, Ids, Ids]:
-    """Mask packed sequences: return the masked ids (S,), the masked positions (M,) and the original ids there (M,).
+    """Mask packed sequences; return the masked ids (S,), the positions to predict (M,) and the original ids there (M,).
 
     A sequence of n tokens, with [CLS] and [SEP], has max(1, round(n * probability)) predictions, halves rounded to even.
-    By default 80 % of them become [MASK], 10 % a random token of the vocabulary, 10 % stay. Lengths and random keys are
-    (B,).
+    By default 80 % of the tokens to predict become [MASK], 10 % become a random token of the vocabulary, and 10 % stay.
+    Lengths and random keys are (B,).
 
     Source: google-research/bert create_pretraining_data.py, `create_masked_lm_predictions`.
     """
@@ -62,9 +62,9 @@ def _whole_words(
     max_ngram: int,
     vocab: VocabFacts,
 ) -> Ids:
-    """Choose words, or n-grams of words, up to the quota of each sequence; a word is a piece with its `##` pieces."""
+    """Choose words, or n-grams of words, with at most `quota` tokens per sequence; return the positions of their tokens."""
     begins = maskable & ~vocab.is_continuation[input_ids]
-    begins[1:] |= maskable[1:] & ~maskable[:-1]  # a continuation right after [CLS] or [SEP] starts a word
+    begins[1:] |= maskable[1:] & ~maskable[:-1]  # a ## piece right after [CLS] or [SEP] also begins a word
     chosen: list[Ids] = []
     for start, length, limit, key in zip(starts, lengths, quota, keys, strict=True):
         tokens = np.arange(start, start + length)
@@ -82,7 +82,7 @@ def _whole_words(
 
 
 def _words_that_fit(words: list[Ids], order: Ids, room: int) -> Iterator[Ids]:
-    """Take words in order while they fit; a word that does not fit is skipped, not cut."""
+    """Choose words in this order, with at most `room` tokens; a word that does not fit is skipped, not cut."""
     for word in order:
         if len(words[word]) <= room:
             yield words[word]
@@ -94,21 +94,22 @@ def _words_that_fit(words: list[Ids], order: Ids, room: int) -> Iterator[Ids]:
 def _ngrams_that_fit(
     words: list[Ids], order: Ids, draws: NDArray[np.float64], room: int, max_ngram: int
 ) -> Iterator[Ids]:
-    """Take n-grams that begin at the words in order, while they fit; a word that does not fit is skipped, not cut.
+    """Choose n-grams, with at most `room` tokens; their first words are tried in this order.
 
-    An n-gram has n words with probability p(n) = (1/n) / (1/1 + ... + 1/N). N is max_ngram, or fewer words where the
-    segment ends or a taken word follows. An n-gram that does not fit loses words at its end.
+    An n-gram has n words with probability p(n) = (1/n) / (1/1 + ... + 1/N). N is max_ngram, or smaller if the segment ends
+    or the next chosen word follows before. If an n-gram does not fit, words at its end are left out. A word that does not fit
+    is skipped, not cut.
 
     Source: Lan et al. 2020 (ALBERT), section 4.1; google-research/albert create_pretraining_data.py and NVIDIA/Megatron-LM
-    megatron/data/dataset_utils.py, `create_masked_lm_predictions`. Their n-grams may reach across a [SEP], and are dropped
-    when they meet a taken word.
+    megatron/data/dataset_utils.py, `create_masked_lm_predictions`. Their n-grams may contain a [SEP], and an n-gram with an
+    already chosen word is dropped.
     """
     sums = list(itertools.accumulate(1 / n for n in range(1, max_ngram + 1)))
     starts, ends = [int(word[0]) for word in words], [int(word[-1]) + 1 for word in words]
     is_free = [True] * len(words)
     for first in order.tolist():
         stop, most = first, min(first + max_ngram, len(words))
-        # a [SEP] is between words that do not touch
+        # words that do not touch have a [SEP] between them
         while stop < most and is_free[stop] and (stop == first or starts[stop] == ends[stop - 1]):
             stop += 1
         num_free = stop - first

@@ -1,8 +1,8 @@
-"""The examples of a step: a function of (seed, step), computed in constant time.
+"""The examples of a training step: a function of (seed, step), computed in constant time.
 
-A keyed permutation orders the examples of an epoch. Every epoch is as long as the first one: pairs are drawn anew each
-epoch, so their number varies a little; a longer epoch leaves a few out, a shorter one repeats a few. Step s takes positions
-s * batch to (s + 1) * batch of the endless sequence of epochs.
+A keyed permutation orders the examples of an epoch; the epochs follow one another without end, and step s takes the positions
+s * batch to (s + 1) * batch of this sequence. Pairs are drawn again in each epoch, so their number varies a little. Every
+epoch still has as many examples as the first one: a few are left out, or a few are repeated.
 """
 
 import dataclasses
@@ -28,41 +28,41 @@ from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 
-PERMUTED_AT_ONCE = 4096  # positions, so that most steps only look them up
+PERMUTED_AT_ONCE = 4096  # positions permuted together and cached, for many steps
 
 
 class ExampleSource(ABC):
-    """The packed micro-batches of any step."""
+    """Training examples, packed into the micro-batches of any step."""
 
-    seed: int  # of the order
+    seed: int  # of the order of the examples
 
     @abstractmethod
     def size_of(self, epoch: int) -> int:
-        """Count the examples of an epoch."""
+        """Return the number of different examples in an epoch."""
 
     @abstractmethod
     def _batch(self, chosen: list[tuple[int, Ids]], *, by_length: bool) -> PretrainBatch:
-        """Pack examples, numbered by epoch; shortest first, or in this order."""
+        """Pack examples, given by epoch and index; with `by_length` the shortest first, else in this order."""
 
     @abstractmethod
-    def random_next_share(self, max_sequences: int) -> float:
-        """Return the fraction of the first `max_sequences` pairs of epoch 0 whose B does not follow A."""
+    def mean_next_sentence_label(self, max_sequences: int) -> float:
+        """Return the mean next sentence label of the first `max_sequences` pairs of epoch 0."""
 
     @property
     def epoch_length(self) -> int:
-        """The number of examples in every epoch: that of the first one."""
+        """The number of examples that every epoch contributes."""
         return self.size_of(0)
 
     def take(self, positions: Ids) -> PretrainBatch:
-        """Pack the examples at positions of the endless sequence of epochs into one batch, shortest first."""
+        """Pack the examples at positions of the sequence of epochs into one batch, the shortest first."""
         return self._batch(self._chosen(positions), by_length=True)
 
     def in_order(self, first: int, last: int) -> PretrainBatch:
-        """Pack examples first to last of epoch 0, unshuffled: for evaluation."""
+        """Pack the examples `first` to `last - 1` of epoch 0, unshuffled, for evaluation."""
         return self._batch([(0, np.arange(first, last))], by_length=False)
 
     def _chosen(self, positions: Ids) -> list[tuple[int, Ids]]:
-        """Give the examples at positions of the endless sequence of epochs, by epoch."""
+        """Return the examples at positions of the sequence of epochs, as (epoch, indices in the epoch)."""
         epochs, chosen = positions // self.epoch_length, []
         for epoch in np.unique(epochs).tolist():
             size = self.size_of(epoch)
@@ -71,24 +71,24 @@ class ExampleSource(ABC):
         return chosen
 
     def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
-        """Pack each range of the global batch of a step (counted from 0) into a micro-batch."""
+        """Pack each range of a step's global batch into a micro-batch; steps are counted from 0."""
         return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
 
     def examples(self, step: int, batch_size: int) -> list[tuple[int, int]]:
-        """List the examples of the global batch of a step (counted from 0): the epoch, and the number within it."""
+        """List the examples of a step's global batch, as (epoch, index in the epoch); steps are counted from 0."""
         chosen = self._chosen(np.arange(batch_size) + step * batch_size)
         return [(epoch, int(number)) for epoch, numbers in chosen for number in numbers]
 
 
 @dataclass(frozen=True)
 class InstanceSampler(ExampleSource):
-    """Visits stored instances, each once per epoch, with fixed masks."""
+    """Samples Google's stored instances, each once per epoch, with the same masks in every epoch."""
 
-    instances: Instances  # stored by `prepare segments=google`
-    seed: int  # of the order
+    instances: Instances
+    seed: int
 
     def size_of(self, epoch: int) -> int:
-        """Count the instances."""
+        """Return the number of instances."""
         return len(self.instances)
 
     def _batch(self, chosen: list[tuple[int, Ids]], *, by_length: bool) -> PretrainBatch:
@@ -97,25 +97,25 @@ class InstanceSampler(ExampleSource):
             numbers = numbers[np.argsort(self.instances.lengths(numbers), kind="stable")]
         return self.instances.batch(numbers)
 
-    def random_next_share(self, max_sequences: int) -> float:
-        """Average the stored labels."""
+    def mean_next_sentence_label(self, max_sequences: int) -> float:
+        """Return the mean of the stored labels."""
         return float(self.instances.is_random_next[:max_sequences].mean())
 
 
 @dataclass
 class Sampler(ExampleSource):
-    """Cuts and masks text, anew each epoch."""
+    """Samples pairs or blocks of text, drawn and masked again in each epoch."""
 
-    split: Split  # the text
+    split: Split
     vocab: VocabFacts
     segments: SegmentsConfig
     masking: MaskingConfig
-    seed: int  # of pairs, order and masks
-    open_epoch: Callable[[int], Examples] | None = None  # loads the examples of an epoch; None computes them in memory
+    seed: int  # of the pairs, their order and the masks
+    open_epoch: Callable[[int], Examples] | None = None  # loads the examples of an epoch; None: compute them in memory
     _epochs: dict[int, Examples] = field(default_factory=dict, init=False)
 
     def size_of(self, epoch: int) -> int:
-        """Count the pairs or blocks of an epoch."""
+        """Return the number of pairs or blocks in an epoch."""
         return len(self._epoch(epoch))
 
     def _batch(self, chosen: list[tuple[int, Ids]], *, by_length: bool) -> PretrainBatch:
@@ -127,9 +127,9 @@ class Sampler(ExampleSource):
         batch = collate(self.split, examples, keys, self.masking, self.vocab)
         return batch if self.segments.predicts_next else dataclasses.replace(batch, next_sentence_labels=None)
 
-    def random_next_share(self, max_sequences: int) -> float:
-        """Average the labels of epoch 0."""
-        labels = self._epoch(0).is_random_next
+    def mean_next_sentence_label(self, max_sequences: int) -> float:
+        """Return the mean of the first labels of epoch 0."""
+        labels = self._epoch(0).next_sentence_labels
         assert labels is not None, "blocks have no pairs"
         return float(labels[:max_sequences].mean())
 
@@ -146,7 +146,7 @@ class Sampler(ExampleSource):
 
 
 def _shuffled(positions: Ids, size: int, seed: int, epoch: int) -> Ids:
-    """Permute positions of an epoch, in cached blocks."""
+    """Map positions of an epoch to examples, by blocks of a cached permutation."""
     shuffled, block = np.empty_like(positions), positions // PERMUTED_AT_ONCE
     for number in np.unique(block):
         here = block == number
@@ -160,18 +160,19 @@ def _permuted_block(number: int, size: int, seed: int, epoch: int) -> Ids:
     return permute(np.arange(first, min(first + PERMUTED_AT_ONCE, size)), size, seed, Stream.ORDER, epoch)
 
 
-FILES = ("first_piece", "piece_start", "piece_length", "is_random_next")  # for the columns of `Examples`
+# the files of the columns of `Examples`, in order; their names call a segment a piece
+COLUMN_FILES = ("first_piece", "piece_start", "piece_length", "is_random_next")
 
 
 class EpochCache:
-    """Examples of epochs in a directory, computed once and memory-mapped."""
+    """The examples of epochs on disk, computed once and memory-mapped."""
 
     def __init__(self, directory: Path, split: Split, segments: SegmentsConfig, seed: int) -> None:
         self.directory, self.split, self.segments, self.seed = directory, split, segments, seed
         self.key = fingerprint([to_mapping(segments), seed])[:12]
 
     def open(self, epoch: int) -> Examples:
-        """Open the examples of an epoch; the first process writes them."""
+        """Open the examples of an epoch; compute and write them first if no process has."""
         final = self._path(epoch)
         if not final.is_dir():
             partial = self.directory / f"{final.name}.{socket.gethostname()}-{os.getpid()}.partial"
@@ -184,7 +185,7 @@ class EpochCache:
                 shutil.rmtree(partial)
             if epoch > 2:
                 shutil.rmtree(self._path(epoch - 2), ignore_errors=True)
-        names = FILES if self.segments.has_pairs else FILES[:-1]
+        names = COLUMN_FILES if self.segments.has_pairs else COLUMN_FILES[:-1]
         return Examples(*(np.asarray(np.memmap(final / name, np.int64, "r")) for name in names))
 
     def _path(self, epoch: int) -> Path:
@@ -192,14 +193,14 @@ class EpochCache:
 
     def _write(self, directory: Path, epoch: int) -> None:
         num_segments = 0
-        files = [(directory / name).open("wb") for name in FILES]
+        files = [(directory / name).open("wb") for name in COLUMN_FILES]
         split = self.split
         for group in examples_of_epoch(split.sentences, split.documents, self.segments, self.seed, epoch):
             columns = (
                 group.first_segment[:-1] + num_segments,
                 group.segment_start,
                 group.segment_length,
-                group.is_random_next,
+                group.next_sentence_labels,
             )
             for file, column in zip(files, columns, strict=True):
                 file.write(b"" if column is None else column.astype(np.int64).tobytes())

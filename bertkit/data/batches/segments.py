@@ -1,10 +1,10 @@
 """Documents of token ids -> training examples: segment pairs, or blocks of full sentences.
 
-A segment is a range of tokens of one document; no tokens are copied here. The pairs of a document are a function of (seed,
-epoch, document), computed for many documents at once.
+A segment is a range of tokens in one document; no tokens are copied here. The pairs of a document depend only on (seed, epoch,
+document), and are computed for many documents at once.
 
-Two arrays describe the text of a split: `sentences`, the first token of each sentence, and `documents`, the first sentence
-of each document; both end with one entry past the last.
+Two arrays describe the text of a split: `sentences` has the index of the first token of each sentence, and `documents` the
+index of the first sentence of each document. A last entry holds the number of tokens, or of sentences.
 """
 
 import itertools
@@ -26,13 +26,13 @@ BLOCKS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Examples:
-    """Training examples as segments of the text."""
+    """Training examples, each a few segments of the text."""
 
-    first_segment: Ids  # the index of each example's first segment, and the end, (examples + 1,)
-    segment_start: Ids  # the first token of each segment, (segments,)
-    segment_length: Ids  # its number of tokens, (segments,)
-    # 0 where B follows A, 1 where it is random or, with sop, swapped with A, (examples,); None for blocks
-    is_random_next: Ids | None = None
+    first_segment: Ids  # index of each example's first segment, and the number of segments, (examples + 1,)
+    segment_start: Ids  # index of the first token of each segment, (segments,)
+    segment_length: Ids  # number of tokens in each segment, (segments,)
+    # 0: B follows A; 1: B is random or, with sop, A and B are swapped; (examples,). None for blocks
+    next_sentence_labels: Ids | None = None
 
     def __len__(self) -> int:
         return len(self.first_segment) - 1
@@ -41,7 +41,7 @@ class Examples:
 def examples_of_epoch(
     sentences: Offsets, documents: Offsets, config: SegmentsConfig, seed: int, epoch: int
 ) -> Iterator[Examples]:
-    """Cut a split into the examples of one epoch, thousands of documents at a time."""
+    """Cut a split into the examples of one epoch; yields those of thousands of documents at a time."""
     if config.kind == "full_sentences":
         yield from full_sentence_blocks(sentences, documents, config.max_seq_length, seed, epoch)
         return
@@ -55,15 +55,16 @@ def document_pairs(
 ) -> Examples:
     """Cut the chosen documents into segment pairs (A, B), in the order of the documents.
 
-    A document is read in chunks of whole sentences, just long enough for the target length. A chunk is split at random
-    into A and B. If it is a single sentence, B is text from another random document. For other chunks,
-    nsp replaces B by random text with probability 1/2, and continues reading at the unused sentences; sop swaps A and B
-    with probability 1/2. A pair that is too long
-    loses tokens at random from the front or back of its longer side.
+    A document is cut into chunks of whole sentences, just long enough for the target length. A chunk is split at random
+    into A and B. If the chunk is a single sentence, B is text from another random document. For other chunks, nsp replaces B
+    by random text with probability 1/2, and the next chunk begins with the unused sentences; sop swaps A and B with
+    probability 1/2. If a pair is too long, tokens are removed from its longer segment, each at random from the front or the
+    back.
 
     Source: google-research/bert and, for sop, google-research/albert create_pretraining_data.py,
-    `create_instances_from_document` (Lan et al. 2020, section 3.1). They draw up to ten times to get another document;
-    here only others are drawn. With a single document, B comes from the same one and still counts as random.
+    `create_instances_from_document` (Lan et al. 2020, section 3.1). The originals draw up to ten times to get another
+    document; here the same document is never drawn. If there is only one document, the random text comes from this document,
+    but still counts as random.
     """
     max_tokens = config.max_seq_length - 3  # [CLS] A [SEP] B [SEP]
     drawn = {stream: bits(seed, stream, epoch) for stream in Stream}
@@ -72,7 +73,7 @@ def document_pairs(
     target = np.where(is_short, short_target, max_tokens)
     document, position, end = chosen, documents[chosen], documents[chosen + 1]
     chunks = []
-    for turn in itertools.count():
+    for turn in itertools.count():  # one chunk of every document that is not finished
         active = position < end
         document, position, end, target = document[active], position[active], end[active], target[active]
         if not len(document):
@@ -101,19 +102,19 @@ def document_pairs(
 
     columns = [np.concatenate(column).astype(np.int64) for column in zip(*chunks, strict=True)]
     order = np.argsort(columns[0], kind="stable")  # each document's pairs stay in their order
-    a_start, a_length, b_start, b_length, is_random_next = (column[order] for column in columns[1:])
+    a_start, a_length, b_start, b_length, next_sentence_labels = (column[order] for column in columns[1:])
     return Examples(
         first_segment=np.arange(0, 2 * len(order) + 1, 2),
         segment_start=np.stack([a_start, b_start], axis=1).reshape(-1),
         segment_length=np.stack([a_length, b_length], axis=1).reshape(-1),
-        is_random_next=is_random_next,
+        next_sentence_labels=next_sentence_labels,
     )
 
 
 def _random_and_swapped(
     num_sentences: Ids, document: Ids, turn: int, config: SegmentsConfig, drawn: dict[Stream, Bits]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Choose the chunks, with these numbers of sentences, that get a random B, and those whose A and B are swapped."""
+    """Choose the chunks whose B is random, and the chunks whose A and B are swapped, each as a mask."""
     is_alone = num_sentences == 1
     if config.next_sentence == "nsp":
         return is_alone | (uniform(document, turn, after=drawn[Stream.IS_RANDOM_NEXT]) < 0.5), np.zeros_like(is_alone)
@@ -125,7 +126,7 @@ def _random_and_swapped(
 def _random_text(
     sentences: Offsets, documents: Offsets, document: Ids, turn: int, num_tokens: Ids, drawn: dict[Stream, Bits]
 ) -> tuple[Ids, Ids]:
-    """For each document, sentences with this many tokens, from a random sentence of another document: (first, end)."""
+    """For each document, return sentences (first, end) of another one: from a random sentence on, `num_tokens` tokens."""
     num_documents = len(documents) - 1
     other = below(max(num_documents - 1, 1), document, turn, after=drawn[Stream.RANDOM_DOCUMENT])
     other += (other >= document) & (num_documents > 1)
@@ -135,7 +136,7 @@ def _random_text(
 
 
 def _tokens_to_cut(a_length: Ids, b_length: Ids, max_tokens: int) -> tuple[Ids, Ids]:
-    """The numbers of tokens that A and B lose: one at a time from the longer, from B when equal, until the pair fits."""
+    """Return how many tokens to remove from A and B: one at a time from the longer segment (B if equal) until both fit."""
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     to_equal = np.minimum(excess, np.abs(a_length - b_length))
     rest = excess - to_equal
@@ -146,9 +147,9 @@ def _tokens_to_cut(a_length: Ids, b_length: Ids, max_tokens: int) -> tuple[Ids, 
 def full_sentence_blocks(
     sentences: Offsets, documents: Offsets, max_seq_length: int, seed: int, epoch: int
 ) -> Iterator[Examples]:
-    """Fill blocks with whole sentences, across documents, with a separator between documents.
+    """Fill blocks with whole sentences; a block may continue in the next document, after a [SEP].
 
-    Each epoch has a new order of documents. Only a sentence longer than a block is cut.
+    Each epoch has a new order of documents. A sentence is cut only if it is longer than a block.
 
     Source: Liu et al. 2019 (RoBERTa), section 4.2, FULL-SENTENCES.
     """
@@ -164,13 +165,13 @@ def full_sentence_blocks(
             while token < end:
                 stop = min(int(sentences[np.searchsorted(sentences, token + room, side="right") - 1]), end)
                 if stop <= token and not block:
-                    stop = min(token + room, end)  # one sentence that is longer than a block
+                    stop = min(token + room, end)  # this sentence is longer than a block
                 if stop > token:
                     block.append((token, stop - token))
                     room -= stop - token
                     token = stop
                 if token == end:
-                    room -= 1  # the separator before the next document
+                    room -= 1  # for the [SEP] before the next document
                 if token < end or room < 1:
                     blocks.append(block)
                     block, room = [], capacity
@@ -190,7 +191,7 @@ def _as_examples(blocks: list[list[tuple[int, int]]]) -> Examples:
 
 
 def select(examples: Examples, chosen: Ids) -> Examples:
-    """Pick examples by index."""
+    """Return the examples with these indices."""
     counts = examples.first_segment[chosen + 1] - examples.first_segment[chosen]
     first_segment = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     within = np.arange(first_segment[-1]) - np.repeat(first_segment[:-1], counts)
@@ -199,18 +200,18 @@ def select(examples: Examples, chosen: Ids) -> Examples:
         first_segment,
         segment_start=np.asarray(examples.segment_start[segments]),
         segment_length=np.asarray(examples.segment_length[segments]),
-        is_random_next=None if examples.is_random_next is None else examples.is_random_next[chosen],
+        next_sentence_labels=None if examples.next_sentence_labels is None else examples.next_sentence_labels[chosen],
     )
 
 
 def concatenate(groups: list[Examples]) -> Examples:
-    """Join groups of examples into one."""
+    """Concatenate groups of examples."""
     offsets = np.cumsum([0, *(len(group.segment_start) for group in groups)])
     firsts = [group.first_segment[:-1] + offset for group, offset in zip(groups, offsets, strict=False)]
-    labels = [group.is_random_next for group in groups if group.is_random_next is not None]
+    labels = [group.next_sentence_labels for group in groups if group.next_sentence_labels is not None]
     return Examples(
         first_segment=np.concatenate([*firsts, offsets[-1:]]).astype(np.int64),
         segment_start=np.concatenate([np.zeros(0, np.int64), *(group.segment_start for group in groups)]),
         segment_length=np.concatenate([np.zeros(0, np.int64), *(group.segment_length for group in groups)]),
-        is_random_next=np.concatenate(labels) if labels else None,
+        next_sentence_labels=np.concatenate(labels) if labels else None,
     )

@@ -1,7 +1,7 @@
-"""Encoded documents -> a prepared dataset: its splits, its statistics and the facts of its manifest.
+"""Encoded documents -> a prepared dataset: its splits, its statistics and the content of its manifest.
 
-The hash of a document's text chooses its split. The documents are encoded by this command, or come from the shards of other
-commands (shard=i/n).
+The hash of a document's text decides whether it is held out. The documents were encoded by this command, or by several
+commands with shard=i/n.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,24 +22,24 @@ from bertkit.data.corpus.prepared import SplitWriter, token_dtype
 from bertkit.data.corpus.statistics import CorpusStatistics, find_faults
 from bertkit.data.corpus.tokenizer import MAX_LENGTH, VocabFacts, load_tokenizer
 
-ONLY_OF_A_SHARD = ("shard", "part_bytes")  # settings that a whole dataset does not depend on
+SHARD_SETTINGS = ("shard", "part_bytes")  # settings of a shard that do not affect the merged dataset
 
 
 @dataclass(frozen=True)
 class PreparedShard:
-    """The output of `prepare shard=i/n`."""
+    """The output directory of `prepare shard=i/n`."""
 
     directory: Path
     manifest: dict[str, Any]
 
     @property
     def place(self) -> tuple[int, int]:
-        """The number of the shard, from 1, and the number of shards."""
+        """The number of this shard, from 1, and the number of all shards."""
         number, _, count = self.manifest["identity"]["shard"].partition("/")
         return int(number), int(count)
 
     def files(self) -> list[Path]:
-        """The files of encoded documents."""
+        """Return the files of encoded documents."""
         return encoded_files(self.directory / FOLDER)
 
 
@@ -66,7 +66,7 @@ def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
 
 
 def _differences(first: PreparedShard, other: PreparedShard) -> list[tuple[str, Any, Any]]:
-    """List what differs although two shards of one dataset share it."""
+    """List the settings, with both values, that differ but must be equal for shards of one dataset."""
     here, there = first.manifest["identity"], other.manifest["identity"]
     changed = list(differences(here, {**there, "shard": here["shard"]}))
     if first.place[1] != other.place[1]:
@@ -99,23 +99,23 @@ def write_splits(
     return statistics, {name: writer.close() for name, writer in writers.items()}
 
 
-Facts = dict[str, Any]  # of a manifest
+Facts = dict[str, Any]  # fields of a manifest
 
 
-def hash_vocabulary(place: Path) -> list[str]:
-    """Give the SHA-256 of a vocabulary file, or of the tokenizer's files in a folder."""
+def hash_vocabulary(source: Path) -> list[str]:
+    """Return the SHA-256 of a vocabulary file, or of each tokenizer file in a folder."""
     names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
-    files = [path for path in (place, *(place / name for name in names)) if path.is_file()]
+    files = [path for path in (source, *(source / name for name in names)) if path.is_file()]
     for path in files:
         check_whole(path)
     return [sha256_file(path) for path in files]
 
 
 def facts_of_shards(shards: Sequence[PreparedShard]) -> Facts:
-    """Give the facts about a corpus that its shards have in common."""
+    """Return the fields of the manifest that the shards of a corpus have in common."""
     first = shards[0].manifest
     return {
-        "identity": {key: value for key, value in first["identity"].items() if key not in ONLY_OF_A_SHARD},
+        "identity": {key: value for key, value in first["identity"].items() if key not in SHARD_SETTINGS},
         "source_files": first["source_files"],
         "bertkit": first["bertkit"],
         "corpus": {"description": first["corpus"]["description"]},
@@ -125,19 +125,19 @@ def facts_of_shards(shards: Sequence[PreparedShard]) -> Facts:
 def write_dataset(
     directory: Path, facts: Facts, files: Sequence[Path], has_document_breaks: bool, strict: bool
 ) -> Facts:
-    """Write the splits of encoded documents into a directory, which has the tokenizer; give the facts of its manifest.
+    """Write the splits into a directory that already has the tokenizer; return the fields of its manifest.
 
     Raises:
-        InputError: there is no text, or it has faults and `strict` is set.
+        InputError: there is no text; or `strict` is set and the text has faults.
     """
     identity, tokenizer = facts["identity"], load_tokenizer(directory / "tokenizer")
     vocab = tokenizer.facts
     statistics, splits = write_splits(files, vocab, identity["held_out_prob"], identity["shard_tokens"], directory)
     if not statistics.tokens:
         raise InputError(f"{facts['corpus']['description']}: no text in it; check corpus.path")
-    inside_words = statistics.token_counts[vocab.is_continuation].sum() / statistics.tokens
+    continuation_rate = float(statistics.token_counts[vocab.is_continuation].sum() / statistics.tokens)
     held_out = splits["held_out"]["documents"] if identity["held_out_prob"] > 0 else None
-    findings = find_faults(statistics, has_document_breaks, float(inside_words), held_out)
+    findings = find_faults(statistics, has_document_breaks, continuation_rate, held_out)
     if strict and findings:
         raise InputError(*(f"{finding.name}: {finding.text}" for finding in findings))
     text_hash = text_sha256_of_files(files)

@@ -1,11 +1,13 @@
-"""Files or a dataset of the hub -> documents, which are lists of sentences.
+"""Files, or a dataset of the Hugging Face hub -> documents, which are lists of sentences.
 
-Text files have a sentence per line and a blank line between documents. JSON lines, JSON, parquet and hub datasets have a
-document per record, WikiExtractor's output a document per `<doc>` block; their text is split into sentences.
+A text file has one sentence per line and a blank line between documents. JSON lines, JSON, parquet and hub datasets have one
+document per record; the output of WikiExtractor has one document per `<doc>` block. The text of these formats is split into
+sentences.
 """
 
 import functools
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,19 +17,19 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import is_blank, joined, line_blocks, parse_json, unpacked, unpacking, without_surrogates
-from bertkit.data.corpus.parquet import parquet_records
 from bertkit.data.corpus.sources import Portion, Span, cut_file, find_files, python_documents, split_sentences
 from bertkit.data.data_config import CorpusConfig
 
 Document = list[str]
+RECORDS_AT_ONCE = 1024  # records of a parquet file in memory
 
 
 class PlacedDocument(list[str]):
-    """A document with its place.
+    """A document with its place in its file.
 
     Attributes:
-        title: its title, in formats that have one.
-        number: line or record number in the file where it starts, counted from 1.
+        number: number of its first line, or of its record, counted from 1.
+        title: its title, in formats that have titles; else empty.
     """
 
     def __init__(self, lines: Iterable[str] = (), number: int = 0, title: str = "") -> None:
@@ -36,38 +38,38 @@ class PlacedDocument(list[str]):
 
 
 class Corpus:
-    """A source of documents that can be read repeatedly, with its progress in bytes.
+    """Documents that can be read several times; counts the bytes read.
 
     Attributes:
-        total_bytes: the size of all files; None where unknown.
-        bytes_read: the progress of the current pass.
+        total_bytes: size of all files; None if there are no files.
+        bytes_read: progress of the current reading.
         ignored: files in the folders that are not text.
-        num_again: the number of further names of the same files.
+        num_duplicates: number of further paths to the same files, such as links.
     """
 
     def __init__(self, config: CorpusConfig, leave_out: Iterable[Path] = (), *, join_files: bool = False) -> None:
-        """Find the files, except at or below `leave_out`, the output of the command.
+        """Find the files, except those in `leave_out`, the output of the command.
 
-        With `join_files` a document may continue in the next text file, until a blank line, as in google-research/bert
+        With `join_files`, a document may continue in the next text file, until a blank line, as in google-research/bert
         create_pretraining_data.py.
 
         Raises:
-            InputError: a path or pattern matches nothing, or nothing of a known format.
+            InputError: a path or pattern matches no file, or no file of a known format.
         """
         self.config, self.join_files = config, join_files
         self.bytes_read = 0
-        self.files, self.ignored, self.num_again = (
+        self.files, self.ignored, self.num_duplicates = (
             find_files(config, leave_out) if config.source == "files" else ([], [], 0)
         )
         self.total_bytes = sum(path.stat().st_size for path, _ in self.files) if self.files else None
 
     @property
     def has_document_breaks(self) -> bool:
-        """Whether blank lines separate documents."""
+        """Whether blank lines separate the documents of a file."""
         return any(kind == "text" for _, kind in self.files)
 
     def describe(self) -> str:
-        """Describe the source in a line."""
+        """Describe the corpus in one line."""
         if self.config.source == "python_docs":
             return "the documentation that ships with Python (PSF licence)"
         if self.config.source == "hub":
@@ -75,20 +77,20 @@ class Corpus:
         kinds = sorted({kind for _, kind in self.files})
         text = f"{len(self.files)} {'file' if len(self.files) == 1 else 'files'} ({', '.join(kinds)}), "
         text += f"{(self.total_bytes or 0) / 1e6:.1f} MB"
-        if self.num_again:
-            text += f"; {self.num_again:,} more names of the same files, each read once"
+        if self.num_duplicates:
+            text += f"; {self.num_duplicates:,} more names of the same files, each read once"
         if self.ignored:
             names = [path.name for path in self.ignored[:3]] + ["..."] * (len(self.ignored) > 3)
             text += f"; ignored {len(self.ignored)} other ({', '.join(names)})"
         return text
 
     def states_of_files(self) -> list[list[Any]]:
-        """Give the path, size and time of every file, to detect changes."""
+        """Return the path, size and modification time of every file, to detect changes."""
         states = ((path.resolve(), path.stat()) for path, _ in self.files)
         return [[str(path), state.st_size, state.st_mtime_ns] for path, state in states]
 
     def __iter__(self) -> Iterator[Document]:
-        """Read every document, in the order of the sorted file names; raises InputError as `documents` does."""
+        """Yield every document, file by file; raises InputError as `documents` does."""
         self.bytes_read = 0
         is_empty = True
         for portion in self.portions(self.total_bytes or 1):
@@ -99,12 +101,12 @@ class Corpus:
             self.refuse_empty()
 
     def refuse_empty(self) -> None:
-        """Raise InputError with the name of the file, if an empty corpus consists of one."""
+        """Raise InputError with the name of the file, if an empty corpus consists of a single file."""
         if len(self.files) == 1:
             raise InputError(f"{self.files[0][0]}: no text in this file; expected sentences, one per line")
 
     def portions(self, num_bytes: int) -> list[Portion]:
-        """Cut the corpus between documents into independent portions of about `num_bytes`, or longer for a long document."""
+        """Cut the corpus, between documents, into portions of about `num_bytes`, which can be read independently."""
         if self.config.source != "files":
             return [()]
         portions: list[Portion] = []
@@ -117,7 +119,7 @@ class Corpus:
         return [*portions, tuple(waiting)]
 
     def _uncut(self, num_bytes: int) -> Iterator[list[Span]]:
-        """Groups of spans that stay together: single spans, or text files that are read as one."""
+        """Yield groups of spans that must be in one portion: a single span, or all text files if they are joined."""
         for kind, group in itertools.groupby(self.files, key=lambda file: file[1]):
             paths = [path for path, _ in group]
             if self.join_files and kind == "text":
@@ -126,15 +128,15 @@ class Corpus:
                 yield from ([span] for path in paths for span in cut_file(path, kind, num_bytes))
 
     def documents(self, portion: Portion) -> Iterator[Document]:
-        """Read the documents of a portion; raises InputError if a file does not fit its format."""
+        """Yield the documents of a portion; raises InputError if a file is not in its format."""
         if self.config.source == "python_docs":
             yield from python_documents()
         elif self.config.source == "hub":
             yield from self._read_records(enumerate(self._open_hub(), 1), f"{self.config.path}: record {{}}".format)
         else:
             for kind, spans in itertools.groupby(portion, key=lambda span: span.kind):
-                for together in [list(spans)] if self.join_files and kind == "text" else [[span] for span in spans]:
-                    yield from self._read_spans(together)
+                for group in [list(spans)] if self.join_files and kind == "text" else [[span] for span in spans]:
+                    yield from self._read_spans(group)
 
     def _read_spans(self, spans: list[Span]) -> Iterator[Document]:
         first = spans[0]
@@ -153,7 +155,7 @@ class Corpus:
         self.bytes_read = before + sum(span.num_bytes for span in spans)
 
     def _line_blocks(self, span: Span) -> Iterator[tuple[int, list[str]]]:
-        """Decode blocks of lines of a span, with the number of the first line in the span."""
+        """Yield decoded blocks of a span's lines, each with the number of its first line, counted from the span's start."""
         before, number = self.bytes_read, 1
         where = functools.partial(self._where, span)
         with span.path.open("rb") as raw, unpacking(lambda: where(number)):
@@ -171,7 +173,7 @@ class Corpus:
                 number += len(lines)
 
     def _where(self, span: Span, number: int) -> str:
-        """Name a line of a span by its file and number, which is counted here."""
+        """Return file:line for a line of a span; counts the lines before the span."""
         with span.path.open("rb") as file:
             blocks = iter(lambda: file.read(min(BLOCK_BYTES, span.start - file.tell())), b"")
             return f"{span.path}:{number + sum(block.count(10) for block in blocks)}"
@@ -187,7 +189,7 @@ class Corpus:
                     raise InputError(f"{where}: not JSON ({error}); expected one object per line") from None
 
     def _json_records(self, span: Span) -> Iterator[Any]:
-        """The elements of an array, one object, or an object per line; the ending of a file need not tell which."""
+        """Yield the elements of an array, or a single object, or one object per line, whichever the file has."""
         lines = (numbered for number, block in self._line_blocks(span) for numbered in enumerate(block, number))
         first = next((numbered for numbered in lines if not is_blank(numbered[1])), (1, "[]"))
         try:
@@ -201,7 +203,7 @@ class Corpus:
             raise InputError(f"{span.path}: not JSON ({error}); expected an array, or one object per line") from None
 
     def _wiki_documents(self, span: Span) -> Iterator[list[str]]:
-        """The paragraphs of each `<doc>` block, without its title."""
+        """Yield the paragraphs of each `<doc>` block, without its title."""
         document: PlacedDocument | None = None
         for first, lines in self._line_blocks(span):
             for number, line in enumerate(lines, first):
@@ -270,3 +272,52 @@ def _as_sentences(lines: list[str], split: bool) -> Document:
     sentences = [sentence for line in lines for sentence in split_sentences(line)] if split else lines
     filled = [sentence.strip() for sentence in sentences if not is_blank(sentence)]
     return PlacedDocument(filled, lines.number, lines.title) if isinstance(lines, PlacedDocument) else filled
+
+
+def parquet_records(path: Path, data: bytes | None = None) -> tuple[dict[str, list[str]], Iterator[dict[str, Any]]]:
+    """Open a parquet file, or its content `data`; needs neither a cache nor the network.
+
+    Returns:
+        The label names of each class-label column, if the file was written by `datasets`; and an iterator over the records.
+
+    Raises:
+        InputError: the file is missing or damaged. The iterator raises it too.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    if data is None and not path.is_file():
+        raise InputError(f"{path}: no such file")
+
+    def damaged(error: Exception) -> InputError:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return InputError(f"{path}: not readable as parquet ({reason}); restore the file")
+
+    def records() -> Iterator[dict[str, Any]]:
+        with file:
+            try:
+                for batch in file.iter_batches(RECORDS_AT_ONCE, use_threads=False):
+                    yield from batch.to_pylist()
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise damaged(error) from None
+
+    try:
+        file = ParquetFile(path if data is None else pa.BufferReader(data))
+        return _label_names(file.schema_arrow.metadata or {}), records()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise damaged(error) from None
+
+
+def _label_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the label names that `datasets` stores in a parquet file's metadata; empty if another program wrote it."""
+    names: dict[str, list[str]] = {}
+    if b"huggingface" not in metadata:
+        return names
+    try:
+        for column, feature in json.loads(metadata[b"huggingface"])["info"]["features"].items():
+            label = feature.get("feature", feature)  # a list of labels describes its items
+            if isinstance(label, dict) and isinstance(label.get("names"), list):
+                names[column] = label["names"]
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return {}
+    return names

@@ -1,10 +1,10 @@
-"""Encoded documents on disk, written by worker processes before the corpus becomes a dataset.
+"""Documents as token ids on disk, written by worker processes; dataset_writer.py then makes a dataset of them.
 
     00003-000.npz    the first documents of portion 3 of the corpus: ids, lengths, and counts for the statistics
-    00003.done       portion 3 is complete: 1 file
+    00003.done       marks portion 3 as complete; contains the number of its files
 
-A file depends only on its documents and the vocabulary, so any number of processes and machines can write them, and an
-interrupted command continues with them. In the order of their names they are the corpus.
+The content of a file depends only on its documents and the vocabulary, not on the number of processes and machines. An
+interrupted command keeps the files that it has written. Sorted by name, the files contain the documents in corpus order.
 """
 
 import hashlib
@@ -33,37 +33,37 @@ from bertkit.data.corpus.sources import Portion
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
 
-FOLDER = "pieces"  # of the files; part of the format of a shard
-CHARACTERS_AT_ONCE = 1 << 18  # tokenized together
-NUM_CACHED_WORDS = 1 << 18  # of each process, about 60 MB
-MAX_FILE_CHARACTERS = 1 << 24  # a portion that cannot be cut, such as a compressed file, has several files
+FOLDER = "pieces"  # the folder of these files in a shard
+CHARACTERS_AT_ONCE = 1 << 18  # characters tokenized together
+NUM_CACHED_WORDS = 1 << 18  # in each process, about 60 MB
+MAX_FILE_CHARACTERS = 1 << 24  # a larger portion, such as a compressed file, is written to several files
 
 
 @dataclass(frozen=True)
 class EncodedDocuments:
-    """Some documents of the corpus."""
+    """Some documents of the corpus. Sentences without tokens are left out; a document without tokens has 0 sentences."""
 
-    tokens: NDArray[np.int32]  # ids of all sentences
-    sentence_lengths: NDArray[np.int64]  # tokens of each sentence with tokens, (sentences,)
-    document_sentences: NDArray[np.int64]  # such sentences of each document, 0 for an empty one, (documents,)
-    digests: NDArray[np.uint8]  # the SHA-256 of each document's text, (documents, 32)
-    num_words: NDArray[np.int64]  # words between spaces in documents that are not empty, (1,)
-    sentence_hashes: NDArray[np.uint64]  # the distinct hashes of their sentences
-    hash_counts: NDArray[np.int64]  # of each hash
+    tokens: NDArray[np.int32]  # token ids of all sentences
+    sentence_lengths: NDArray[np.int64]  # number of tokens in each sentence, (sentences,)
+    document_sentences: NDArray[np.int64]  # number of sentences in each document, (documents,)
+    digests: NDArray[np.uint8]  # SHA-256 of each document's text, (documents, 32)
+    num_words: NDArray[np.int64]  # number of words, separated by spaces, in documents with tokens, (1,)
+    sentence_hashes: NDArray[np.uint64]  # distinct hashes of the sentences in documents with tokens
+    hash_counts: NDArray[np.int64]  # number of sentences with each hash
 
 
 def text_sha256(documents: Iterable[Document]) -> str:
-    """Hash a text by the digests of its documents."""
+    """Return the SHA-256 of the SHA-256 of all documents."""
     return _sha256(hashlib.sha256(_text(document)).digest() for document in documents)
 
 
 def text_sha256_of_files(paths: Iterable[Path]) -> str:
-    """Hash the text of encoded documents; equal to `text_sha256`."""
+    """Return `text_sha256` of the documents in these files."""
     return _sha256(_load_digests(path).tobytes() for path in paths)
 
 
 def hash_sentence(sentence: bytes) -> bytes:
-    """Hash a sentence to 8 bytes, to count repeats."""
+    """Return a hash of 8 bytes, to count repeated sentences."""
     return hashlib.blake2b(sentence, digest_size=8).digest()
 
 
@@ -79,7 +79,7 @@ def _text(document: Document) -> bytes:
 
 
 def encode_documents(documents: list[Document], encode: Callable[[list[str]], FlatIds]) -> EncodedDocuments:
-    """Encode documents; each must have a sentence."""
+    """Encode documents with at least one sentence each."""
     tokens, lengths = encode(list(chain.from_iterable(documents)))
     has_tokens = lengths > 0
     first = np.cumsum([0, *map(len, documents[:-1])])
@@ -100,12 +100,12 @@ def encode_documents(documents: list[Document], encode: Callable[[list[str]], Fl
 
 
 def encoded_files(directory: Path) -> list[Path]:
-    """The files in the order of the corpus."""
+    """Return the files in corpus order."""
     return sorted(directory.glob("*.npz"), key=lambda path: [int(number) for number in path.stem.split("-")])
 
 
 def load_documents(path: Path) -> EncodedDocuments:
-    """Read a file."""
+    """Read a file of encoded documents."""
     with np.load(path) as columns:
         return EncodedDocuments(**columns)
 
@@ -116,7 +116,7 @@ def _load_digests(path: Path) -> NDArray[np.uint8]:
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Group documents for numpy, in constant memory."""
+    """Group documents into batches of about `CHARACTERS_AT_ONCE`."""
     batch: list[Document] = []
     characters = 0
     for document in documents:
@@ -145,29 +145,29 @@ def _save(batches: list[EncodedDocuments], path: Path, dtype: np.dtype[np.unsign
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """The settings of all workers."""
+    """The job of all worker processes."""
 
     corpus: Corpus
-    portions: dict[int, Portion]  # to encode, by number
+    portions: dict[int, Portion]  # by number
     tokenizer_dir: Path
     output_dir: Path
 
     @property
     def num_bytes(self) -> int:
-        """The size of the text; 0 where unknown."""
+        """The size of the text; 0 if unknown."""
         return sum(map(_num_bytes, self.portions.values()))
 
 
 def encode_portions(job: EncodingJob, num_workers: int | None) -> Iterator[int]:
-    """Encode the remaining portions; the result does not depend on the number of workers.
+    """Encode the portions that have no `.done` file; the result does not depend on the number of workers.
 
-    By default there is a worker for each core, if each gets at least two portions.
+    By default there is one worker per core, but at least two portions per worker.
 
     Yields:
-        The number of bytes done, first those of an interrupted command.
+        The number of bytes done, with those that an interrupted command has done.
 
     Raises:
-        InputError: a file does not fit its format: the first one in the order of the corpus.
+        InputError: a file is not in its format; reports the first such file in corpus order.
         PeerError: a worker was killed.
     """
     todo = [number for number in job.portions if not _done(job.output_dir, number).exists()]
@@ -196,14 +196,11 @@ class _Encoder:
 
     def __init__(self, job: EncodingJob) -> None:
         tokenizer = load_tokenizer(job.tokenizer_dir)
-        self.job, self.dtype, self.cache = (
-            job,
-            token_dtype(tokenizer.vocab_size),
-            WordCache(tokenizer, NUM_CACHED_WORDS),
-        )
+        self.job, self.dtype = job, token_dtype(tokenizer.vocab_size)
+        self.cache = WordCache(tokenizer, NUM_CACHED_WORDS)
 
     def encode(self, number: int) -> Iterator[None]:
-        """Write the files of a portion, after those of an interrupted run; yield after each batch."""
+        """Write the files of a portion that an interrupted command has not written; yield after each batch."""
         directory, documents = self.job.output_dir, self.job.corpus.documents(self.job.portions[number])
         num_files = 0
         while (path := directory / f"{number:05d}-{num_files:03d}.npz").exists():
@@ -226,12 +223,12 @@ class _Encoder:
 
 
 def _done(directory: Path, number: int) -> Path:
-    """The file that marks a portion as complete."""
+    """Return the file that marks a portion as complete."""
     return directory / f"{number:05d}.done"
 
 
 def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int) -> Iterator[int]:
-    """Yield the number of each portion, in order, when it is done."""
+    """Encode portions in worker processes; yield the number of each portion, in order, when it is done."""
     spawn = multiprocessing.get_context("spawn")  # a fork would lose the threads of the tokenizers library
     pool = ProcessPoolExecutor(num_workers, spawn, _start_worker, (job,))
     try:
@@ -248,14 +245,14 @@ def _encode_in_processes(job: EncodingJob, numbers: list[int], num_workers: int)
         pool.shutdown(cancel_futures=True)
 
 
-_encoder: _Encoder  # of a worker process
+_encoder: _Encoder  # set in each worker process
 
 
 def _start_worker(job: EncodingJob) -> None:
-    """Set up a worker process, which ends with its parent."""
+    """Set up a worker process, which exits when its parent exits."""
     global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each core has a process
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is one process per core
     parent = multiprocessing.parent_process()
     assert parent is not None
 

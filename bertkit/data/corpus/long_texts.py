@@ -1,8 +1,8 @@
-"""Long texts, tokenized in parts: for megabytes at once, the library takes many times their size in memory.
+"""Long texts, tokenized in parts, since the `tokenizers` library needs many times the size of a text in memory.
 
-The tokens of a word do not depend on its context, except for the combining marks after a letter and, by Google's rules, the
-form of a sigma, which depends on the letters beyond a mark. So a part begins with a blank, a Chinese character or, by
-Hugging Face's rules, a mark.
+The tokens of a word do not depend on the text around it, with two exceptions: a letter and the combining marks after it belong
+together; and by Google's rules the form of a Greek sigma depends on the letters around it, even across punctuation. So a text
+may be cut before a space, a Chinese character or, by Hugging Face's rules, a punctuation mark.
 """
 
 import bisect
@@ -18,29 +18,29 @@ from tokenizers import Tokenizer
 
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 
-FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # the ids of all texts, concatenated, and the length of each
-PART_CHARACTERS = 1 << 15  # at least
-PARTS_AT_ONCE = 32  # shared among the cores by the library
+FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # concatenated ids of all texts; number of ids in each text
+PART_CHARACTERS = 1 << 15  # minimum
+PARTS_AT_ONCE = 32  # encoded in parallel
 _BEGINS = {"hugging_face": re.compile("[ -/:-@[-`{-~\u4e00-\u9fff]"), "google": re.compile("[ \u4e00-\u9fff]")}
 _ACCENTS = "".join(map(chr, range(0x300, 0x370)))
 _LETTER = f"(?:[0-9A-Za-z][{_ACCENTS}]*+)"
-_ENDLESS = re.compile(f"({_LETTER}{{{MAX_INPUT_CHARS_PER_WORD}}})({_LETTER}{{2,}}+)")  # in a word that is [UNK]
+_TOO_LONG_RUN = re.compile(f"({_LETTER}{{{MAX_INPUT_CHARS_PER_WORD}}})({_LETTER}{{2,}}+)")  # such a word is [UNK]
 
 
 def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str]], FlatIds]) -> FlatIds:
-    """Encode sentences with `encode`, long ones in parts."""
+    """Encode sentences with `encode`; long sentences are passed to it in parts."""
     if len(max(sentences, key=len, default="")) <= PART_CHARACTERS:
         return encode(sentences)
-    parts = [list(parts_of(without_endless_runs(sentence)[0], rules)) for sentence in sentences]
+    parts = [list(parts_of(shorten_long_runs(sentence)[0], rules)) for sentence in sentences]
     flat = list(chain.from_iterable(parts))
     batches = [encode(flat[first : first + PARTS_AT_ONCE]) for first in range(0, len(flat), PARTS_AT_ONCE)]
     ids, lengths = map(np.concatenate, zip(*batches, strict=True))
     return ids, np.add.reduceat(lengths, np.cumsum([0, *map(len, parts[:-1])]))
 
 
-def joined(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
-    """Encode a long text in parts by Hugging Face's rules; return ids and word numbers, and the characters of the pieces."""
-    shorter, place_in_text = without_endless_runs(text)
+def encode_long_text(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
+    """Encode a long text in parts by Hugging Face's rules; return `ids` and `word_ids`, and the place of each piece."""
+    shorter, place_in_text = shorten_long_runs(text)
     whole, offsets, begins = SimpleNamespace(ids=[], word_ids=[]), [], 0
     for part in parts_of(shorter, "hugging_face"):
         encoding: Any = backend.encode(part, add_special_tokens=False)
@@ -53,7 +53,7 @@ def joined(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
 
 
 def parts_of(text: str, rules: str) -> Iterator[str]:
-    """Cut a text into parts with the same tokens."""
+    """Cut a text into parts whose tokens, concatenated, are the tokens of the text."""
     start = 0
     while match := _BEGINS[rules].search(text, start + PART_CHARACTERS):
         yield text[start : match.start()]
@@ -61,14 +61,14 @@ def parts_of(text: str, rules: str) -> Iterator[str]:
     yield text[start:]
 
 
-def without_endless_runs(text: str) -> tuple[str, Callable[[int], int]]:
-    """Shorten runs of letters and digits that are too long and always [UNK]; keep their beginning and last letter.
+def shorten_long_runs(text: str) -> tuple[str, Callable[[int], int]]:
+    """Shorten runs of letters and digits that are so long that they become [UNK]; keep their beginning and last letter.
 
     Returns:
-        The text, and a function from the place where a word begins or ends in it to the place in the original.
+        The shorter text; and a function that maps the place where a word begins or ends in it to the place in `text`.
     """
     kept, places, removed, start = [], [], [0], 0
-    for match in _ENDLESS.finditer(text):
+    for match in _TOO_LONG_RUN.finditer(text):
         last = match.start(2) + len(match[2].rstrip(_ACCENTS)) - 1
         kept.append(text[start : match.start(2)])
         removed.append(removed[-1] + last - match.start(2))

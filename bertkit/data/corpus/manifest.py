@@ -1,4 +1,4 @@
-"""`manifest.json` of a prepared dataset, or of a shard of one: how it is written, read and checked."""
+"""Writing, reading and checking `manifest.json`, of a prepared dataset or of one of its shards."""
 
 import hashlib
 import json
@@ -16,10 +16,10 @@ from bertkit.data.data_config import InstancesConfig, MaskingConfig
 FORMAT = "bertkit prepared dataset 1"
 SHARD_FORMAT = "bertkit prepared shard 1"  # made with shard=i/n
 SPLITS = ("train", "held_out")
-MADE_ANEW = "remove {} and run bertkit prepare again"
+PREPARE_AGAIN = "remove {} and run bertkit prepare again"
 
 
-# the fields of a manifest that are read, by which it is checked
+# the fields of a manifest that bertkit reads, with the types to check
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class _DatasetManifest(_Manifest):
 
 
 def fingerprint(settings: Any) -> str:
-    """Hash every setting that shapes a result, and nothing else."""
+    """Return the SHA-256 of settings; pass those that affect a result, and no others."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(directory: Path, facts: dict[str, Any], kind: str = FORMAT) -> None:
-    """Write `manifest.json` with some facts and the size and SHA-256 of every file."""
+    """Write `manifest.json`: the fields in `facts`, and the size and SHA-256 of every file."""
     files = {
         path.relative_to(directory).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         for path in sorted(directory.rglob("*"))
@@ -89,36 +89,36 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """Read and check the manifest of a prepared dataset.
 
     Raises:
-        InputError: the directory is missing or holds something else.
+        InputError: the directory is missing or is not a prepared dataset.
     """
     if not directory.is_dir():
         raise InputError(f"data_dir={directory}: no such directory; make it with bertkit prepare")
     if not (directory / "manifest.json").is_file():
         raise InputError(f"data_dir={directory}: no manifest.json; expected the output of bertkit prepare")
-    other = f"{directory / 'manifest.json'}: not of a prepared dataset; run bertkit prepare"
-    return _read(directory, FORMAT, other, MADE_ANEW.format(directory))
+    wrong_format = f"{directory / 'manifest.json'}: not the manifest of a prepared dataset; run bertkit prepare"
+    return _read(directory, FORMAT, wrong_format, PREPARE_AGAIN.format(directory))
 
 
 def read_shard_manifest(directory: Path) -> dict[str, Any]:
     """Read the manifest of a shard, and check the shard's files.
 
     Raises:
-        InputError: the directory holds something else, or a file has changed.
+        InputError: the directory is not a shard, or a file has changed.
     """
-    other = f"merge: {directory} is not a shard; expected the output of bertkit prepare shard=i/n"
-    manifest = _read(directory, SHARD_FORMAT, other, "prepare this shard again")
+    wrong_format = f"merge: {directory} is not a shard; expected the output of bertkit prepare shard=i/n"
+    manifest = _read(directory, SHARD_FORMAT, wrong_format, "prepare this shard again")
     check_files(directory, manifest)
     if damaged := damaged_files(directory, manifest):
         raise InputError(f"merge: {directory / damaged[0]} changed since it was made; prepare this shard again")
     return manifest
 
 
-def _read(directory: Path, kind: str, other: str, way_out: str) -> dict[str, Any]:
-    """Read a manifest of this format; `other` is the message for another one."""
+def _read(directory: Path, kind: str, wrong_format: str, way_out: str) -> dict[str, Any]:
+    """Read a manifest of the format `kind`; `wrong_format` is the error message for another format."""
     path = directory / "manifest.json"
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != kind:
-        raise InputError(other)
+        raise InputError(wrong_format)
     if kind == SHARD_FORMAT:
         checked(_Manifest, manifest, path, way_out)
         checked(dict[str, str], {"identity.shard": manifest["identity"].get("shard")}, path, way_out)
@@ -127,19 +127,19 @@ def _read(directory: Path, kind: str, other: str, way_out: str) -> dict[str, Any
     return manifest
 
 
-def is_there(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:
-    """Whether a directory holds this very dataset, or shard of one; the text decides where only places or times of files differ.
+def is_done(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Callable[[], str]) -> bool:
+    """Whether a directory holds this very dataset or shard; if only paths or times of files differ, compare the texts.
 
     Raises:
-        InputError: it holds something else.
+        InputError: the directory holds something else.
     """
     if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
         return False
     expected = "prepared dataset" if kind == FORMAT else "shard of one"
-    other = f"output_dir={output_dir} exists and is not a {expected}; choose another one"
+    wrong_format = f"output_dir={output_dir} exists and is not a {expected}; choose another one"
     if not (output_dir / "manifest.json").is_file():
-        raise InputError(other)
-    manifest = _read(output_dir, kind, other, "choose another one")
+        raise InputError(wrong_format)
+    manifest = _read(output_dir, kind, wrong_format, "choose another one")
     changes = differences(manifest["identity"], facts["identity"])
     changed = [f"{key}: {old!r} there, {new!r} here" for key, old, new in changes]
     if not changed and manifest["source_files"] != facts["source_files"]:
@@ -153,24 +153,24 @@ def is_there(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Ca
 
 
 def check_files(directory: Path, manifest: dict[str, Any]) -> None:
-    """Check that every file of a manifest exists with its size.
+    """Check that every file of a manifest exists and has the right size.
 
     Raises:
-        InputError: a file does not, or lies outside of the directory.
+        InputError: a file is missing, has another size, or is outside the directory.
     """
     for name, facts in manifest["files"].items():
         path = directory / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise InputError(
-                f"{directory / 'manifest.json'}: {name!r}, which lies elsewhere; do not trust this dataset"
+                f"{directory / 'manifest.json'}: {name!r} is outside this directory; do not trust this dataset"
             )
         if not path.is_file() or path.stat().st_size != facts["bytes"]:
             state = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-            raise InputError(f"{path}: {state}, expected {facts['bytes']} bytes; {MADE_ANEW.format(directory)}")
+            raise InputError(f"{path}: {state}, expected {facts['bytes']} bytes; {PREPARE_AGAIN.format(directory)}")
 
 
 def damaged_files(directory: Path, manifest: dict[str, Any], parts: Collection[str] | None = None) -> list[str]:
-    """List the files whose SHA-256 differs from the manifest's, of all folders or of some."""
+    """List the files whose SHA-256 differs from the manifest; `parts` are the folders to check, by default all."""
     return [
         name
         for name, facts in manifest["files"].items()

@@ -1,14 +1,14 @@
-"""The prepared dataset on disk: tokens once, documents and sentences as offsets, memory-mapped.
+"""The prepared dataset on disk, memory-mapped. Every token is stored once; sentences and documents are offsets.
 
-    manifest.json            counts, hashes, and the fingerprint of every setting that matters
+    manifest.json            counts, hashes, and the fingerprint of the settings that affect the dataset
     tokenizer/               vocab.txt, tokenizer.json, ...
-    train/tokens-00000.bin   token ids, 2 bytes each where the vocabulary allows, else 4
-    train/sentences.bin      the first token of each sentence, and the end; 8 bytes each
-    train/documents.bin      the first sentence of each document, and the end; 8 bytes each
-    held_out/...             the same for the held-out documents
+    train/tokens-00000.bin   a shard of token ids; 2 bytes each for up to 65,536 tokens in the vocabulary, else 4
+    train/sentences.bin      index of the first token of each sentence, and the number of tokens; 8 bytes each
+    train/documents.bin      index of the first sentence of each document, and the number of sentences; 8 bytes each
+    held_out/...             the same files for the held-out documents
     instances/...            with segments=google: the fixed instances of all documents (see instances.py)
 
-Numbers are little-endian. A document never crosses two shards.
+Numbers are little-endian. All tokens of a document are in one shard.
 """
 
 import bisect
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
-from bertkit.data.corpus.manifest import MADE_ANEW, SPLITS, check_files, damaged_files, read_manifest
+from bertkit.data.corpus.manifest import PREPARE_AGAIN, SPLITS, check_files, damaged_files, read_manifest
 from bertkit.data.corpus.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -29,8 +29,8 @@ class Split:
     """The tokens of one split, memory-mapped.
 
     Attributes:
-        sentences: the first token of each sentence, and the end, (sentences + 1,).
-        documents: the first sentence of each document, and the end, (documents + 1,).
+        sentences: index of the first token of each sentence, and the number of tokens, (sentences + 1,).
+        documents: index of the first sentence of each document, and the number of sentences, (documents + 1,).
     """
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: list[int]) -> None:
@@ -41,7 +41,7 @@ class Split:
 
     @property
     def num_documents(self) -> int:
-        """The number of documents."""
+        """The number of documents in this split."""
         return len(self.documents) - 1
 
     @property
@@ -50,7 +50,7 @@ class Split:
         return int(self._shard_starts[-1])
 
     def tokens(self, start: int, length: int) -> NDArray[Any]:
-        """Read tokens of one document, (length,)."""
+        """Return a range of tokens, (length,), which must be inside one document."""
         shard = bisect.bisect_right(self._shard_starts, start) - 1 if len(self._shards) > 1 else 0
         offset = start - self._shard_starts[shard]
         return self._shards[shard][offset : offset + length]
@@ -63,7 +63,7 @@ def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 class SplitWriter:
-    """Writes a split in constant memory."""
+    """Writes the files of a split in constant memory."""
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], shard_tokens: int) -> None:
         directory.mkdir(parents=True)
@@ -74,7 +74,7 @@ class SplitWriter:
         self._documents = (directory / "documents.bin").open("wb")
 
     def write(self, tokens: NDArray[Any], sentence_lengths: NDArray[Any], document_sentences: NDArray[Any]) -> None:
-        """Append documents, none of them empty: all ids, the lengths of the sentences, the sentences of each document."""
+        """Append documents that are not empty; the arguments are as in `EncodedDocuments`."""
         sentence_starts = np.cumsum(sentence_lengths) - sentence_lengths
         document_starts = np.cumsum(document_sentences) - document_sentences
         first_tokens = sentence_starts[document_starts].tolist()
@@ -121,20 +121,20 @@ class PreparedDataset:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of its settings and text."""
+        """The hash of the settings and the text."""
         return str(self.manifest["fingerprint"])
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Two bytes a token where the vocabulary allows, else four."""
+    """Return the type of stored token ids: 2 bytes for up to 65,536 tokens in the vocabulary, else 4."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def open_prepared(directory: Path) -> PreparedDataset:
-    """Open a prepared dataset; every file must exist with its size.
+    """Open a prepared dataset.
 
     Raises:
-        InputError: a file is missing, or its size differs from the manifest's.
+        InputError: a file is missing, or does not have the size in the manifest.
     """
     manifest = read_manifest(directory)
     check_files(directory, manifest)
@@ -143,17 +143,17 @@ def open_prepared(directory: Path) -> PreparedDataset:
     for name in SPLITS:
         facts = manifest["splits"].get(name)
         if facts is None or min(facts["shard_tokens"], default=0) < 0 or sum(facts["shard_tokens"]) != facts["tokens"]:
-            way_out = MADE_ANEW.format(directory)
-            raise InputError(f"{directory / 'manifest.json'}: splits.{name}={facts}: no counts of a split; {way_out}")
+            way_out = PREPARE_AGAIN.format(directory)
+            raise InputError(f"{directory / 'manifest.json'}: splits.{name}={facts}: wrong counts of tokens; {way_out}")
         splits[name] = Split(directory / name, dtype, facts["shard_tokens"])
     return PreparedDataset(directory, manifest, tokenizer, splits)
 
 
 def check_usable(dataset: PreparedDataset) -> None:
-    """Check a dataset before training: hashes, offsets, ids, and that there is a document.
+    """Check a dataset before training: the hashes, the offsets, the token ids, and that it is not empty.
 
     Raises:
-        InputError: naming the damaged files, or the first id outside of the vocabulary.
+        InputError: files are damaged, an id is outside the vocabulary, or there is no document to train on.
     """
     check_unchanged(dataset)
     if not dataset.splits["train"].num_documents:
@@ -165,7 +165,7 @@ def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = N
     """Check the hashes and offsets of a dataset, or of some splits; raises InputError if a file is damaged."""
     directory = dataset.directory
     if damaged := damaged_files(directory, dataset.manifest, None if splits is None else (*splits, "tokenizer")):
-        way_out = MADE_ANEW.format(directory)
+        way_out = PREPARE_AGAIN.format(directory)
         raise InputError(f"{directory}: {', '.join(damaged)} changed since prepare wrote them; {way_out}")
     for name in SPLITS if splits is None else splits:
         split = dataset.splits[name]
@@ -174,24 +174,24 @@ def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = N
 
 
 def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22) -> None:
-    """Check that offsets grow from 0 to the end, with `is_strict` without empty ranges; a loop over others might not end.
+    """Check that offsets increase from 0 to `end`, since a loop over others might not end; `is_strict`: strictly.
 
     Raises:
-        InputError: naming their file.
+        InputError: they do not; the message names their file.
     """
     is_sound = len(starts) > 0 and starts[0] == 0 and starts[-1] == end
     for first in range(0, len(starts) - 1, chunk):
         is_sound = is_sound and bool((np.diff(starts[first : first + chunk + 1]) >= is_strict).all())
     if not is_sound:
-        way_out = MADE_ANEW.format(path.parents[1])
-        raise InputError(f"{path}: damaged (its offsets do not grow from 0 to {end}); {way_out}")
+        way_out = PREPARE_AGAIN.format(path.parents[1])
+        raise InputError(f"{path}: damaged (its offsets do not increase from 0 to {end}); {way_out}")
 
 
 def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
-    """Check that the ids of a split are in the vocabulary.
+    """Check that the token ids of a split are in the vocabulary.
 
     Raises:
-        InputError: naming the first other id.
+        InputError: one is not; the message names the first such id.
     """
     for number, shard in enumerate(split._shards):
         for first in range(0, len(shard), chunk):
@@ -199,4 +199,4 @@ def check_ids(split: Split, vocab_size: int, chunk: int = 1 << 22) -> None:
             if len(ids) and ids.max() >= vocab_size:
                 where = first + int(np.argmax(ids >= vocab_size))
                 wrong = f"id {shard[where]} at token {where} is outside the vocabulary of {vocab_size}"
-                raise InputError(f"tokens-{number:05d}.bin: {wrong}; {MADE_ANEW.format('the dataset')}")
+                raise InputError(f"tokens-{number:05d}.bin: {wrong}; {PREPARE_AGAIN.format('the dataset')}")

@@ -1,8 +1,8 @@
 """Sources of text: files, cut between documents; or the documentation bundled with Python.
 
-The latter is read from the user's own Python: the language reference of `pydoc help`, a document per topic, and the
-docstrings of the standard library, a document per file, reduced to prose. It differs a little between Python versions and is
-under the PSF licence.
+Python's documentation comes from the user's own Python: the language reference of `pydoc help`, one document per topic, and
+the docstrings of the standard library, one document per file. Only sentences of prose are kept. The text differs a little
+between Python versions and is under the PSF licence.
 """
 
 import ast
@@ -24,7 +24,7 @@ from bertkit.data.data_config import CorpusConfig
 
 FORMATS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 SNIFFED_BYTES = 1024
-SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
+SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 MIN_WORDS = 8
 
 
@@ -33,24 +33,26 @@ class Span:
     """Consecutive whole documents of a file."""
 
     path: Path
-    kind: str  # the format
+    kind: str  # the file's format
     start: int  # the first byte
-    end: int | None  # the byte after the last one; None for a file that cannot be cut
-    num_bytes: int  # on disk
+    end: int | None  # the byte after the last one; None if the file cannot be cut
+    num_bytes: int  # size on disk
 
 
-Portion = tuple[Span, ...]  # the part of a corpus for a worker; empty for all of a source without files
+Portion = tuple[
+    Span, ...
+]  # a part of the corpus, which one worker reads; if there are no files, () is the whole corpus
 
 
 def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path], int]:
     """Find the files of a corpus.
 
     Returns:
-        The files, each with its format; other files in the folders, which are not text; and the number of further names
-        of the same files.
+        The files, each with its format; the other files in the folders, which are not text; and the number of further paths
+        to the same files.
 
     Raises:
-        InputError: a path or pattern matches nothing, or nothing of a known format.
+        InputError: a path or pattern matches no file, or no file of a known format.
     """
     left_out = {path.resolve() for path in leave_out}
     kinds: dict[Path, str] = {}
@@ -81,7 +83,7 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tu
 
 
 def _below(folder: Path) -> list[Path]:
-    """List all files below a folder, which must all be readable; links to folders are not followed."""
+    """List all files below a folder, without following links to folders; every folder must be readable."""
     errors: list[OSError] = []
     paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=errors.append) for name in names]
     if errors:
@@ -90,7 +92,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _format(path: Path, config: CorpusConfig) -> str | None:
-    """Detect the format of a file from its ending, else from its first bytes."""
+    """Return the format of a file, by its ending or else by its first bytes; None if it is not text."""
     if config.format != "auto":
         return config.format
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
@@ -106,7 +108,7 @@ def _format(path: Path, config: CorpusConfig) -> str | None:
     return "jsonl" if head.startswith(b"{") and b'"text"' in head else None
 
 
-# tells the last line of a document, for the formats that can be cut
+# for each format that can be cut: whether a line ends a document
 _DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
     "text": lambda line: not line.strip(),
     "jsonl": lambda line: True,
@@ -115,9 +117,9 @@ _DOCUMENT_ENDS: dict[str, Callable[[bytes], bool]] = {
 
 
 def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
-    """Cut a file into spans of about `num_bytes`: after a blank line, a record or a `</doc>`.
+    """Cut a file into spans of about `num_bytes`, after a blank line, a record or a `</doc>`.
 
-    Compressed files, JSON and parquet are one span.
+    A compressed file, a JSON file or a parquet file is one span.
     """
     size = path.stat().st_size
     if path.suffix == ".gz" or kind not in _DOCUMENT_ENDS:
@@ -125,14 +127,14 @@ def cut_file(path: Path, kind: str, num_bytes: int) -> Iterator[Span]:
         return
     start = 0
     while start < size:
-        aim = start + num_bytes
-        end = size if aim >= size else _next_document(path, kind, aim)
+        wanted = start + num_bytes
+        end = size if wanted >= size else _next_document(path, kind, wanted)
         yield Span(path, kind, start, end, end - start)
         start = end
 
 
 def _next_document(path: Path, kind: str, at: int) -> int:
-    """Find the first byte from `at` on where a document begins, or the end of the file."""
+    """Return the first place, from byte `at` on, where a document begins, or the end of the file."""
     limit = LINE_MB * 1_000_000
     with path.open("rb") as file:
         at -= 1
@@ -141,14 +143,14 @@ def _next_document(path: Path, kind: str, at: int) -> int:
             at += len(line)
             if len(line) > limit:
                 raise InputError(f"{path}: byte {at - len(line):,}: a line {TOO_LONG}")
-            if number and _DOCUMENT_ENDS[kind](line):  # the first one may be the end of a line
+            if number and _DOCUMENT_ENDS[kind](line):  # the first line may be incomplete
                 break
     return at
 
 
-# a sentence ends at . ! ? (with closing quotes or brackets) before white space and a character that can begin one
+# a sentence ends after . ! ? (and closing quotes or brackets), if white space and a possible first character follow
 _END = re.compile(r"""(?<=[.!?])["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-ÞА-ЯΑ-Ω])|(?<=[。！？])""")
-LONGEST_ABBREVIATION = 10  # characters, with the full stop and the character before it
+LONGEST_ABBREVIATION = 10  # in characters, with the full stop and the character before the abbreviation
 _ABBREVIATION = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|cf|al|approx|ca|no|No|Vol|vol|pp|p|Fig|fig|e\.g|i\.e"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Inc|Ltd|Co|Corp)|\b[A-Z])\.$"
@@ -156,9 +158,9 @@ _ABBREVIATION = re.compile(
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences: at punctuation before an upper-case letter, digit or quote.
+    """Split a paragraph into sentences, at punctuation before an upper-case letter, a digit or a quote.
 
-    Abbreviations and initials ("Mr. Smith", "J. Brown") do not end a sentence. The rule is fast and good enough to cut
+    Abbreviations and initials ("Mr. Smith", "J. Brown") do not end a sentence. This rule is fast, and precise enough for
     segments.
     """
     sentences: list[str] = []
@@ -176,10 +178,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 @functools.cache
 def python_documents() -> tuple[list[str], ...]:
-    """Give the documents of the source python_docs, about 1.5 MB, collected once."""
+    """Return the documents of corpus=python_docs, about 1.5 MB; they are collected once."""
     seen: set[str] = set()
     documents = []
-    for texts in _sources():
+    for texts in _python_texts():
         sentences = dict.fromkeys(sentence for text in texts for sentence in _prose(text))
         document = [sentence for sentence in sentences if sentence not in seen]
         seen.update(document)
@@ -188,15 +190,15 @@ def python_documents() -> tuple[list[str], ...]:
     return tuple(documents)
 
 
-def _sources() -> Iterator[list[str]]:
-    """The raw texts of each document."""
+def _python_texts() -> Iterator[list[str]]:
+    """Yield the texts of each document, before they are reduced to prose."""
     from pydoc_data.topics import topics
 
     for name in sorted(topics):
         yield [topics[name]]
     library = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(library.rglob("*.py")):
-        if not SKIPPED.intersection(path.relative_to(library).parts):
+        if not SKIPPED_FOLDERS.intersection(path.relative_to(library).parts):
             yield _docstrings(path)
 
 
@@ -221,7 +223,7 @@ _MARKUP = [
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The sentences of paragraphs in prose."""
+    """Yield the sentences of the paragraphs that are prose."""
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.strip("\n").splitlines()
         if not lines or ">>>" in paragraph or "::=" in paragraph or "--" in paragraph:

@@ -1,4 +1,4 @@
-"""Counts of a corpus while it is prepared, and warnings about its text."""
+"""Statistics of a corpus, counted while it is prepared, and warnings about its text."""
 
 from dataclasses import dataclass, field
 
@@ -9,15 +9,15 @@ from bertkit.data.corpus.encoded_documents import EncodedDocuments
 
 SAMPLE_SIZE = 1 << 18
 LONG_DOCUMENT_SENTENCES = 10_000
-FEWEST_DOCUMENTS = 10  # with fewer, a random share may hold out none
+FEWEST_DOCUMENTS = 10  # with fewer, possibly none is held out
 
 
 @dataclass
 class CorpusStatistics:
-    """Counts of a corpus, gathered in one pass and in constant memory.
+    """Counts of a corpus, in one pass and in constant memory.
 
-    Repeated sentences are counted on a sample: only sentences whose hash is below a threshold are remembered, and the
-    threshold is halved whenever the sample is full. The share of repeats stays an unbiased estimate.
+    Repeated sentences are counted in a sample: the sentences whose hash is below a threshold. The threshold is halved whenever
+    the sample is full. So the share of repeated sentences is estimated without bias.
     """
 
     token_counts: NDArray[np.int64]
@@ -31,7 +31,7 @@ class CorpusStatistics:
     _seen: dict[int, int] = field(default_factory=dict)
 
     def add(self, encoded: EncodedDocuments) -> None:
-        """Count some documents; the order of the calls has no effect."""
+        """Count some documents; their order has no effect."""
         sentences = encoded.document_sentences
         self.documents += len(sentences)
         self.empty_documents += int((sentences == 0).sum())
@@ -53,10 +53,10 @@ class CorpusStatistics:
         return int(self.token_counts.sum())
 
     def summary(self) -> dict[str, float]:
-        """Give the statistics that the manifest of a dataset stores.
+        """Return the statistics that the manifest of a dataset stores.
 
-        `unigram_entropy`, in nats, is the best MLM loss without context; `most_frequent_share` the best MLM accuracy.
-        `repeat_rate` estimates the share of sentences that repeat an earlier one word for word.
+        `unigram_entropy`, in nats, is the lowest MLM loss that a model can have without context; `most_frequent_share` is its
+        highest MLM accuracy. `repeat_rate` estimates the share of sentences that are equal to an earlier sentence.
         """
         num_tokens, num_sampled = max(self.tokens, 1), sum(self._seen.values())
         share = self.token_counts[self.token_counts > 0] / num_tokens
@@ -86,10 +86,10 @@ def find_faults(
     continuation_rate: float = 0.0,
     held_out: int | None = None,
 ) -> list[Finding]:
-    """List everything about a corpus that would make training fail or mean little.
+    """List the faults of a corpus that would make training fail or its result worthless.
 
-    `continuation_rate` is the share of `##` pieces among the tokens, `held_out` the number of held-out documents, None
-    where no document should be held out.
+    `continuation_rate` is the share of `##` pieces among the tokens; `held_out` is the number of held-out documents, or None if
+    no document should be held out.
     """
     counts, facts = statistics, statistics.summary()
     documents = counts.documents - counts.empty_documents

@@ -1,7 +1,7 @@
-"""WordPiece: text to ids and back, and the tokenizer's files for other programs.
+"""The WordPiece tokenizer: text to ids and back, and the files that other programs read.
 
-The `tokenizers` library does the work, with BERT's settings. A tokenizer follows Hugging Face's rules, as other programs
-with an exported model do, or Google's own; `google_words.py` lists the differences.
+It uses the `tokenizers` library, with BERT's settings. A tokenizer splits text into words either by Hugging Face's rules, as
+other programs do with an exported model, or by Google's rules; `google_words.py` lists the differences.
 """
 
 import unicodedata
@@ -26,7 +26,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import building_dir, to_json
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
-from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, joined
+from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, encode_long_text
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
 
 Rules = Literal["hugging_face", "google"]
@@ -36,7 +36,7 @@ RULES_FILE = "rules.json"  # in a prepared dataset; without it the rules are Hug
 
 @dataclass(frozen=True)
 class VocabFacts:
-    """Special ids, and which ids are `##` pieces, for masking and batching."""
+    """The size of the vocabulary, the special ids, and for every id whether it is a `##` piece."""
 
     size: int
     pad: int
@@ -49,10 +49,10 @@ class VocabFacts:
 
 @dataclass(frozen=True)
 class TextPieces:
-    """The pieces of a text."""
+    """The WordPieces of a text."""
 
     ids: list[int]
-    offsets: list[tuple[int, int]]  # the characters of each piece in the text, (first, last), `last` excluded
+    offsets: list[tuple[int, int]]  # (first, last) character of each piece in the text, `last` excluded
 
 
 class Tokenizer:
@@ -61,10 +61,11 @@ class Tokenizer:
     def __init__(
         self, vocab: dict[str, int], lowercase: bool, strip_accents: bool | None = None, rules: Rules = "hugging_face"
     ) -> None:
-        """Build from a vocabulary of token -> id.
+        """Build a tokenizer from a mapping of tokens to ids.
 
         Raises:
-            InputError: a special token is missing, the ids are not 0 to size - 1, or the rules are unknown or do not fit.
+            InputError: a special token is missing, the ids are not 0 to size - 1, the rules are unknown, or they do not allow
+                this `strip_accents`.
         """
         if rules not in get_args(Rules):
             raise InputError(f"rules={rules!r}: expected {' or '.join(get_args(Rules))}")
@@ -81,7 +82,7 @@ class Tokenizer:
         self.lowercase, self.strip_accents, self.rules = lowercase, strip_accents, rules
         self.backend = _backend(vocab, lowercase, strip_accents)
         self.corpus_backend = _backend(vocab, lowercase, strip_accents)
-        self.corpus_backend.encode_special_tokens = True  # "[MASK]" in a text is text, as in the original
+        self.corpus_backend.encode_special_tokens = True  # "[MASK]" in a corpus is ordinary text, as in the original
         self.word_backend = _word_backend(vocab) if rules == "google" else None
 
     @cached_property
@@ -96,24 +97,24 @@ class Tokenizer:
 
     @cached_property
     def facts(self) -> VocabFacts:
-        """The special ids and the continuation pieces."""
+        """The special ids, and which ids are `##` pieces."""
         pad, unk, cls, sep, mask = (self.vocab.index(token) for token in SPECIAL_TOKENS)
         is_continuation = np.array([token.startswith("##") for token in self.vocab])
         return VocabFacts(self.vocab_size, pad, unk, cls, sep, mask, is_continuation)
 
     def encode_document(self, document: list[str]) -> list[list[int]]:
-        """Encode a document's sentences, without special tokens; the name of a special token is ordinary text."""
+        """Return the ids of each sentence, without special tokens; "[MASK]" in a sentence is ordinary text."""
         return [encoding.ids for encoding in self.encode_sentences(document)]
 
     def encode_sentences(self, sentences: list[str]) -> Any:
-        """Encode many sentences of a corpus at once, on all cores."""
+        """Return the library's encoding of each sentence of a corpus; uses all cores."""
         if self.word_backend is not None:
             words = [split_words(sentence, self.lowercase) for sentence in sentences]
             return self.word_backend.encode_batch_fast(words, add_special_tokens=False)
         return self.corpus_backend.encode_batch_fast(sentences, add_special_tokens=False)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
-        """Encode many sentences of a corpus; return their ids, concatenated, and the number of ids of each sentence."""
+        """Return the ids of many sentences of a corpus, concatenated, and the number of ids in each sentence."""
         return encode_in_parts(sentences, self.rules, self._encode_flat)
 
     def _encode_flat(self, sentences: list[str]) -> FlatIds:
@@ -122,43 +123,44 @@ class Tokenizer:
         return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
-        """Encode texts, without special tokens, with the place of each piece in its text."""
+        """Return the pieces of each text, without special tokens, with their places in the text."""
         return [TextPieces(encoding.ids, offsets) for encoding, offsets in self._with_offsets(texts)]
 
     def words(self, texts: list[str]) -> list[list[tuple[int, int]]]:
-        """Cut texts into words as the model's pre-tokenizer does: at blanks, punctuation and Chinese characters.
+        """Cut texts into words as the model's pre-tokenizer does: at white space, punctuation and Chinese characters.
 
         Returns:
-            The characters of each word of each text, (first, last), `last` excluded; a combining accent belongs to the
-            letter before it.
+            For each text, the (first, last) character of each word, `last` excluded; a combining accent belongs to the letter
+            before it.
         """
-        of_texts = []
+        words_of_texts = []
         for text, (encoding, offsets) in zip(texts, self._with_offsets(texts), strict=True):
             words: dict[int, tuple[int, int]] = {}
             for word, (start, end) in zip(encoding.word_ids, offsets, strict=True):
                 while end < len(text) and unicodedata.combining(text[end]):
                     end += 1
                 words[word] = (min(start, words.get(word, (start, end))[0]), end)
-            of_texts.append(list(words.values()))
-        return of_texts
+            words_of_texts.append(list(words.values()))
+        return words_of_texts
 
     def _with_offsets(self, texts: list[str]) -> list[tuple[Any, list[tuple[int, int]]]]:
-        """Encode texts; return each encoding with the characters of its pieces in the original text."""
+        """Return the library's encoding of each text, and the place of each piece in the original text."""
         if self.word_backend is None:
             short = [text for text in texts if len(text) <= PART_CHARACTERS]
             batch = self.corpus_backend.encode_batch(short, add_special_tokens=False)
             whole = ((encoding, encoding.offsets) for encoding in batch)
             return [
-                next(whole) if len(text) <= PART_CHARACTERS else joined(text, self.corpus_backend) for text in texts
+                next(whole) if len(text) <= PART_CHARACTERS else encode_long_text(text, self.corpus_backend)
+                for text in texts
             ]
         words = [split_words(text, self.lowercase) for text in texts]
         encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
         located = []
         for text, split, encoding in zip(texts, words, encodings, strict=True):
-            # by every rule, a character alone becomes as many characters as inside of a text
+            # `split_words` makes as many characters of a character alone as of one inside a text
             lengths = {character: len(split_words(character, self.lowercase)) for character in set(text)}
             origin = np.repeat(np.arange(len(text)), [lengths[character] for character in text]).tolist()
-            assert len(origin) == len(split), "a character and a text are split alike"
+            assert len(origin) == len(split), "a character alone and inside a text becomes as many characters"
             located.append((encoding, [(origin[start], origin[end - 1] + 1) for start, end in encoding.offsets]))
         return located
 
@@ -176,15 +178,15 @@ class Tokenizer:
         max_length: int | None = None,
         return_tensors: str | None = None,
     ) -> dict[str, Any]:
-        """Encode a text, a pair, or a list of them, with [CLS] and [SEP].
+        """Encode a text, a pair of texts, or lists of them, with [CLS] and [SEP].
 
         Args:
-            text: one text, or a list.
-            text_pair: the second segments.
-            padding: pad a list to its longest sequence.
-            truncation: cut to `max_length` tokens, the longer segment first.
-            max_length: needed with truncation.
-            return_tensors: "pt" for torch tensors (B, T), "np" for numpy; lists otherwise.
+            text: one text, or a list of texts.
+            text_pair: the second segment of each.
+            padding: pad all sequences to the longest one.
+            truncation: cut sequences to `max_length` tokens, the longer segment first.
+            max_length: required with `truncation`.
+            return_tensors: "pt" for torch tensors (B, T), "np" for numpy arrays; None for lists.
 
         Returns:
             `input_ids`, `token_type_ids` (0 for the first segment, 1 for the second) and `attention_mask` (0 for padding).
@@ -194,7 +196,7 @@ class Tokenizer:
         texts = [text] if isinstance(text, str) else list(text)
         pairs = [text_pair] if isinstance(text_pair, str) else text_pair
         if pairs is not None and len(pairs) != len(texts):
-            raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; expected as many of each")
+            raise InputError(f"text_pair: {len(pairs)} texts; expected {len(texts)}, one for each text")
         encodings = self._encode_batch(texts, pairs, padding, max_length if truncation else None)
         columns: dict[str, Any] = {
             "input_ids": [encoding.ids for encoding in encodings],
@@ -204,7 +206,9 @@ class Tokenizer:
         if return_tensors is None:
             return {name: rows[0] for name, rows in columns.items()} if isinstance(text, str) else columns
         if len({len(row) for row in columns["input_ids"]}) > 1:
-            raise InputError("texts of different lengths do not make a tensor; set padding=True")
+            raise InputError(
+                f"return_tensors={return_tensors!r}: the sequences have different lengths; set padding=True"
+            )
         if return_tensors == "np":
             return {name: np.array(rows) for name, rows in columns.items()}
         if return_tensors != "pt":
@@ -232,9 +236,9 @@ class Tokenizer:
             backend.no_truncation()
 
     def files(self, max_length: int) -> dict[str, str]:
-        """Give the tokenizer's files for `transformers` and other programs, by name.
+        """Return the names and contents of the files that `transformers` and other programs read.
 
-        They follow Hugging Face's rules, even for a tokenizer with Google's, which cannot be expressed in them.
+        They follow Hugging Face's rules, even if this tokenizer has Google's, which these files cannot express.
         """
         specials = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
         settings = {
@@ -253,7 +257,7 @@ class Tokenizer:
         }
 
     def save(self, directory: Path) -> None:
-        """Write the files of a prepared dataset, with the rules, in one rename."""
+        """Write the tokenizer's files, and the rules, into a prepared dataset; they appear together, by a rename."""
         with building_dir(directory) as partial:
             for name, content in self.files(MAX_LENGTH).items():
                 (partial / name).write_text(content, encoding="utf-8")
@@ -274,7 +278,7 @@ def _backend(vocab: dict[str, int], lowercase: bool, strip_accents: bool | None)
 
 
 def _word_backend(vocab: dict[str, int]) -> Backend:
-    """Encodes the output of `split_words`; special tokens in it are text."""
+    """Build the library's tokenizer for the output of `split_words`, in which "[MASK]" is ordinary text."""
     backend = Backend(WordPiece(vocab, unk_token=UNK, max_input_chars_per_word=MAX_INPUT_CHARS_PER_WORD))
     backend.pre_tokenizer = WhitespaceSplit()
     backend.post_processor = _cls_and_sep(vocab)
@@ -296,7 +300,7 @@ def train_wordpiece(
     min_frequency: int,
     rules: Rules = "hugging_face",
 ) -> Tokenizer:
-    """Learn a vocabulary, as in `learn_vocabulary`; its words are split by Hugging Face's rules, whatever `rules` is."""
+    """Learn a vocabulary with `learn_vocabulary`, which always follows Hugging Face's rules, and build its tokenizer."""
     return Tokenizer(learn_vocabulary(sentences, vocab_size, lowercase, min_frequency), lowercase, rules=rules)
 
 
@@ -305,12 +309,12 @@ def load_tokenizer(path: Path, lowercase: bool | None = None, rules: Rules | Non
 
     Args:
         path: the file or directory.
-        lowercase: None for the setting in the files (`do_lower_case`, the normalizer); a `vocab.txt` alone is cased if it
-            has an upper-case letter, or is the published Chinese one.
-        rules: None for the rules of the prepared dataset, elsewhere Hugging Face's.
+        lowercase: None: as in the files (`do_lower_case`, or the normalizer); a `vocab.txt` without these files is cased if
+            it contains an upper-case letter, or is the vocabulary of bert-base-chinese.
+        rules: None: as stored in a prepared dataset; in other directories, Hugging Face's rules.
 
     Raises:
-        InputError: no such file, or not a WordPiece vocabulary that BERT can use.
+        InputError: there is no such file, or it is not a WordPiece vocabulary that BERT can use.
     """
     if rules is None and (path / RULES_FILE).is_file():
         rules = read_json(path / RULES_FILE)

@@ -1,4 +1,4 @@
-"""The WordPiece vocabulary: learned from a text, or read from the files of another program."""
+"""The WordPiece vocabulary: learned from a corpus, or read from the files of another program."""
 
 import json
 from collections import Counter
@@ -21,29 +21,29 @@ from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_ALPHABET = 1000  # the library's own limit; rarer characters become [UNK]
 
-# Published vocabularies whose case cannot be read off them, by the SHA-256 of vocab.txt: whether they are lower-cased.
-# bert-base-chinese has no upper-case Latin letter. Its tokenizer_config.json on the Hugging Face hub says
-# do_lower_case=false, and that is how its users run it; google-research/bert tokenization.py,
-# `validate_case_matches_checkpoint`, lists the same vocabulary (chinese_L-12_H-768_A-12) as lower-cased.
+# Whether published vocabularies are lower-cased, by the SHA-256 of vocab.txt, if their tokens do not show it.
+# bert-base-chinese has no upper-case Latin letter. Its tokenizer_config.json on the Hugging Face hub has
+# do_lower_case=false, which is how it is used. (In google-research/bert tokenization.py,
+# `validate_case_matches_checkpoint`, the same vocabulary, chinese_L-12_H-768_A-12, is lower-cased.)
 LOWERCASE_OF_PUBLISHED = {"45bbac6b341c319adc98a532532882e91a9cefc0329aa57bac9ae761c27b291c": False}
 
 
 def learn_vocabulary(
     sentences: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool, min_frequency: int
 ) -> dict[str, int]:
-    """Learn a WordPiece vocabulary; the same text gives the same vocabulary.
+    """Learn a WordPiece vocabulary; the same text always gives the same vocabulary.
 
-    `sentences` is called twice, for the characters and for the words. `vocab_size` includes special tokens and
-    characters; a pair of pieces that occurs `min_frequency` times can become one piece.
+    `sentences` is called twice, for the characters and for the words. `vocab_size` includes special tokens and single
+    characters. A pair of pieces can become one piece if it occurs at least `min_frequency` times.
 
     Raises:
-        InputError: the text has no words, or more characters than `vocab_size` has room for.
+        InputError: the text has no words, or more different characters than `vocab_size` allows.
     """
     learner = Tokenizer(WordPiece(unk_token=UNK))
     normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
     learner.normalizer, learner.pre_tokenizer = normalizer, BertPreTokenizer()
-    # The library numbers characters in the order of a hash map, so ties between merges differ from run to run. It
-    # numbers special tokens in their order; so the characters are passed as special tokens.
+    # The library numbers characters in the random order of a hash map, so ties between merges differ from run to run.
+    # Special tokens keep their order, so the characters are passed as special tokens.
     counts: Counter[str] = Counter()
     for sentence in sentences():
         counts.update(sentence)
@@ -59,7 +59,7 @@ def learn_vocabulary(
         wrong = f"tokenizer.vocab_size={vocab_size} has no room for the {len(alphabet)} characters of the corpus"
         raise InputError(f"{wrong}; set it to {2 * len(first_tokens)} or more")
     trainer = WordPieceTrainer(
-        # the library allocates this many entries; a merge replaces two pieces by one, so the text has no more
+        # the library allocates so many entries; a merge joins two pieces, so there cannot be more tokens than this
         vocab_size=min(vocab_size, len(first_tokens) + normal.total()),
         min_frequency=min_frequency,
         special_tokens=first_tokens,
@@ -67,12 +67,12 @@ def learn_vocabulary(
         show_progress=False,
         continuing_subword_prefix="##",
     )
-    learner.train_from_iterator((_without_endless_words(sentence, normalizer) for sentence in sentences()), trainer)
+    learner.train_from_iterator((_without_long_words(sentence, normalizer) for sentence in sentences()), trainer)
     return dict(learner.get_vocab())
 
 
-def _without_endless_words(sentence: str, normalizer: BertNormalizer) -> str:
-    """Leave out words that are too long and always [UNK]; the library's time grows with the square of their length."""
+def _without_long_words(sentence: str, normalizer: BertNormalizer) -> str:
+    """Remove words that are so long that they become [UNK]; the library's time grows with the square of their length."""
     if len(sentence) <= MAX_INPUT_CHARS_PER_WORD:
         return sentence
     runs = sentence.split()
@@ -85,7 +85,7 @@ def _without_endless_words(sentence: str, normalizer: BertNormalizer) -> str:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings that are read, of `tokenizer_config.json` or of the normalizer in `tokenizer.json`."""
+    """The settings in `tokenizer_config.json`, or in the normalizer of `tokenizer.json`, that bertkit reads."""
 
     do_lower_case: bool | None = None
     lowercase: bool | None = None
@@ -109,7 +109,7 @@ class _Added:
 
 @dataclass(frozen=True)
 class _TokenizerJson:
-    """The fields of `tokenizer.json` that are read."""
+    """The fields of `tokenizer.json` that bertkit reads."""
 
     model: _Model
     normalizer: _Settings | None = None
@@ -123,14 +123,14 @@ class Vocabulary:
     path: Path
     ids: dict[str, int]
     lowercase: bool
-    strip_accents: bool | None  # None: as `lowercase`
+    strip_accents: bool | None  # None: the same as `lowercase`
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read `vocab.txt`, `tokenizer.json`, or a directory with one of them.
 
     Raises:
-        InputError: no such file, or not a WordPiece vocabulary that BERT can use.
+        InputError: there is no such file, or it is not a WordPiece vocabulary that BERT can use.
     """
     settings = normalizer = _Settings()
     if path.is_dir():
@@ -159,11 +159,11 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def _check_same_ids(vocab_txt: Path, tokenizer_json: Path) -> None:
-    """Refuse two files that number a token differently: each program would read its own."""
+    """Raise InputError if a token has another id in the other file, since a program reads only one of the files."""
     ids, others = _read_vocab_txt(vocab_txt), at(read_json(tokenizer_json), "model.vocab")
     for token, number in others.items() if isinstance(others, dict) else ():
         if ids.get(token) != number:
-            wrong = f"vocab.txt and tokenizer.json number {json.dumps(token)} differently"
+            wrong = f"vocab.txt and tokenizer.json have different ids for {json.dumps(token)}"
             raise InputError(f"{vocab_txt.parent}: {wrong}; restore both from the same source")
 
 
@@ -201,5 +201,5 @@ def _read_vocab_txt(path: Path) -> dict[str, int]:
 
 
 def _is_cased(vocab: Iterable[str]) -> bool:
-    """Whether a vocabulary holds an upper-case letter outside of its special tokens in brackets."""
+    """Whether a token other than the special ones, such as [MASK] or <s>, has an upper-case letter."""
     return any(token != token.lower() and token[:1] not in "[<" for token in vocab)

@@ -1,13 +1,13 @@
-"""Sentences to ids with a cache of tokenized words; the result equals `Tokenizer.encode_flat`.
+"""Sentences to ids, with a cache of tokenized words; the result equals `Tokenizer.encode_flat`.
 
-The tokens of a run between two spaces do not depend on its context: every step of the library works on single characters,
-inside of a run without spaces (cleaning, CJK, lower-casing), or on the combining marks after a character; so do Google's
-rules. There are two caches, one behind the other:
+A run is the text between two spaces. Its tokens do not depend on the text around it: cleaning, separating Chinese characters
+and lower-casing look at single characters or at one run, and accents belong to the character before them. This holds for
+Hugging Face's rules and for Google's. There are two caches:
 
-1. A sentence is cut into runs at its spaces only. A run may contain other white space, control characters or the name of a
-   special token.
-2. A new run is plain if it consists of ASCII letters, digits, and marks that are words of their own. It is cut into words
-   and marks, so "Word", "word," and "word" share an entry. Other new runs go to the library.
+1. The cache of runs. A sentence is cut only at spaces, so a run may contain other white space, control characters or the name
+   of a special token.
+2. The cache of words, for new runs that consist of ASCII letters, digits and punctuation. They are cut into words and
+   punctuation marks, so "Word", "word," and "word" share an entry. Other new runs are encoded by the library.
 """
 
 import re
@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 from bertkit.data.corpus.long_texts import FlatIds, encode_in_parts
 from bertkit.data.corpus.tokenizer import Tokenizer
 
-# a mark is a word by both rules: ASCII's, and the quotes, dashes and ellipsis of printed English
+# ASCII, and the quotes, dashes and ellipsis of printed English; every punctuation mark here is a word by both rules
 _is_plain = re.compile("[!-~‘’“”–—…]+").fullmatch
 _words_of_plain = re.compile("[0-9A-Za-z]+|.").findall
-CHARACTERS_PER_ENTRY = 16  # on average; longer runs, as in Chinese, get fewer entries
+CHARACTERS_PER_ENTRY = 16  # on average; if runs are longer, as in Chinese, the cache has fewer entries
 
 
 class WordCache:
-    """Encodes sentences as its tokenizer does, in constant memory."""
+    """Encodes sentences as the tokenizer does, in constant memory."""
 
     def __init__(self, tokenizer: Tokenizer, num_entries: int) -> None:
-        """Begin empty; the cache holds `num_entries` runs and words, besides those of the current sentences."""
+        """Make empty caches of `num_entries` runs and words; those of the current sentences may exceed this number."""
         self.tokenizer = tokenizer
         self._runs = _Cache("\n", num_entries)
         self._words = _Cache(" ", num_entries)
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
-        """Encode sentences as `Tokenizer.encode_flat`."""
+        """Return the same ids and lengths as `Tokenizer.encode_flat`."""
         return encode_in_parts(sentences, self.tokenizer.rules, self._encode_flat)
 
     def _encode_flat(self, sentences: list[str]) -> FlatIds:
@@ -54,19 +54,19 @@ class WordCache:
         self._runs.add(others, *self.tokenizer.encode_flat(others))
 
     def _learn_words(self, new: set[str]) -> None:
-        """Encode them as one text, which is faster; a token that is no `##` piece begins a word."""
+        """Encode new words as one text, which is faster; a token without `##` begins a word."""
         words = list(new)
         tokens, _ = self.tokenizer.encode_flat([" ".join(words)])
         first = np.flatnonzero(~self.tokenizer.facts.is_continuation[tokens])
-        assert len(first) == len(words), "each plain word begins with a token that is no ## piece"
+        assert len(first) == len(words), "each word of ASCII letters and digits begins with a token without ##"
         self._words.add(words, tokens, np.diff(first, append=len(tokens)))
 
 
 class _Cache:
-    """The ids of entries, from which texts are assembled.
+    """The token ids of entries, which are runs or words.
 
-    Entry n has the ids `tokens[starts[n] : starts[n] + lengths[n]]`; entry 0 separates texts and has none. A full cache is
-    emptied; frequent entries return at once.
+    Entry n has the ids `tokens[starts[n] : starts[n] + lengths[n]]`; entry 0 is the separator between texts, without ids. A
+    full cache is emptied; frequent entries soon come back.
     """
 
     def __init__(self, separator: str, num_entries: int) -> None:
@@ -76,23 +76,23 @@ class _Cache:
         self._starts: NDArray[np.int64]
         self._lengths: NDArray[np.int64]
         self._tokens: NDArray[np.int32]
-        self._forget()
+        self._clear()
 
     def encode_flat(self, entries: list[str], learn: Callable[[set[str]], None]) -> FlatIds:
-        """Encode texts, cut into entries; `learn` adds new entries."""
+        """Encode texts that are cut into entries; `learn` adds the entries that the cache does not have."""
         if len(self._numbers) > self.num_entries or self._num_characters > CHARACTERS_PER_ENTRY * self.num_entries:
-            self._forget()
+            self._clear()
         new = set(entries).difference(self._numbers)
         if new:
             learn(new)
         numbers = np.fromiter(map(self._numbers.__getitem__, entries), np.int64, len(entries))
         lengths = self._lengths[numbers]
         ends = np.cumsum(lengths)
-        # token n of the result is token n + shift of the cache, with a shift for each entry
-        source = np.repeat(self._starts[numbers] - ends + lengths, lengths)
-        source += np.arange(len(source))
+        # token n of the result is token n + shift of the cache; each entry has its own shift
+        indices = np.repeat(self._starts[numbers] - ends + lengths, lengths)
+        indices += np.arange(len(indices))
         text_ends = ends[np.append(np.flatnonzero(numbers == 0), -1)]
-        return self._tokens[source], np.diff(text_ends, prepend=0)
+        return self._tokens[indices], np.diff(text_ends, prepend=0)
 
     def add(self, new: list[str], tokens: NDArray[np.int32], lengths: NDArray[np.int64]) -> None:
         """Add new entries and their ids."""
@@ -102,7 +102,7 @@ class _Cache:
         self._tokens = np.concatenate([self._tokens, tokens])
         self._num_characters += sum(map(len, new))
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._numbers = {self.separator: 0}
         self._num_characters = 0
         self._starts = self._lengths = np.zeros(1, np.int64)

@@ -27,7 +27,7 @@ from typing import Any
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.text_files import is_blank, numbered_lines, read_lines, unpacked, unpacking
-from bertkit.data.corpus.parquet import parquet_records
+from bertkit.data.corpus.documents import parquet_records
 from bertkit.tasks.reading.formats import (
     ENDINGS,
     beginning,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from preparing import write_split
 
-from bertkit.data.batches.collate import assemble, collate
+from bertkit.data.batches.collate import collate, pack_examples
 from bertkit.data.batches.segments import Examples
 from bertkit.data.corpus.prepared import Split
 from bertkit.data.corpus.tokenizer import VocabFacts
@@ -30,7 +30,7 @@ def test_pairs_by_hand(tmp_path: Path) -> None:
     for shard_tokens in (100, 1):
         split = make_split(tmp_path / str(shard_tokens), shard_tokens)
         examples = make_examples([[(0, 3), (3, 2)], [(1, 1), (6, 2)]], [0, 1])
-        ids, types, lengths = assemble(split, examples, VOCAB)
+        ids, types, lengths = pack_examples(split, examples, VOCAB)
         assert ids.tolist() == [C, 10, 11, 12, S, 13, 14, S, C, 11, S, 16, 17, S]
         assert types.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]
         assert lengths.tolist() == [8, 6]
@@ -40,7 +40,7 @@ def test_pairs_by_hand(tmp_path: Path) -> None:
 def test_blocks_by_hand(tmp_path: Path) -> None:
     """Separators between the segments, one token type, and no label of a next sentence."""
     split, examples = make_split(tmp_path / "split", 100), make_examples([[(5, 4), (0, 3)], [(3, 2)]], None)
-    ids, types, lengths = assemble(split, examples, VOCAB)
+    ids, types, lengths = pack_examples(split, examples, VOCAB)
     assert ids.tolist() == [C, 15, 16, 17, 18, S, 10, 11, 12, S, C, 13, 14, S]
     assert types.tolist() == [0] * 14
     assert lengths.tolist() == [10, 4]
@@ -55,7 +55,7 @@ def test_batch_by_hand(tmp_path: Path) -> None:
     examples = make_examples([[(0, 3), (3, 2)], [(1, 1), (6, 2)]], [0, 1])
     keys = np.array([5, 6], np.uint64)
     batch = collate(split, examples, keys, MaskingConfig(0.15, False, 1.0, 0.0), VOCAB)
-    ids, types, lengths = assemble(split, examples, VOCAB)
+    ids, types, lengths = pack_examples(split, examples, VOCAB)
     assert batch.loss_counts == {"mlm": 2, "nsp": 2}
     assert batch.num_tokens == 14
     assert batch.masked_labels.tolist() == ids[batch.masked_positions].tolist()

@@ -187,7 +187,7 @@ def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> 
     sampler = InstanceSampler(instances, 3)
     assert sampler.epoch_length == 29
     epochs = [[names(sampler.take(np.array([n + 29 * e])))[0] for n in range(29)] for e in range(3)]
-    assert sampler.random_next_share(7) == pytest.approx(sampler.in_order(0, 7).next_sentence_labels.mean())
+    assert sampler.mean_next_sentence_label(7) == pytest.approx(sampler.in_order(0, 7).next_sentence_labels.mean())
     assert all(sorted(epoch) == list(range(100, 129)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert names(sampler.in_order(0, 29)) not in epochs
@@ -210,7 +210,7 @@ def test_pairs_with_and_without_labels(split: Split, next_sentence: str, least: 
         labels = batch.next_sentence_labels
         assert (labels is None) == (next_sentence == "none")
         if labels is not None:
-            assert sampler.random_next_share(size) == pytest.approx(labels.mean())
+            assert sampler.mean_next_sentence_label(size) == pytest.approx(labels.mean())
             assert least <= labels.mean() < most
 
 
@@ -229,9 +229,9 @@ def short_split(tmp_path: Path) -> Split:
 
 
 def same(left: Examples, right: Examples) -> bool:
-    names = ("first_segment", "segment_start", "segment_length", "is_random_next")
+    names = ("first_segment", "segment_start", "segment_length", "next_sentence_labels")
     return all(np.array_equal(getattr(left, name), getattr(right, name)) for name in names) and (
-        (left.is_random_next is None) == (right.is_random_next is None)
+        (left.next_sentence_labels is None) == (right.next_sentence_labels is None)
     )
 
 

@@ -31,10 +31,10 @@ def pairs_of(lengths: Lengths, max_seq_length: int, short=0.0, seed=0, epoch=0, 
 
 def as_rows(examples: Examples) -> list[tuple[int, int, int, int, int]]:
     """(A's start, A's length, B's start, B's length, is_random_next) of each pair."""
-    assert examples.is_random_next is not None
+    assert examples.next_sentence_labels is not None
     starts, lengths = examples.segment_start.reshape(-1, 2), examples.segment_length.reshape(-1, 2)
     assert examples.first_segment.tolist() == list(range(0, 2 * len(examples) + 1, 2))
-    columns = (starts[:, 0], lengths[:, 0], starts[:, 1], lengths[:, 1], examples.is_random_next)
+    columns = (starts[:, 0], lengths[:, 0], starts[:, 1], lengths[:, 1], examples.next_sentence_labels)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -195,7 +195,7 @@ def test_chunks_of_documents_do_not_matter(corpus: Lengths, monkeypatch: pytest.
 
 def blocks_of(lengths: Lengths, max_seq_length: int, epoch: int = 0) -> list[list[tuple[int, int]]]:
     examples = concatenate(list(full_sentence_blocks(*offsets(lengths), max_seq_length, 0, epoch)))
-    assert examples.is_random_next is None
+    assert examples.next_sentence_labels is None
     segments = list(zip(examples.segment_start.tolist(), examples.segment_length.tolist(), strict=True))
     starts = examples.first_segment.tolist()
     return [segments[first:last] for first, last in itertools.pairwise(starts)]

@@ -6,7 +6,7 @@ import pytest
 from conftest import minilm_dir
 
 from bertkit.data.corpus import long_texts, tokenizer
-from bertkit.data.corpus.long_texts import parts_of, without_endless_runs
+from bertkit.data.corpus.long_texts import parts_of, shorten_long_runs
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
 
@@ -45,6 +45,6 @@ def test_parts_are_the_whole(
 
 
 def test_runs_are_shortened_to_their_ends() -> None:
-    text, place = without_endless_runs("é " + "a" * 1000 + "z!" + "b" * 201 + " c")
+    text, place = shorten_long_runs("é " + "a" * 1000 + "z!" + "b" * 201 + " c")
     assert text == "é " + "a" * 200 + "z!" + "b" * 201 + " c"
     assert [place(at) for at in (0, 2, 203, 204, len(text))] == [0, 2, 1003, 1004, 1207]

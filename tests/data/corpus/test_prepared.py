@@ -105,7 +105,7 @@ def test_what_is_no_prepared_dataset(dataset_dir: Path, tmp_path: Path) -> None:
     manifest = read_json(dataset_dir / "manifest.json")
     for content in (to_json([1]), to_json({**manifest, "format": "bertkit prepared dataset 0"})):
         (dataset_dir / "manifest.json").write_text(content)
-        with pytest.raises(InputError, match=r"manifest.json: not of a prepared dataset"):
+        with pytest.raises(InputError, match=r"manifest.json: not the manifest of a prepared dataset"):
             open_prepared(dataset_dir)
 
 

@@ -13,8 +13,8 @@ from bertkit.data.data_config import CorpusConfig
 @pytest.fixture
 def first_documents(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only the topics and the first files of the library."""
-    gather = python_docs._sources
-    monkeypatch.setattr(python_docs, "_sources", lambda: itertools.islice(gather(), 90))
+    gather = python_docs._python_texts
+    monkeypatch.setattr(python_docs, "_python_texts", lambda: itertools.islice(gather(), 90))
     python_docs.python_documents.cache_clear()
     yield
     python_docs.python_documents.cache_clear()

@@ -201,9 +201,9 @@ def test_call_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "options", "message"), [
-    ((["a", "b"], ["c"]), {}, "2 texts but 1 pairs"),
+    ((["a", "b"], ["c"]), {}, "text_pair: 1 texts; expected 2"),
     (("a",), {"truncation": True}, "truncation=True needs max_length="),
-    ((["a", "a b"],), {"return_tensors": "pt"}, "different lengths do not make a tensor"),
+    ((["a", "a b"],), {"return_tensors": "pt"}, "set padding=True"),
     (("a",), {"return_tensors": "tf"}, "return_tensors='tf': expected 'pt' or 'np'"),
 ])  # fmt: skip
 def test_calls_that_cannot_work(tokenizer: Tokenizer, arguments: tuple, options: dict, message: str) -> None:

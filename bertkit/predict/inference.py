@@ -1,22 +1,25 @@
 """Predictions for the examples of a task, in their order, by any number of processes."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from bertkit.base.batch import TaskBatch
+from bertkit.base.batch import PretrainBatch, TaskBatch
 from bertkit.base.errors import NumericsError
+from bertkit.data.batches.sampling import ExampleSource
 from bertkit.predict.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.predict.task_model import Predictor
-from bertkit.run.objective import best_tokens, task_logits, task_losses
+from bertkit.run.objective import best_tokens, pretraining_losses, task_logits, task_losses
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import processes
-from bertkit.train.evaluation import evaluating
+from bertkit.train.evaluation import evaluate, evaluating
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
@@ -24,7 +27,7 @@ EXAMPLES_AT_ONCE = 2048  # the logits of so many are in memory together
 MOST_LOSS = 700.0  # exp of more overflows
 
 
-def answer(
+def predict_distributed(
     accelerator: processes.Accelerator,
     predictor: Predictor,
     examples: Sequence[Any],
@@ -51,22 +54,22 @@ def answer(
                 dataclasses.replace(feature, example=feature.example - start)
                 for feature in features[borders[start] : borders[stop]]
             ]
-            predictions += enumerate(answer_here(predictor, examples[start:stop], mine, losses), start)
+            predictions += enumerate(predict_local(predictor, examples[start:stop], mine, losses), start)
     if predictor.shape.writes_text:
         forget_weights(predictor.model)
     return gather_in_order(predictions, len(examples))
 
 
-def answer_here(
+def predict_local(
     predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature], losses: list[LossTerm] | None = None
 ) -> list[Any]:
     """Predict examples in this process with a model in evaluation mode; arguments as for `answer`."""
-    logits = logits_here(predictor, examples, features, losses)
+    logits = logits_local(predictor, examples, features, losses)
     task, labels, tokenizer = predictor.task, predictor.labels, predictor.tokenizer
     return predictor.shape.predictions(task, examples, features, logits, labels, tokenizer)
 
 
-def logits_here(
+def logits_local(
     predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature], losses: list[LossTerm] | None = None
 ) -> list[Any]:
     """Give the logits of every feature: for masked LM the best tokens, for generation the texts; arguments as for `answer`."""
@@ -139,3 +142,38 @@ def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) ->
 def perplexity(loss: float) -> float:
     """Give the perplexity of a reference token from the mean loss in nats, without smoothing."""
     return math.exp(min(loss, MOST_LOSS))
+
+
+def measure_split(
+    accelerator: processes.Accelerator,
+    model: nn.Module,
+    sampler: ExampleSource,
+    max_sequences: int | None,
+    batch_sequences: int,
+    precision: str = "fp32",
+) -> dict[str, tuple[float, int]]:
+    """Give `mlm_loss`, `mlm_accuracy`, `nsp_loss` and `nsp_accuracy` of a split, each with its number of predictions.
+
+    The sequences are the same every time; each process takes a range of its own.
+
+    Raises:
+        NumericsError: a loss is not finite.
+    """
+    total = sampler.epoch_length if max_sequences is None else min(max_sequences, sampler.epoch_length)
+    rank, size = accelerator.process_index, accelerator.num_processes
+    first, last = total * rank // size, total * (rank + 1) // size
+
+    def batches() -> Iterator[PretrainBatch]:
+        for start in range(first, last, batch_sequences):
+            yield sampler.in_order(start, min(start + batch_sequences, last))
+
+    measured = evaluate(accelerator, model, functools.partial(pretraining_losses, precision=precision), batches())
+    results: dict[str, tuple[float, int]] = {}
+    for name, term in measured.items():
+        if not math.isfinite(term.loss):
+            raise NumericsError(
+                f"{name}_loss={term.loss} on prepared text: the weights are too large or damaged; take another checkpoint, "
+                "or train again with a lower optimizer.peak_learning_rate="
+            )
+        results |= {f"{name}_loss": (term.loss, term.count), f"{name}_accuracy": (term.accuracy, term.count)}
+    return results
