@@ -1,10 +1,10 @@
-"""Passages for a question: a library of passages, readers of questions, and the ranking.
+"""Search: a library of passages, and a reader model that finds the answers to a question in them.
 
 Doors:
 
-    library       the SQLite file: BM25 search, and transactions that grow it
-    library_file  its connections and errors
-    passages      documents -> overlapping passages
-    questions     files of questions, with their right passages if known
-    ranking       passages in the order of BM25, of a reader, or of both
+    library       a library of passages in an SQLite file: indexing files, and BM25 search
+    library_file  checking, opening and writing the SQLite file
+    passages      documents -> overlapping passages; texts -> search words
+    questions     reading a file of questions, with the right passages if known
+    ranking       passages ranked by BM25, by a reader model, or by both
 """

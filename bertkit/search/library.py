@@ -1,21 +1,24 @@
-"""A library: one SQLite file that grows by transactions, and finds passages by the BM25 of FTS5.
+"""A library of passages in one SQLite file, with BM25 search by SQLite's extension FTS5.
 
-    files      -> a file and the hash of its content; no hash while it is being read
-    documents  -> every different document, once
-    places     -> the places of a document in files; a document without a place is deleted
-    passages   -> the parts of a document
-    words      -> FTS5's index of the passages; it keeps no second copy of the text
+It has these tables:
 
-After a kill the next run finds the committed documents by their hashes, so an interrupted index ends as one made in a single
-run.
+    settings   how documents were cut into passages
+    files      path and content hash of each indexed file; no hash while the file is being indexed
+    documents  title and hash of each different document
+    places     where each document is in the files; a document without a place is deleted
+    passages   the passages of the documents, with their text
+    words      FTS5's index of the passages, without another copy of the text
 
-BM25 in FTS5 (sqlite.org/fts5.html, "The bm25() function"): the sum over the words q of a question of
+Documents are added in transactions. If `index` is killed, the next run recognizes the committed documents by their hashes, and
+the result is the same as that of a single run.
+
+BM25 in FTS5 (sqlite.org/fts5.html, "The bm25() function") is the sum, over the words q of a question, of
 
     idf(q) * f(q) * (k1 + 1) / (f(q) + k1 * (1 - b + b * L / mean L)),   k1 = 1.2, b = 0.75
     idf(q) = ln((N - n(q) + 0.5) / (n(q) + 0.5)), or 1e-6 if more than half of the passages have the word
 
-with f(q) the count of q in a passage and its title, L the number of words of the passage, N the number of passages, and n(q)
-the number of passages with q.
+where f(q) is the count of q in a passage and its title, L the number of words in the passage, N the number of passages, and
+n(q) the number of passages with q.
 """
 
 from __future__ import annotations
@@ -35,13 +38,13 @@ from typing import Any
 
 from bertkit.base.errors import InputError
 from bertkit.data.data_config import PassagesConfig
-from bertkit.search.library_file import APPLICATION, VERSION, check_library, connected, transaction, translated_errors
+from bertkit.search.library_file import APPLICATION, VERSION, check_library, connect, transaction, translated_errors
 from bertkit.search.passages import LibraryDocument, Passage, cut, place_of, searchable, words_of
 
-K1 = 1.2  # of BM25
-FREQUENT_SHARE = 0.2  # of the passages: a word in more is frequent; the lowest p99, measured with 100,000 passages
-MAX_COUNTS = 100_000  # words with a cached count
-TRANSACTION_SECONDS = 2.0  # the work that a kill may cost
+K1 = 1.2  # BM25's k1, which FTS5 fixes
+FREQUENT_SHARE = 0.2  # words in more of the passages are frequent; 0.2 has the lowest p99 latency with 100,000 passages
+MAX_CACHED_COUNTS = 100_000
+TRANSACTION_SECONDS = 2.0  # the most work that is lost if the process is killed
 _TABLES = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash TEXT);
@@ -56,19 +59,19 @@ CREATE INDEX passages_of_document ON passages (document);
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage for a question."""
+    """A passage found for a question."""
 
-    id: int | str  # of the passage in its engine
-    passage: str  # its text
-    title: str  # of its document; may be empty
-    source: str  # its file
-    place: str  # its place in the file
-    score: float  # of the engine; more is better
+    id: int | str  # id of the passage
+    passage: str  # text of the passage
+    title: str  # title of its document; may be empty
+    source: str  # path of its file
+    place: str  # its place in the file, such as "lines 3-5"
+    score: float  # BM25; larger is better
 
 
 @dataclass
-class Added:
-    """Counts of the documents of a file."""
+class FileChanges:
+    """How many documents of a file were new, already known or removed."""
 
     num_new: int = 0
     num_same: int = 0
@@ -76,7 +79,7 @@ class Added:
 
 
 class Library:
-    """A library open for reading; every thread has its own connection."""
+    """A library open for reading; each thread has its own connection."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a library.
@@ -88,7 +91,7 @@ class Library:
         if not self.path.is_file():
             raise InputError(f"index={path}: no such file; make it with bertkit index corpus.path=... output={path}")
         check_library(self.path, "index")
-        self._of_thread = threading.local()
+        self._thread = threading.local()
         with translated_errors(self.path):
             (self.num_passages,) = self._connection.execute("SELECT count(*) FROM passages").fetchone()
         if not self.num_passages:
@@ -96,24 +99,24 @@ class Library:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._of_thread, "connection", None)
+        connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
         if connection is None:
-            connection = self._of_thread.connection = connected(self.path, may_write=False)
+            connection = self._thread.connection = connect(self.path, may_write=False)
         return connection
 
-    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, fill: bool = False) -> list[Hit]:
-        """Give the passages with the best BM25, the best first.
+    def find(self, question: str, num_hits: int, more: Sequence[str] = (), *, add_rest: bool = False) -> list[Hit]:
+        """Return the passages with the highest BM25, the best first.
 
         Args:
             question: any text; punctuation is ignored.
-            num_hits: at most.
+            num_hits: the largest number of passages.
             more: words added to the question.
-            fill: give all passages of a library with no more than `num_hits`; without a word of the question they score 0.
+            add_rest: if the library has at most `num_hits` passages, return all; the rest, without such words, score 0.
         """
         words = words_of(question, more)
         with translated_errors(self.path):
             rows = self._best(words, num_hits) if words else []
-            if fill and len(rows) < self.num_passages <= num_hits:
+            if add_rest and len(rows) < self.num_passages <= num_hits:
                 seen = {row[0] for row in rows}
                 rows += [row for row in self._connection.execute(_ALL) if row[0] not in seen]
         return [
@@ -122,11 +125,11 @@ class Library:
         ]
 
     def _best(self, words: Sequence[str], num_hits: int) -> list[tuple[Any, ...]]:
-        """Find the best passages without scoring all.
+        """Find the best passages, if possible without scoring all passages that match.
 
-        Many passages have a frequent word, and scoring them takes nearly all of the time. So the passages with a rare word
-        come first. If `num_hits` of them score more than all frequent words can give together, they are the best (Turtle and
-        Flood 1995, "max score"); else all passages are scored.
+        Nearly all of the time is spent on passages that have only frequent words. So the passages with a rare word are scored
+        first. If `num_hits` of them score more than the highest possible score of the frequent words alone, they are the best
+        (Turtle and Flood 1995, "max score"). Otherwise all matching passages are scored.
         """
         execute, counts = self._connection.execute, {word: self._num_with(word) for word in words}
         (total,) = execute("SELECT count(*) FROM passages").fetchone()
@@ -134,21 +137,21 @@ class Library:
         rare = [word for word, count in counts.items() if word not in frequent and count]
         if frequent and rare:
             idfs = (max(1e-6, math.log((total - counts[word] + 0.5) / (counts[word] + 0.5))) for word in frequent)
-            most = sum((K1 + 1) * idf for idf in idfs)
+            max_score = sum((K1 + 1) * idf for idf in idfs)
             queries = (f"({_any(rare)}) {join} ({_any(frequent)})" for join in ("AND", "NOT"))
             rows = [row for query in queries for row in execute(_FIND, (query, num_hits))]
             rows = sorted(rows, key=lambda row: (-row[1], row[0]))[:num_hits]
-            if len(rows) == num_hits and rows[-1][1] > most:
+            if len(rows) == num_hits and rows[-1][1] > max_score:
                 return rows
         return execute(_FIND, (_any(words), num_hits)).fetchall()
 
     def _num_with(self, word: str) -> int:
-        """Count the passages with a word; counts are cached until the library changes."""
+        """Return the number of passages with a word; it is cached until the library changes."""
         version = self._connection.execute("PRAGMA data_version").fetchone()
-        counts: dict[str, int] = getattr(self._of_thread, "counts", {})
-        if getattr(self._of_thread, "version", None) != version or len(counts) > MAX_COUNTS:
-            counts = self._of_thread.counts = {}
-            self._of_thread.version = version
+        counts: dict[str, int] = getattr(self._thread, "counts", {})
+        if getattr(self._thread, "version", None) != version or len(counts) > MAX_CACHED_COUNTS:
+            counts = self._thread.counts = {}
+            self._thread.version = version
         if word not in counts:
             count = "SELECT count(*) FROM words WHERE words MATCH ?"
             (counts[word],) = self._connection.execute(count, (_any([word]),)).fetchone()
@@ -156,7 +159,7 @@ class Library:
 
 
 def _any(words: Sequence[str]) -> str:
-    """Write an FTS5 query for any of the words."""
+    """Return an FTS5 query for passages with any of the words."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
@@ -177,11 +180,11 @@ def opened_for_writing(path: Path, settings: PassagesConfig) -> Iterator[Library
     """Open a library for writing, or create it.
 
     Raises:
-        InputError: the file is not a library, or it was made with other settings.
+        InputError: the file is not a library, or the library was made with other settings.
     """
     if path.exists():
         check_library(path, "output")
-    with translated_errors(path), contextlib.closing(connected(path, may_write=True)) as connection:
+    with translated_errors(path), contextlib.closing(connect(path, may_write=True)) as connection:
         connection.execute("PRAGMA cache_size = -65536")  # 64 MiB
         with transaction(connection):
             if connection.execute("PRAGMA application_id").fetchone() == (0,):
@@ -197,7 +200,7 @@ def opened_for_writing(path: Path, settings: PassagesConfig) -> Iterator[Library
 def _make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> None:
     for statement in filter(str.strip, _TABLES.split(";")):
         connection.execute(statement)
-    # combining marks belong to their words, as in Hindi; FTS5's default is letters and numbers alone
+    # a word consists of letters, numbers and combining marks, which Hindi needs; FTS5's default leaves the marks out
     drop = 2 if settings.accents == "drop" else 0
     tokenize = f"unicode61 remove_diacritics {drop} categories ''L* N* M* Co''"
     if settings.stemming == "english":
@@ -216,19 +219,19 @@ class LibraryWriter:
         self._connection, self._settings = connection, settings
 
     def has(self, path: str, hash: str | None) -> bool:
-        """Whether the library has this content of a file, whole."""
+        """Whether the library has the whole file, with this hash."""
         return hash is not None and self._one("SELECT hash FROM files WHERE path = ?", path) == hash
 
-    def add(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> Added:
-        """Sync a file's documents: new ones are added, missing ones removed, and the others kept.
+    def sync(self, path: str, hash: str | None, documents: Iterable[LibraryDocument]) -> FileChanges:
+        """Sync a file's documents: add the new ones, remove the missing ones, and keep the others.
 
         Args:
-            path: of the file, absolute.
-            hash: of its content and the way of reading it; None if not known before.
-            documents: in their order; equal ones count once.
+            path: absolute path of the file.
+            hash: hash of its content and of the settings for reading it; None if unknown.
+            documents: the documents of the file, in order; equal ones are added once.
         """
-        connection, added = self._connection, Added()
-        waiting = iter(documents)
+        connection, changes = self._connection, FileChanges()
+        remaining = iter(documents)
         with transaction(connection):
             connection.execute("INSERT INTO files (path) VALUES (?) ON CONFLICT DO UPDATE SET hash = NULL", (path,))
             file = self._one("SELECT id FROM files WHERE path = ?", path)
@@ -236,40 +239,40 @@ class LibraryWriter:
         while True:
             with transaction(connection):
                 started_at, is_last = time.monotonic(), True
-                for document in waiting:
-                    self._take(document, file, added)
+                for document in remaining:
+                    self._add(document, file, changes)
                     if time.monotonic() - started_at > TRANSACTION_SECONDS:
                         is_last = False
                         break
                 if is_last:
                     old = "SELECT document FROM places WHERE file = ? AND document NOT IN (SELECT document FROM temp.seen)"
-                    added.num_removed = self._forget(file, old)
+                    changes.num_removed = self._remove(file, old)
                     connection.execute("UPDATE files SET hash = ? WHERE id = ?", (hash, file))
-                    return added
+                    return changes
 
     def remove_others(self, paths: Iterable[str]) -> int:
-        """Remove all files but these, with the documents that no other file has; give the number of removed files."""
-        kept, gone = set(paths), 0
+        """Remove all other files, and the documents that only they have; return the number of removed files."""
+        kept, num_removed = set(paths), 0
         for file, path in self._connection.execute("SELECT id, path FROM files").fetchall():
             if path not in kept:
                 with transaction(self._connection):
-                    self._forget(file, "SELECT document FROM places WHERE file = ?")
+                    self._remove(file, "SELECT document FROM places WHERE file = ?")
                     self._connection.execute("DELETE FROM files WHERE id = ?", (file,))
-                gone += 1
-        return gone
+                num_removed += 1
+        return num_removed
 
     def finish(self) -> dict[str, int]:
-        """Optimize the index for size and speed; give the library's counts."""
+        """Optimize the index for size and speed; return the numbers of files, documents and passages."""
         with transaction(self._connection):
             self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
         return self.counts()
 
     def counts(self) -> dict[str, int]:
-        """Count files, documents and passages."""
+        """Return the numbers of files, documents and passages."""
         return {name: self._one(f"SELECT count(*) FROM {name}") for name in ("files", "documents", "passages")}
 
-    def _take(self, document: LibraryDocument, file: int, added: Added) -> None:
-        """Add a document if it is new, and note its place."""
+    def _add(self, document: LibraryDocument, file: int, changes: FileChanges) -> None:
+        """Add a document if it is new, and store its place."""
         key, connection = document.key, self._connection
         known = self._one("SELECT id FROM documents WHERE key = ?", key)
         if known is None:
@@ -285,18 +288,18 @@ class LibraryWriter:
                 connection.execute(
                     "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", (number, title, searchable(text))
                 )
-            added.num_new += 1
+            changes.num_new += 1
         elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", known):
             return
         else:
-            added.num_same += 1
+            changes.num_same += 1
         connection.execute("INSERT INTO temp.seen VALUES (?)", (known,))
         place = "INSERT INTO places VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET number = excluded.number"
         connection.execute(place, (known, file, document.number))
 
-    def _forget(self, file: int, documents: str) -> int:
-        """Delete a file's places of some documents, and the documents without any other place; give their number."""
-        connection, gone = self._connection, 0
+    def _remove(self, file: int, documents: str) -> int:
+        """Delete a file's places of some documents, selected by a query; delete and count documents without other places."""
+        connection, num_removed = self._connection, 0
         for (document,) in connection.execute(documents, (file,)).fetchall():
             connection.execute("DELETE FROM places WHERE document = ? AND file = ?", (document, file))
             if self._one("SELECT 1 FROM places WHERE document = ?", document) is not None:
@@ -305,14 +308,14 @@ class LibraryWriter:
             for number, text in connection.execute(
                 "SELECT id, text FROM passages WHERE document = ?", (document,)
             ).fetchall():
-                row = (number, title, searchable(text))  # FTS5 keeps no text, so it needs the deleted one
+                row = (number, title, searchable(text))  # FTS5 has no copy of the text to delete
                 connection.execute("INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)", row)
             connection.execute("DELETE FROM passages WHERE document = ?", (document,))
             connection.execute("DELETE FROM documents WHERE id = ?", (document,))
-            gone += 1
-        return gone
+            num_removed += 1
+        return num_removed
 
     def _one(self, query: str, *values: Any) -> Any:
-        """Give the first value of the first row; None without rows."""
+        """Return the first value of the first row, or None if there are no rows."""
         row = self._connection.execute(query, values).fetchone()
         return None if row is None else row[0]

@@ -1,4 +1,4 @@
-"""The SQLite file of a library: its header, connections, transactions and errors."""
+"""The SQLite file of a library: checking its header, connecting, transactions, and SQLite's errors."""
 
 import contextlib
 import os
@@ -10,15 +10,15 @@ from bertkit.base.errors import InputError, LockedError, StorageError
 
 APPLICATION = 0x62657274  # "bert", the application id in SQLite's header
 VERSION = 1
-WAIT_SECONDS = 30.0  # for another process that is writing
+WAIT_SECONDS = 30.0  # how long to wait for another process that is writing
 _HEADER, _APPLICATION_AT = b"SQLite format 3\0", 68  # sqlite.org/fileformat.html
 
 
 def check_library(path: Path, setting: str) -> None:
-    """Refuse a file that is not a library of this version; an empty output is accepted.
+    """Check that a file is a library of this version; an empty file is accepted as `output`.
 
     Raises:
-        InputError: naming the setting.
+        InputError: it is not; the message names the setting.
     """
     with path.open("rb") as file:
         head = file.read(100)
@@ -29,12 +29,12 @@ def check_library(path: Path, setting: str) -> None:
         raise InputError(f"{setting}={path} is not a library of bertkit index; choose another file")
     version = int.from_bytes(head[60:64])
     if version != VERSION:
-        raise InputError(f"{setting}={path}: a library of version {version}, expected {VERSION}; index again")
+        raise InputError(f"{setting}={path}: library version {version}, expected {VERSION}; run bertkit index again")
 
 
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as bertkit's.
+    """Translate SQLite's errors into bertkit's.
 
     Raises:
         StorageError: the disk is full, read-only or failing.
@@ -52,15 +52,15 @@ def translated_errors(path: Path) -> Iterator[None]:
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise LockedError(f"{path} is being written by another process; wait for it, or stop it") from None
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            raise InputError(f"{path}: damaged library ({error}); delete it and index again") from None
+            raise InputError(f"{path}: damaged library ({error}); delete it and run bertkit index again") from None
         if "fts5" in str(error):
             version = sqlite3.sqlite_version
-            raise InputError(f"{path}: this Python's SQLite {version} has no FTS5; take another Python") from None
+            raise InputError(f"{path}: Python's SQLite {version} has no FTS5; use another build of Python") from None
         raise
 
 
-def connected(path: Path, may_write: bool) -> sqlite3.Connection:
-    """Open a file; SQLite rolls back what a killed writer left, if the file is writable."""
+def connect(path: Path, may_write: bool) -> sqlite3.Connection:
+    """Open the file; if it is writable, SQLite rolls back the unfinished transaction of a killed process."""
     mode = "rwc" if may_write else "rw" if os.access(path, os.W_OK) else "ro"
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None)
@@ -71,12 +71,12 @@ def connected(path: Path, may_write: bool) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all statements inside, or none."""
+    """Commit all statements of the block, or none."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # a full disk has ended it already
+        with contextlib.suppress(sqlite3.Error):  # SQLite has already rolled back if the disk is full
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")

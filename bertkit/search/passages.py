@@ -1,4 +1,4 @@
-"""Documents -> overlapping passages of whole sentences with their places; texts -> search words."""
+"""Documents -> overlapping passages of whole sentences, with their places in the file; texts -> search words."""
 
 import hashlib
 import re
@@ -11,33 +11,33 @@ from bertkit.data.corpus.documents import PlacedDocument
 from bertkit.data.corpus.sources import split_sentences
 from bertkit.data.data_config import PassagesConfig
 
-MAX_QUERY_WORDS = 256  # different words of a question; a text of 10,000 characters is cut
-# scripts without spaces: Han, kana, Thai, Lao, Burmese and Khmer
+MAX_QUERY_WORDS = 256  # different words; further words of a long question are ignored
+# scripts without spaces between words: Chinese, Japanese, Thai, Lao, Burmese and Khmer
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-_RUN = re.compile(f"[{_UNSPACED}]+")
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[^\s{_UNSPACED}]+|[{_UNSPACED}]{{1,2}}")
 
 
 @dataclass(frozen=True)
 class LibraryDocument:
-    """A document on its way into a library."""
+    """A document to be added to a library."""
 
     title: str  # may be empty
     text: str
-    sentences: tuple[tuple[int, int], ...]  # (start, end) in the text; kept whole if possible
-    unit: str  # counted by `number`: "line" if every sentence is a line, else such as "record"
-    number: int  # its place in its file, from 1; 0 if unknown
+    sentences: tuple[tuple[int, int], ...]  # (start, end) of each sentence in the text
+    unit: str  # "line" if every sentence is a line of the file, else what `number` counts, such as "record"
+    number: int  # number of its first line, or record, in the file, from 1; 0 if unknown
 
     @property
     def key(self) -> bytes:
-        """A hash of its content, whatever its file."""
+        """A hash of its content; equal documents in different files have the same key."""
         content = f"{self.title}\0{self.text}\0{self.unit == 'line'}"
         return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A part of a document: `document.text[start:end]`, its sentences from `first` to `last`, counted from 0."""
+    """A part of a document: `document.text[start:end]`, with the sentences from `first` to `last`, counted from 0."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class Passage:
 
 
 def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
-    """Join the sentences of a corpus document with spaces."""
+    """Make a library document of a corpus document; its sentences are joined with spaces."""
     at, spans = 0, []
     for sentence in sentences:
         spans.append((at, at + len(sentence)))
@@ -56,7 +56,7 @@ def document_of(sentences: Sequence[str], unit: str) -> LibraryDocument:
 
 
 def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDocument:
-    """Keep a text as it is, for exact quotes; a rule splits it into sentences."""
+    """Make a library document of a text, which is kept unchanged and split into sentences."""
     text, at, spans = without_surrogates(text), 0, []
     for sentence in split_sentences(text):
         at = text.index(sentence, at)
@@ -66,10 +66,10 @@ def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDo
 
 
 def cut(document: LibraryDocument, settings: PassagesConfig) -> Iterator[Passage]:
-    """Cut a document into passages of at most `words` words, of whole sentences if they fit.
+    """Cut a document into passages of whole sentences, with at most `words` words.
 
-    A passage begins with the last sentences of the previous one, up to `overlap` words. A sentence longer than a passage is
-    cut between words.
+    A passage begins with the last sentences of the previous passage, with at most `overlap` words. Only a sentence that is
+    longer than a passage is cut.
     """
     pieces = [
         (number, *piece)
@@ -85,15 +85,15 @@ def cut(document: LibraryDocument, settings: PassagesConfig) -> Iterator[Passage
         yield Passage(pieces[first][1], pieces[last][2], pieces[first][0], pieces[last][0])
         if last + 1 == len(pieces):
             return
-        next_first, again = last + 1, settings.overlap
-        while next_first - 1 > first and pieces[next_first - 1][3] <= again:
+        next_first, room = last + 1, settings.overlap
+        while next_first - 1 > first and pieces[next_first - 1][3] <= room:
             next_first -= 1
-            again -= pieces[next_first][3]
+            room -= pieces[next_first][3]
         first = next_first
 
 
 def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Give a sentence whole, or in pieces of `most` words: (start, end, words)."""
+    """Yield the whole sentence, or pieces of `most` words if it is longer, as (start, end, number of words)."""
     words = [match.span() for match in _WORD.finditer(text, start, end)]
     for at in range(0, max(1, len(words)), most):
         some = words[at : at + most]
@@ -104,7 +104,7 @@ def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, i
 
 
 def place_of(unit: str, number: int, passage: Passage) -> str:
-    """Write the place of a passage in its file: its lines, or its document and characters."""
+    """Describe the place of a passage in its file: the lines, or the document and the characters."""
     if unit == "line" and number:
         first, last = number + passage.first, number + passage.last
         return f"line {first}" if first == last else f"lines {first}-{last}"
@@ -115,11 +115,10 @@ def place_of(unit: str, number: int, passage: Passage) -> str:
 def searchable(text: str) -> str:
     """Normalize a text for the index, with spaces between words.
 
-    Compatibility forms (full-width letters, ligatures) become plain ones. Scripts without spaces are cut into overlapping
-    pairs of characters, as in Lucene's CJKBigramFilter, so that a word of two characters can be found.
+    Compatibility characters (full-width letters, ligatures) become ordinary characters. Text in a script without spaces is cut
+    into overlapping pairs of characters, as in Lucene's CJKBigramFilter, so that a word of two characters can be found.
     """
-    plain = unicodedata.normalize("NFKC", text)
-    return _RUN.sub(_pairs, plain)
+    return _UNSPACED_RUN.sub(_pairs, unicodedata.normalize("NFKC", text))
 
 
 def _pairs(match: re.Match[str]) -> str:
@@ -128,7 +127,7 @@ def _pairs(match: re.Match[str]) -> str:
 
 
 def words_of(question: str, more: Sequence[str] = ()) -> list[str]:
-    """Give the different words of a question, and of `more`; punctuation separates words."""
+    """Return the different words of a question and of `more`; punctuation separates words."""
     plain = searchable(" ".join([question, *more])).casefold()
     kept = "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain)
     return list(dict.fromkeys(kept.split()))[:MAX_QUERY_WORDS]

@@ -1,4 +1,4 @@
-"""Questions for a library, with their right passages if known."""
+"""Reading questions for a library, with labels: the answers or the right passage, if known."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +16,21 @@ from bertkit.tasks.task_config import TaskConfig
 
 @dataclass(frozen=True)
 class Question:
-    """A question and its label: the right passage; None for unknown parts."""
+    """A question and its label, the right passage."""
 
     id: str
     text: str
-    answers: tuple[str, ...]  # accepted answers; empty if unknown, or if there are none
-    context: str | None  # contains the right passage
-    passage: str | None  # id or text of the right passage
+    answers: tuple[str, ...]  # accepted answers; empty if unknown, or if there is no answer
+    context: str | None  # a text that contains the right passage; None if unknown
+    passage: str | None  # id or text of the right passage; None if unknown
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the right passage is known."""
+        """Whether a right passage can be recognized."""
         return bool(self.answers) or self.passage is not None
 
     def is_right(self, hit: Hit) -> bool:
-        """Whether a passage is the right one, in the context, and with an answer, as far as these are known."""
+        """Whether a passage is the right one, is in the context and has an answer; unknown conditions are not checked."""
         text = _plain(hit.passage)
         if self.passage is not None and self.passage != str(hit.id) and _plain(self.passage) != text:
             return False
@@ -39,17 +39,17 @@ class Question:
         return not self.answers or any(_plain(answer) in text for answer in self.answers)
 
     def scores_of(self, answer: str) -> tuple[float, float]:
-        """Give exact match and F1 of an answer, by SQuAD's rules."""
+        """Return the exact match and the F1 of an answer, by SQuAD's rules."""
         return max(exact(gold, answer) for gold in self.answers), max(f1(gold, answer) for gold in self.answers)
 
 
 def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list[Question]:
-    """Read questions from a table, SQuAD's JSON, or lines.
+    """Read questions from a table, from SQuAD's JSON, or from a text with one question per line.
 
     Args:
-        task: the general task of spans.
-        name: the input, a file or "-".
-        most: the number of questions; None for all.
+        task: the general task `spans`.
+        name: the path of the input, or "-" for standard input.
+        most: the largest number of questions; None for all.
 
     Raises:
         InputError: a line is wrong, or there are no questions.
@@ -70,7 +70,7 @@ def read_questions(task: TaskConfig, name: str, most: int | None = None) -> list
                 questions.append(_question(row, field, table.place(number), number))
     if not questions:
         raise InputError(
-            f"input={name}: no questions; expected a column 'question', SQuAD's JSON, or a question a line"
+            f"input={name}: no questions; expected a column 'question', SQuAD's JSON, or one question per line"
         )
     return questions
 
@@ -81,7 +81,7 @@ def _question(row: dict[str, Any], field: str, where: str, number: int) -> Quest
         if not isinstance(value, str):
             raise InputError(f"{where}: field '{name}' is {type(value).__name__}, expected text")
     answers = row.get("answers", row.get("answer"))
-    if isinstance(answers, dict):  # as on the hub: {"text": [...], "answer_start": [...]}
+    if isinstance(answers, dict):  # SQuAD as on the Hugging Face hub: {"text": [...], "answer_start": [...]}
         answers = answers.get("text")
     listed = [answers] if isinstance(answers, str) else answers if isinstance(answers, list) else []
     texts = [answer.get("text") if isinstance(answer, dict) else answer for answer in listed]

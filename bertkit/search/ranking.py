@@ -1,12 +1,14 @@
-"""A question -> passages in the order of BM25, of a reader, or of both, with their answers.
+"""Search for the passages and answers to a question. The reader is a question answering model; it is optional.
 
-    search   BM25, from the library
-    bert     the reader's score s: the logits of start and end of its best answer, less those of no answer
+The passages are ordered by one of these scores:
+
+    search   BM25
+    bert     the reader's score s: the start and end logits of its best answer, minus those of "no answer"
     both     p(i) ~ softmax(search * BM25)[i] * sigmoid(bert * s[i] + bias), normalized over the candidates i
 
-The factors of `both` are the probabilities that i is the right candidate, by its words, and that it has an answer, by the
-reader. `fit` finds the three numbers by maximum likelihood of the right passages. Nogueira and Cho 2019 rank passages by BERT,
-Wang et al. 2019 (Multi-passage BERT) by BERT times BM25.
+The first factor of `both` is the probability that candidate i is the right passage, estimated from its words; the second is the
+probability that it contains an answer, estimated by the reader. `fit` estimates the weights search, bert and bias by maximum
+likelihood. Nogueira and Cho 2019 rank passages by BERT; Wang et al. 2019 (Multi-passage BERT) by BERT times BM25.
 """
 
 import dataclasses
@@ -31,22 +33,22 @@ from bertkit.search.passages import words_of
 from bertkit.settings.search import ORDERS, BothConfig
 from bertkit.tasks.reading.readers import take_texts
 
-MIN_SCORE = -1e4  # of a reader: far below any logits, but fine for JSON and sigmoid
+MIN_SCORE = -1e4  # lower than any logit, but finite, as JSON and sigmoid require
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A passage with the reader's answer."""
+    """A passage and the reader's best answer in it."""
 
     hit: Hit
     score_bert: float | None = None  # None without a reader
     answer: str | None = None
-    start: int | None = None  # of the answer in the passage, in characters
-    end: int | None = None
+    start: int | None = None  # first character of the answer in the passage
+    end: int | None = None  # the character after the last one
 
 
 class Searcher:
-    """Find passages for questions; not for several threads at once."""
+    """Finds passages for questions; not thread-safe."""
 
     def __init__(
         self,
@@ -56,14 +58,14 @@ class Searcher:
         num_candidates: int | None = None,
         glossary: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Open an index.
+        """Open a library.
 
         Args:
-            index: a library.
-            predictor: the reader, a model of spans; None for search alone.
-            both: weights of `both`; None for those of conf/search.yaml.
-            num_candidates: number of passages for the reader; None for that of conf/search.yaml.
-            glossary: a word from `words_of` -> words to add to questions with it.
+            index: path of the library.
+            predictor: the reader, a question answering model; None for BM25 alone.
+            both: the weights of `both`; None for the weights in conf/search.yaml.
+            num_candidates: number of passages for the reader; None for the number in conf/search.yaml.
+            glossary: for a word, as `words_of` writes it, the words to add to every question that contains it.
 
         Raises:
             InputError: there is no such library, or the model does not answer questions.
@@ -78,15 +80,15 @@ class Searcher:
         self.glossary = glossary or {}
 
     def search(self, question: str, order: str | None, top_k: int) -> dict[str, Any]:
-        """Answer a question.
+        """Find passages and answers.
 
         Args:
             question: any text.
-            order: "search", "bert" or "both"; None for `both` with a reader, else search.
+            order: "search", "bert" or "both"; None for "both" with a reader, else "search".
             top_k: the largest number of passages.
 
         Returns:
-            {"answers": [...], "order": order, "seconds": time taken}; the answers are `row`s.
+            {"answers": [...], "order": order, "seconds": time taken}; the answers are results of `row`.
 
         Raises:
             InputError: the order needs a reader.
@@ -97,28 +99,28 @@ class Searcher:
             raise InputError(f"order={order}: expected {', '.join(ORDERS)}")
         if order != "search" and self.predictor is None:
             raise InputError(
-                f"order={order}: needs a reader; give a model fine-tuned on questions, or take order=search"
+                f"order={order}: needs a reader; set model_dir= to a question answering model, or set order=search"
             )
         candidates = self.candidates(question, top_k if order == "search" else max(top_k, self.num_candidates))
         answers = [row(candidate, score) for candidate, score in in_order(candidates, order, self.both)[:top_k]]
         return {"answers": answers, "order": order, "seconds": time.monotonic() - started_at}
 
     def candidates(self, question: str, num_candidates: int) -> list[Candidate]:
-        """Find passages for a question and read them in packed batches; in the order of the library."""
+        """Return passages by BM25, the best first, each with the reader's best answer."""
         more = [other for word in words_of(question) for other in self.glossary.get(word, ())]
         predictor = self.predictor
-        hits = self.library.find(question, num_candidates, more, fill=predictor is not None)
+        hits = self.library.find(question, num_candidates, more, add_rest=predictor is not None)
         if predictor is None or not hits:
             return [Candidate(hit) for hit in hits]
         passages = [hit.passage for hit in hits]
         inputs = take_texts(predictor.shape, predictor.task, [question] * len(hits), passages)
         examples = [example for chunk in inputs.chunks for example in chunk]
         predictions = predict_local(predictor, examples, predictor.features(examples))
-        return [_read(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
+        return [_with_answer(hit, prediction) for hit, prediction in zip(hits, predictions, strict=True)]
 
 
-def _read(hit: Hit, prediction: Any) -> Candidate:
-    """Take the reader's best answer in a passage, even if no answer is likelier."""
+def _with_answer(hit: Hit, prediction: Any) -> Candidate:
+    """Return a passage with the reader's best answer, even if "no answer" is more probable."""
     best = next((answer for answer in prediction.n_best if answer.text), None)
     if best is None:
         return Candidate(hit, MIN_SCORE)
@@ -127,7 +129,7 @@ def _read(hit: Hit, prediction: Any) -> Candidate:
 
 
 def row(candidate: Candidate, score: float) -> dict[str, Any]:
-    """Give a passage with its answer, for `bertkit search` and `POST /search`."""
+    """Return a passage with its answer as a mapping, for `bertkit search` and `POST /search`."""
     row = dataclasses.asdict(candidate.hit)
     row["score_search"] = row.pop("score")
     reader = {"answer": candidate.answer, "start": candidate.start, "end": candidate.end}
@@ -135,8 +137,8 @@ def row(candidate: Candidate, score: float) -> dict[str, Any]:
 
 
 def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> list[tuple[Candidate, float]]:
-    """Sort candidates by their score in an order, the best first; equal scores keep the library's order."""
-    if order == "search":  # the reader also reads passages without a word of the question
+    """Sort candidates by the score that `order` names, the best first; return them with this score."""
+    if order == "search":  # passages without a word of the question are only for the reader
         candidates = [candidate for candidate in candidates if candidate.hit.score > 0]
     if not candidates:
         return []
@@ -150,7 +152,7 @@ def in_order(candidates: Sequence[Candidate], order: str, both: BothConfig) -> l
 
 
 def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Give the engine's and the reader's scores, (n,) each."""
+    """Return the BM25 and the reader's scores, (n,) each."""
     return (
         np.array([candidate.hit.score for candidate in candidates], dtype=np.float64),
         np.array([candidate.score_bert or 0.0 for candidate in candidates], dtype=np.float64),
@@ -160,7 +162,7 @@ def scores_of(candidates: Sequence[Candidate]) -> tuple[NDArray[np.float64], NDA
 def log_both(
     by_search: NDArray[np.float64], by_bert: NDArray[np.float64], weights: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Give log p, not normalized, for weights (search, bert, bias); (..., n) candidates, where -inf is padding."""
+    """Return log p before normalization, (..., n), for the weights (search, bert, bias); a BM25 of -inf is padding."""
     search, bert, bias = weights
     scaled = search * by_search
     log_softmax = scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
@@ -168,14 +170,14 @@ def log_both(
 
 
 def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: BothConfig) -> BothConfig:
-    """Find the weights of `both` by maximum likelihood, with BFGS.
+    """Estimate the weights of `both` by maximum likelihood, with BFGS.
 
     Args:
-        questions: (candidates, whether each is right); without a right one, a question does not count.
-        start: the first weights.
+        questions: the candidates of each, and whether each candidate is right; at least one must be, or it is ignored.
+        start: the initial weights.
 
     Returns:
-        The weights, rounded to four digits; `start` if no question counts.
+        The weights, rounded to four digits; `start` if all questions are ignored.
     """
     from scipy.optimize import minimize
 
@@ -195,14 +197,14 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
     def loss(free: NDArray[np.float64]) -> float:
         log = log_both(by_search, by_bert, weights_at(free))
         whole, right = (np.logaddexp.reduce(part, axis=1) for part in (log, np.where(is_right, log, -np.inf)))
-        return float((whole - right).mean() + 1e-4 * (free**2).sum())  # the last term prefers 1, 1 and 0
+        return float((whole - right).mean() + 1e-4 * (free**2).sum())  # regularized towards the weights 1, 1, 0
 
     begin = [*np.log([max(start.search, 1e-3), max(start.bert, 1e-3)]), start.bias]
     return BothConfig(*(round(weight, 4) for weight in weights_at(minimize(loss, begin, method="BFGS").x)))
 
 
 def read_glossary(path: Path) -> dict[str, list[str]]:
-    """Read a TSV: a word, and the words to add to questions with it; a word may have several lines.
+    """Read a TSV file of a word and the words to add to a question that contains it; a word may have several lines.
 
     Raises:
         InputError: a line has no tab, or an empty cell.

@@ -11,7 +11,7 @@ from bertkit.base.files import BLOCK_BYTES, folder_for
 from bertkit.base.text_files import joined, parse_json, read_lines
 from bertkit.data.corpus.documents import Corpus
 from bertkit.data.corpus.sources import Span
-from bertkit.search.library import Added, opened_for_writing
+from bertkit.search.library import FileChanges, opened_for_writing
 from bertkit.search.library_file import check_library
 from bertkit.search.passages import LibraryDocument, document_of, document_of_text
 from bertkit.settings.index import IndexSettings
@@ -57,8 +57,8 @@ def run(settings: IndexSettings) -> None:
                 num_done += 1
             else:
                 corpus.bytes_read = done_bytes  # reading adds to it
-                added = library.add(source.name, hash, _counted(source, corpus, progress))
-                progress.line(f"{source.name}: {_counts(added)}")
+                changes = library.sync(source.name, hash, _counted(source, corpus, progress))
+                progress.line(f"{source.name}: {_describe(changes)}")
             done_bytes += source.path.stat().st_size if source.path else 0
             progress.advance(done_bytes)
         if settings.remove:
@@ -82,8 +82,8 @@ def _counted(source: _Source, corpus: Corpus, progress: Progress) -> Iterator[Li
         yield document
 
 
-def _counts(added: Added) -> str:
-    parts = [(added.num_new, "new"), (added.num_same, "unchanged"), (added.num_removed, "removed")]
+def _describe(changes: FileChanges) -> str:
+    parts = [(changes.num_new, "new"), (changes.num_same, "unchanged"), (changes.num_removed, "removed")]
     return (", ".join(f"{count:,} {what}" for count, what in parts if count) or "no") + " documents"
 
 

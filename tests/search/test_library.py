@@ -28,7 +28,7 @@ PLAIN = PassagesConfig(words=13, overlap=5, stemming="none", accents="drop")
 def made_of(path: Path, texts: Iterable[tuple[str, str]], settings: PassagesConfig = PLAIN) -> Library:
     """A library of titles and texts."""
     with opened_for_writing(path, settings) as library:
-        library.add(
+        library.sync(
             "memory", None, [document_of_text(text, title, "text", n) for n, (title, text) in enumerate(texts, 1)]
         )
     return Library(path)
@@ -41,7 +41,7 @@ def index(*arguments: object) -> int:
 def content(path: Path) -> list[tuple[Any, ...]]:
     """All that a library says, whatever numbers it gives to what."""
     library = Library(path)
-    found = library.find("", library.num_passages, fill=True)
+    found = library.find("", library.num_passages, add_rest=True)
     return sorted((hit.passage, hit.title, hit.source, hit.place) for hit in found)
 
 
@@ -94,7 +94,7 @@ def test_bm25_is_the_equation(tmp_path: Path) -> None:
     path = tmp_path / "library.db"
     made_of(path, [*texts, ("gone", "kan kan lon. mir!")])
     library = made_of(path, texts)
-    whole = library.find("", 10_000, fill=True)
+    whole = library.find("", 10_000, add_rest=True)
     for question in (
         "kan",
         "kan LON, mir? kan",
@@ -105,7 +105,7 @@ def test_bm25_is_the_equation(tmp_path: Path) -> None:
         "u7 u11 kan",
         "t1 u3 u4 lor",
     ):
-        hits = {hit.id: hit.score for hit in library.find(question, library.num_passages, fill=True)}
+        hits = {hit.id: hit.score for hit in library.find(question, library.num_passages, add_rest=True)}
         expected = bm25(question, [(hit.title, hit.passage) for hit in whole])
         assert any(expected) == (question != "nothing here")
         for hit, score in zip(whole, expected, strict=True):
@@ -344,6 +344,6 @@ def test_readers_see_what_was_committed_while_it_grows(tmp_path: Path) -> None:
             thread.join()
 
     with opened_for_writing(path, PLAIN) as writer:
-        writer.add("more", None, documents())
+        writer.sync("more", None, documents())
     assert counts == [1, 1]
     assert len(library.find("kan", 9)) == 3
