@@ -1,12 +1,9 @@
-"""A model with its task: predictions, generated texts and vectors.
+"""Inference with a model and its task: predictions, losses, generated texts and vectors. `run` never imports it.
 
-It asks `run` for the files of a run directory and for the objective. `run` never imports it.
-
-    task_model  opens a model with its task
-    answers     predictions for examples, in order, by any number of processes
-    generating  texts from a decoder: greedy, beam search or sampling
-    measure     losses on prepared text
-    predictor   prediction from Python
-    embedding   texts to vectors
-    chunks      an input read, answered and written a chunk at a time
+task_model  loading a model with its task
+inference   predictions and losses, in one process or in all
+generating  text generation with a decoder: greedy, beam search or sampling
+predictor   prediction from Python
+embedding   texts to vectors
+chunks      reading an input, and writing the results, a chunk at a time
 """

@@ -1,4 +1,4 @@
-"""Stream predictions for an input: read, compute and write one chunk at a time, in constant memory."""
+"""Reading an input and writing the results one chunk at a time, in constant memory."""
 
 import contextlib
 import os
@@ -18,35 +18,35 @@ from bertkit.view.console import Progress
 
 @dataclass(frozen=True)
 class OpenInput:
-    """An open input."""
+    """An open input: a file, a pipe, or the text of a setting."""
 
     inputs: Inputs
-    num_bytes: int | None = None  # its size; None for a pipe, or a text
-    position: Callable[[], int] | None = None  # gives the number of bytes read; None for a text
+    num_bytes: int | None = None  # size of a file; None for the others
+    position: Callable[[], int] | None = None  # returns the number of bytes read; None for the text of a setting
 
 
 class Output(Protocol):
-    """A place for answers."""
+    """A file or stream to which results are written."""
 
-    num_written: int  # examples
-    partial: str | None  # the file that keeps the answers after an error; None for a stream
+    num_written: int  # number of examples
+    partial: str | None  # the file with the results so far, which is kept after an error; None for a stream
 
-    def write(self, examples: list[Any], answers: Any) -> None:
-        """Write the answers of a chunk."""
+    def write(self, examples: list[Any], results: Any) -> None:
+        """Write the results of a chunk."""
 
 
 @contextlib.contextmanager
 def opened_examples(
     shape: Shape, task: TaskConfig, labels: tuple[str, ...], settings: Any, keep_rows: bool = False
 ) -> Iterator[OpenInput]:
-    """Open `input=`, a file or `-`, or take `text=` and `text_pair=`.
+    """Open the input of a command: `input=`, a file or `-`; or the texts `text=` and `text_pair=`.
 
     Args:
-        shape: of the examples.
-        task: how they are written.
-        labels: of the model, to recognize CoNLL.
-        settings: of the command: `input` and `format`; where `input` is None, `text` and `text_pair`.
-        keep_rows: also keep the fields of the rows.
+        shape: the shape of the task.
+        task: names the columns of the examples.
+        labels: the model's labels, to recognize CoNLL.
+        settings: the command's settings: `input` and `format`; or, if `input` is None, `text` and `text_pair`.
+        keep_rows: whether examples also keep all fields of their rows.
 
     Raises:
         InputError: the input cannot be opened, or is not in its format.
@@ -60,27 +60,30 @@ def opened_examples(
         yield OpenInput(inputs, num_bytes, stream.tell)
 
 
-def write_answers(
-    source: OpenInput, answer: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
+def write_results(
+    source: OpenInput, compute: Callable[[list[Any]], Any], output: Output, what: str, is_silent: bool
 ) -> bool:
-    """Answer all examples; give False if the reader of standard output closed the pipe, as `head` does.
+    """Compute and write the results of all examples.
 
     Args:
         source: the examples.
-        answer: a chunk of examples -> their answers.
-        output: where the answers go.
-        what: the plural of an answer in messages, such as "predictions".
-        is_silent: whether no progress is shown.
+        compute: returns the results of a chunk of examples.
+        output: receives the results.
+        what: the name of the results in messages, such as "predictions".
+        is_silent: whether to hide the progress bar.
+
+    Returns:
+        False if standard output was closed early, as `head` does.
 
     Raises:
-        InputError: an example is wrong; names the file with the answers before it.
+        InputError: an example is wrong; the message names the file with the results before it.
     """
     with Progress(what, source.num_bytes, silent=is_silent, file=sys.stderr) as progress:
         try:
             for examples in source.inputs.chunks:
                 if not output.num_written and source.position:
                     progress.line(source.inputs.description)
-                output.write(examples, answer(examples))
+                output.write(examples, compute(examples))
                 output.num_written += len(examples)
                 progress.advance(source.position() if source.num_bytes and source.position else output.num_written)
         except BrokenPipeError:

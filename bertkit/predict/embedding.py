@@ -1,6 +1,6 @@
-"""Texts -> vectors, by pooling the vectors of a text's tokens.
+"""Texts -> vectors, by pooling the encoder's vectors of a text's tokens.
 
-Texts are sorted by length and packed, so that nothing is computed on padding.
+Texts are sorted by length and packed, so nothing is computed on padding.
 """
 
 import dataclasses
@@ -30,17 +30,17 @@ from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.task import Feature
 from bertkit.train import micro_batches, processes
 
-TEXTS_AT_ONCE = 4096  # tokenized, and sorted by length, together
+TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
 
 
 class Embedder:
     """An encoder as a function of texts; `load_embedder` makes one.
 
     Attributes:
-        pooling: how a text's token vectors become one, whether that is normalized, and how many tokens count.
+        pooling: how token vectors are combined, whether the result is normalized, and the largest number of tokens.
         dimension: D, the size of a vector.
-        precision: of the matrix products.
-        batch_tokens: of one forward pass; a single text may have more.
+        precision: precision of the matrix products.
+        batch_tokens: number of tokens in one forward pass; a single text may have more.
     """
 
     def __init__(
@@ -52,15 +52,14 @@ class Embedder:
 
     @property
     def max_seq_length(self) -> int:
-        """The number of tokens that count, with [CLS] and [SEP]."""
+        """The largest number of tokens, with [CLS] and [SEP]; further tokens of a text are cut off."""
         longest = self.model.config.max_position_embeddings
         return min(self.pooling.max_length or longest, longest)
 
     def __call__(self, texts: str | Iterable[str]) -> NDArray[np.float32]:
-        """Give a vector for each text, in their order: float32, (n, D).
+        """Return a float32 vector for each text, in the same order, (n, D); for a single string, a single vector, (D,).
 
-        A single string gives a single vector, (D,), as in sentence-transformers. An empty text has the vector of [CLS]
-        [SEP]. A text with more than `max_seq_length` tokens is cut, with a warning.
+        An empty text has the vector of [CLS] [SEP]. A text with more than `max_seq_length` tokens is cut, with a warning.
 
         Raises:
             InputError: an element is not a text.
@@ -72,11 +71,11 @@ class Embedder:
         return vectors[0] if is_single else vectors
 
     def cut_warning(self, num_cut: int, num_texts: int) -> str:
-        """Give the warning about texts that were cut."""
+        """Return the warning about texts that were cut."""
         return f"{num_cut:,} of {num_texts:,} texts have more than max_seq_length={self.max_seq_length} tokens and were cut"
 
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """Give the vectors of texts, (n, D), and the number of texts that were cut.
+        """Return the vectors of texts, (n, D), and the number of texts that were cut.
 
         Raises:
             InputError: an element is not a text.
@@ -94,7 +93,7 @@ class Embedder:
                 vectors[start + items] = text_vectors(self.model, batch, self.pooling.mode, self.precision)
         require_finite(bool(np.isfinite(vectors).all()))
         if self.pooling.normalize:
-            # no vector is zero, since LayerNorm comes last; 1e-12 is torch's own limit
+            # vectors are not zero, since LayerNorm comes last; 1e-12 is the default of torch's `normalize`
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors, num_cut
 
@@ -103,26 +102,22 @@ class Embedder:
             if not isinstance(text, str):
                 raise InputError(f"texts[{number}]: {type(text).__name__}, expected a string")
             if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-                raise InputError(f"texts[{number}]: holds half of a surrogate pair; remove it")
+                raise InputError(f"texts[{number}]: contains half of a surrogate pair; remove it")
         encoded: list[list[int]] = self.tokenizer(list(texts))["input_ids"]
         return encoded
 
 
 def check_pooling(mode: str, config: BertConfig, setting: str) -> None:
-    """Refuse cls pooling for causal attention, where [CLS] attends to itself alone.
-
-    Raises:
-        InputError: naming the setting.
-    """
+    """Raise InputError for cls pooling with causal attention, where [CLS] attends only to itself."""
     if mode == "cls" and config.attention.pattern == "causal":
-        raise InputError(f"{setting}=cls: with attention.pattern=causal [CLS] sees only itself; take mean")
+        raise InputError(f"{setting}=cls: with attention.pattern=causal [CLS] attends only to itself; use mean")
 
 
 def pooling_of(directory: Path) -> Pooling:
-    """Read the pooling of a sentence-transformers directory; the default is the mean, normalized.
+    """Return the pooling of a sentence-transformers directory; for others the default, a normalized mean.
 
     Raises:
-        InputError: a way of pooling that bertkit does not have.
+        InputError: bertkit does not have this kind of pooling.
     """
     return read_pooling(directory) or Pooling(normalize=True, max_length=max_length_of(directory))
 
@@ -139,8 +134,8 @@ def load_embedder(
 ) -> Embedder:
     """Load any model directory as a function from texts to vectors.
 
-    A sentence-transformers directory has its own pooling, normalization and length; arguments override them. The vectors
-    are those of sentence-transformers' `encode`, to 1e-5 in fp32.
+    A sentence-transformers directory has its own pooling, normalization and length; the arguments override them. In fp32 the
+    vectors equal those of sentence-transformers' `encode` to 1e-5.
 
         >>> embed = bertkit.load_embedder(model_dir, pooling="mean", normalize=True)
         >>> vectors = embed(["A cat sits on the mat.", "There is a cat.", "Stocks fell on Monday."])
@@ -152,12 +147,12 @@ def load_embedder(
 
     Args:
         model_dir: a run directory, a checkpoint, a Hugging Face directory, a TensorFlow checkpoint, or a hub id.
-        pooling: "mean" of all tokens, "cls", the first, or "max" of every element; None for the directory's, or "mean".
-        normalize: whether vectors have length 1; None for the directory's, or true.
-        max_seq_length: number of tokens that count, with [CLS] and [SEP]; None for the directory's, or the model's.
-        device: "auto" is CUDA if there is one.
-        precision: of the matrix products; vectors are float32.
-        batch_tokens: of one forward pass; None for the device's default.
+        pooling: "mean" or "max" over all tokens, or "cls", the first token; None for the directory's setting, or "mean".
+        normalize: whether to scale vectors to length 1; None for the directory's setting, or true.
+        max_seq_length: largest number of tokens, with [CLS] and [SEP]; None for the directory's setting, or the model's.
+        device: "auto" uses CUDA if it is available.
+        precision: precision of the matrix products; vectors are always float32.
+        batch_tokens: number of tokens in one forward pass; None for the default of the device.
 
     Raises:
         InputError: the directory cannot be loaded, or a value is not allowed.
@@ -169,13 +164,13 @@ def load_embedder(
     build(EmbedSettings, {"input": "-", "output": "-", "overwrite": False, "column": None, "format": None, **settings})
     chosen, directory = processes.choose_device(device), resolve_model_dir(model_dir)
     changes: dict[str, Any] = {"mode": pooling, "normalize": normalize, "max_length": max_seq_length}
-    own = {name: value for name, value in changes.items() if value is not None}
-    chosen_pooling = dataclasses.replace(pooling_of(directory), **own)
+    given = {name: value for name, value in changes.items() if value is not None}
+    chosen_pooling = dataclasses.replace(pooling_of(directory), **given)
     model, _ = load_packed(directory, heads=(), with_pooler=False)
     tokenizer, config = load_tokenizer(directory), model.config
     if tokenizer.vocab_size > config.vocab_size:
         raise InputError(
-            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, but the model {config.vocab_size}; give "
+            f"model_dir={model_dir}: the tokenizer has {tokenizer.vocab_size} tokens, but the model {config.vocab_size}; use "
             "a directory with the model's own tokenizer"
         )
     problems = too_long("max_seq_length", max_seq_length or 0, config.max_position_embeddings, "max_seq_length")
@@ -188,7 +183,7 @@ def load_embedder(
 
 @torch.no_grad()
 def text_vectors(model: nn.Module, batch: TaskBatch, pooling: str, precision: str = "fp32") -> NDArray[np.float32]:
-    """Run the encoder over a packed batch of texts; pool each by "mean", "max" or "cls", its first token: (B, D)."""
+    """Encode a packed batch of texts, and pool the tokens of each text by "mean", "max" or "cls" (the first), (B, D)."""
     device_inputs = DeviceInputs.of(model, precision)
     with device_inputs.autocast():
         hidden = model(*device_inputs.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)

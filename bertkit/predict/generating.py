@@ -1,10 +1,11 @@
-"""Text generation: greedy, by beam search, or by sampling. A source is removed from the batch once its texts are finished.
+"""Text generation by greedy search, beam search or sampling. The first two write the same texts as `generate` of transformers.
 
-A text's score is the sum of its tokens' log probabilities, [SEP] included, divided by their number to the power of
-`length_penalty`. A beam search ends when the best unfinished text scores no better, at its length, than the worst of `num_beams`
-finished ones, as in `generate` of transformers, which writes the same texts.
+For each source (input text), the decoder writes W rows: its beams, or the sampled texts. A text is finished at [SEP] or at the
+largest length. The score of a text is the sum of its tokens' log probabilities, with [SEP], divided by (number of tokens) **
+length_penalty. Beam search ends for a source when `num_beams` texts are finished and none of them has a lower score than the
+best unfinished text at its present length. The source is then removed from the batch.
 
-Axes: B sources, W rows of each, V vocab_size.
+Axes: B sources, W rows of each source, R = B * W, V vocab_size.
 
 Source: Graves 2012, section 2.4; Wu et al. 2016, section 7; transformers generation/utils.py `_beam_search`.
 """
@@ -24,10 +25,10 @@ from bertkit.model.bert_config import DecoderConfig
 from bertkit.run.objective import DeviceInputs
 from bertkit.tasks.task_config import GenerationConfig
 
-Written = list[tuple[list[int], float]]  # a source's texts, without [CLS] and [SEP], and their scores; best first
-ROWS_AT_ONCE = 256  # written together; more rows take memory and are no faster
-CHUNK = 128  # tokens of the vocabulary; `largest` looks only into the best chunks
-NEVER = -1e9
+Written = list[tuple[list[int], float]]  # texts for a source (ids without [CLS] and [SEP]) and their scores; best first
+ROWS_AT_ONCE = 256  # rows in a batch; more rows take more memory and are not faster
+CHUNK = 128  # vocabulary entries; `largest` sorts only the chunks with the largest maxima
+NEVER = -1e9  # a log probability so low that a row is never chosen
 
 
 @dataclass
@@ -35,28 +36,28 @@ class _Row:
     """An unfinished text."""
 
     ids: list[int]
-    total: float  # the sum of its log probabilities
+    log_prob: float  # the sum over its tokens
 
 
 @dataclass
 class _Source:
     """A source with its unfinished and finished texts."""
 
-    place: int  # index in the batch
+    index: int  # in the batch
     rows: list[_Row]
-    ended: Written = field(default_factory=list)
+    finished: Written = field(default_factory=list)
 
-    def end(self, ids: list[int], total: float, search: GenerationConfig, length: int) -> None:
-        """Keep a text among the best finished ones; `length` counts its [SEP]."""
-        most = len(self.rows) if search.sample else search.num_beams
-        self.ended.append((ids, total / length**search.length_penalty))
-        self.ended.sort(key=lambda text: -text[1])
-        del self.ended[most:]
+    def finish(self, ids: list[int], log_prob: float, search: GenerationConfig, length: int) -> None:
+        """Add a finished text, and keep only the best finished texts; `length` counts its [SEP]."""
+        num_kept = len(self.rows) if search.sample else search.num_beams
+        self.finished.append((ids, log_prob / length**search.length_penalty))
+        self.finished.sort(key=lambda text: -text[1])
+        del self.finished[num_kept:]
 
 
 @torch.no_grad()
 def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32") -> list[Written]:
-    """Write texts for a packed batch of sources: for every source as many as the search keeps, best first."""
+    """Generate texts for a packed batch of sources; return the texts of each source, the best first."""
     bare: Any = getattr(model, "module", model)  # data-parallel training wraps the model
     device_inputs = DeviceInputs.of(model, precision)
     decoder, config = bare.heads["generation"], bare.config.decoder
@@ -66,27 +67,27 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
         input_ids, token_type_ids, layout = device_inputs.tokens(batch)
         state = decoder.start(bare(input_ids, token_type_ids, layout).last_hidden_state, layout)
         width = num_rows(search)
-        sources = [_Source(place, [_Row([], 0.0)] * width) for place in range(len(batch.sequence_lengths))]
+        sources = [_Source(index, [_Row([], 0.0)] * width) for index in range(len(batch.sequence_lengths))]
         if width > 1:
             state.select(torch.arange(len(sources), device=device_inputs.device).repeat_interleave(width), None)
-        choose = _Draws(search, batch).choose if search.sample else _beams if width > 1 else _greedy
+        choose = _Sampler(search, batch).choose if search.sample else _beams if width > 1 else _greedy
         written: list[Written] = [[] for _ in sources]
         tokens = torch.full((len(sources) * width,), config.start_token_id, device=device_inputs.device)
         for length in range(1, search.max_target_length + 1):
             logits = decoder.step(tokens, state).float()
             parents = choose(logits, sources, _Step(search, config, length))
-            left = [number for number, source in enumerate(sources) if source.rows]
+            remaining = [number for number, source in enumerate(sources) if source.rows]
             for source in sources:
-                written[source.place] = source.ended
-            if not left:
+                written[source.index] = source.finished
+            if not remaining:
                 break
-            newest = [row.ids[-1] for number in left for row in sources[number].rows]
-            rows = [number * width + parent for number in left for parent in parents[number]]
+            newest = [row.ids[-1] for number in remaining for row in sources[number].rows]
+            rows = [number * width + parent for number in remaining for parent in parents[number]]
             tokens = torch.tensor(newest, device=device_inputs.device)
-            if rows != list(range(len(sources) * width)):  # some rows move
-                taken = None if len(left) == len(sources) else torch.tensor(left, device=device_inputs.device)
-                state.select(torch.tensor(rows, device=device_inputs.device), taken)
-            sources = [sources[number] for number in left]
+            if rows != list(range(len(sources) * width)):  # the decoder's state must be reordered
+                kept = None if len(remaining) == len(sources) else torch.tensor(remaining, device=device_inputs.device)
+                state.select(torch.tensor(rows, device=device_inputs.device), kept)
+            sources = [sources[number] for number in remaining]
     return written
 
 
@@ -94,83 +95,83 @@ def write_texts(model: nn.Module, batch: TaskBatch, search: GenerationConfig, pr
 class _Step:
     search: GenerationConfig
     config: DecoderConfig
-    length: int  # of the texts, with the next token
+    length: int  # length of the texts, with the next token
 
-    def ends(self, token: int) -> bool:
+    def is_last(self, token: int) -> bool:
         return token == self.config.end_token_id or self.length == self.search.max_target_length
 
     def ids(self, before: list[int], token: int) -> list[int]:
-        """The ids of a finished text, without [SEP]."""
+        """Return the ids of a finished text, without [SEP]."""
         return before if token == self.config.end_token_id else [*before, token]
 
 
 def num_rows(search: GenerationConfig) -> int:
-    """Give the rows of a source, W: beams, or sampled texts."""
+    """Return the number of rows of a source, W."""
     return search.num_candidates if search.sample else search.num_beams
 
 
 def forget_weights(model: nn.Module) -> None:
-    """Free the packed weights of the decoder, so that its model can be trained further."""
+    """Free the decoder's packed copies of its weights, so that the model can be trained further."""
     bare: Any = getattr(model, "module", model)
     forget_packed(bare.heads["generation"])
 
 
 def _greedy(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
-    """Take the most probable token of each row."""
+    """Append the most probable token to each row."""
     best, tokens = logits.max(-1)
-    shares = (best - logits.logsumexp(-1)).tolist()
-    for source, token, share in zip(sources, tokens.tolist(), shares, strict=True):
-        row = source.rows[0]
-        source.rows = _go_on(source, [(row, token, row.total + share)], step)
+    log_probs = (best - logits.logsumexp(-1)).tolist()
+    for source, token, log_prob in zip(sources, tokens.tolist(), log_probs, strict=True):
+        (row,) = source.rows
+        log_prob += row.log_prob
+        if step.is_last(token):
+            source.finish(step.ids(row.ids, token), log_prob, step.search, step.length)
+        source.rows = [] if step.is_last(token) else [_Row([*row.ids, token], log_prob)]
     return [[0]] * len(sources)
 
 
-def _go_on(source: _Source, chosen: Sequence[tuple[_Row, int, float]], step: _Step) -> list[_Row]:
-    """Finish the texts whose next token ends them; give the others with their next token."""
-    rows = []
-    for row, token, total in chosen:
-        if step.ends(token):
-            source.end(step.ids(row.ids, token), total, step.search, step.length)
-        else:
-            rows.append(_Row([*row.ids, token], total))
-    return rows
-
-
 def _beams(logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
-    """Keep every source's W best unfinished texts, and the finished ones among its W best continuations."""
+    """Keep the W best unfinished texts of each source; finish the texts among its W best continuations that end.
+
+    Returns:
+        For each source, the rows of the previous step that its new rows continue.
+    """
     width = step.search.num_beams
-    best, tokens = largest(logits, 2 * width)  # (R, 2 W), or (R, V) of a smaller vocabulary
-    of_row = best.shape[1]
-    totals = [
-        row.total if row.ids or number == 0 else NEVER for source in sources for number, row in enumerate(source.rows)
+    best, tokens = largest(logits, 2 * width)  # (R, 2 W), or (R, V) for a smaller vocabulary
+    num_per_row = best.shape[1]
+    # in the first step all rows are equal, so only the first one is used
+    before = [
+        row.log_prob if row.ids or number == 0 else NEVER
+        for source in sources
+        for number, row in enumerate(source.rows)
     ]
-    sums = best - logits.logsumexp(-1, keepdim=True) + torch.tensor(totals, device=logits.device)[:, None]
+    sums = best - logits.logsumexp(-1, keepdim=True) + torch.tensor(before, device=logits.device)[:, None]
     sums, places = sums.view(len(sources), -1).topk(2 * width)
     tokens = tokens.view(len(sources), -1).gather(1, places)
     all_parents = []
     for source, *candidates in zip(sources, sums.tolist(), places.tolist(), tokens.tolist(), strict=True):
         rows: list[_Row] = []
         parents: list[int] = []
-        for rank, (total, place, token) in enumerate(zip(*candidates, strict=True)):
-            row = source.rows[place // of_row]
-            if step.ends(token):
+        for rank, (log_prob, place, token) in enumerate(zip(*candidates, strict=True)):
+            row = source.rows[place // num_per_row]
+            if step.is_last(token):
                 if rank < width:
-                    source.end(step.ids(row.ids, token), total, step.search, step.length)
+                    source.finish(step.ids(row.ids, token), log_prob, step.search, step.length)
             elif len(rows) < width:
-                rows.append(_Row([*row.ids, token], total))
-                parents.append(place // of_row)
-        is_full = len(source.ended) == width
-        if is_full and rows and rows[0].total / step.length**step.search.length_penalty <= source.ended[-1][1]:
-            rows = []
+                rows.append(_Row([*row.ids, token], log_prob))
+                parents.append(place // num_per_row)
+        if rows and len(source.finished) == width:
+            best_score = rows[0].log_prob / step.length**step.search.length_penalty
+            if best_score <= source.finished[-1][1]:
+                rows = []
         source.rows = rows
         all_parents.append(parents)
     return all_parents
 
 
 def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Give the largest numbers of every row, in order, and their columns: (R, V) -> twice (R, count).
+    """Return the largest numbers of every row of (R, V), in descending order, and their columns, (R, count) each.
 
-    They lie in the chunks of the row with the largest maxima.
+    They are in the chunks with the largest maxima, so the other chunks are not sorted.
 
     >>> largest(torch.tensor([[1.0, 5.0, 3.0, 4.0]]), 2)
     (tensor([[5., 4.]]), tensor([[1, 3]]))
@@ -182,16 +183,16 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     whole = size - size % CHUNK
     chunks = logits[:, :whole].view(num_rows, -1, CHUNK)
     chosen = chunks.amax(-1).topk(count)[1]  # (R, count)
-    among = chunks.gather(1, chosen[..., None].expand(-1, -1, CHUNK)).flatten(1)
-    places = (chosen[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(1)
-    among = torch.cat([among, logits[:, whole:]], 1)
+    candidates = chunks.gather(1, chosen[..., None].expand(-1, -1, CHUNK)).flatten(1)
+    columns = (chosen[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(1)
+    candidates = torch.cat([candidates, logits[:, whole:]], 1)
     rest = torch.arange(whole, size, device=logits.device).expand(num_rows, -1)
-    values, best = among.topk(count)
-    return values, torch.cat([places, rest], 1).gather(1, best)
+    values, best = candidates.topk(count)
+    return values, torch.cat([columns, rest], 1).gather(1, best)
 
 
-class _Draws:
-    """Sampling; each source has its own random generator, so samples do not depend on the rest of the batch."""
+class _Sampler:
+    """Samples tokens; each source has its own random generator, so its texts do not depend on the rest of the batch."""
 
     def __init__(self, search: GenerationConfig, batch: TaskBatch) -> None:
         parts = np.split(batch.input_ids, batch.sequence_lengths.cumsum()[:-1])
@@ -199,35 +200,35 @@ class _Draws:
         self.generators = [torch.Generator().manual_seed(key) for key in keys]
 
     def choose(self, logits: Tensor, sources: Sequence[_Source], step: _Step) -> list[list[int]]:
-        """Draw a token for every row; a finished row stays, unused, until all rows of its source are finished."""
-        shares = torch.softmax(_limited(logits / step.search.temperature, step.search), -1)
-        sums = shares.double().cumsum(-1)
+        """Append a sampled token to each row; a finished row stays, unused, until all rows of its source are finished."""
+        probs = torch.softmax(_limited(logits / step.search.temperature, step.search), -1)
+        sums = probs.double().cumsum(-1)
         width = len(sources[0].rows)
-        drawn = torch.cat([torch.rand(width, generator=self.generators[s.place], dtype=torch.float64) for s in sources])
+        drawn = torch.cat([torch.rand(width, generator=self.generators[s.index], dtype=torch.float64) for s in sources])
         drawn = drawn.to(sums.device)[:, None] * sums[:, -1:]
         tokens = torch.searchsorted(sums, drawn, right=True).clamp(max=logits.shape[1] - 1)
-        logs = torch.log_softmax(logits, -1).gather(1, tokens)[:, 0].tolist()
-        of_rows = zip(tokens[:, 0].tolist(), logs, strict=True)
+        log_probs = torch.log_softmax(logits, -1).gather(1, tokens)[:, 0].tolist()
+        drawn_tokens = zip(tokens[:, 0].tolist(), log_probs, strict=True)
         for source in sources:
             rows = []
-            for row, (token, log) in zip(source.rows, of_rows, strict=False):
-                has_ended = row.ids[-1:] == [step.config.end_token_id]
-                if not has_ended and step.ends(token):
-                    source.end(step.ids(row.ids, token), row.total + log, step.search, step.length)
+            for row, (token, log_prob) in zip(source.rows, drawn_tokens, strict=False):
+                is_finished = row.ids[-1:] == [step.config.end_token_id]
+                if not is_finished and step.is_last(token):
+                    source.finish(step.ids(row.ids, token), row.log_prob + log_prob, step.search, step.length)
                     token = step.config.end_token_id
-                rows.append(row if has_ended else _Row([*row.ids, token], row.total + log))
-            source.rows = rows if len(source.ended) < width else []
+                rows.append(row if is_finished else _Row([*row.ids, token], row.log_prob + log_prob))
+            source.rows = rows if len(source.finished) < width else []
         return [list(range(width))] * len(sources)
 
 
 def _limited(logits: Tensor, search: GenerationConfig) -> Tensor:
-    """Keep only the `top_k` most probable tokens, and of these the fewest whose probabilities sum to `top_p`."""
+    """Set to -inf all but the `top_k` most probable tokens, and of these all but the first that sum to `top_p`."""
     if search.top_k is not None:
-        least = logits.topk(min(search.top_k, logits.shape[1]))[0][:, -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
+        lowest = logits.topk(min(search.top_k, logits.shape[1]))[0][:, -1:]
+        logits = logits.masked_fill(logits < lowest, -torch.inf)
     if search.top_p is not None:
         ordered, places = logits.sort(descending=True)
-        shares = torch.softmax(ordered, -1)
-        is_out = shares.cumsum(-1) - shares >= search.top_p
-        logits = logits.masked_fill(is_out.gather(1, places.argsort(1)), -torch.inf)
+        probs = torch.softmax(ordered, -1)
+        is_excluded = probs.cumsum(-1) - probs >= search.top_p
+        logits = logits.masked_fill(is_excluded.gather(1, places.argsort(1)), -torch.inf)
     return logits

@@ -1,4 +1,4 @@
-"""Predictions for the examples of a task, in their order, by any number of processes."""
+"""Inference: predictions and losses for the examples of a task, and losses on prepared text, in one process or in all."""
 
 import dataclasses
 import functools
@@ -23,8 +23,8 @@ from bertkit.train.evaluation import evaluate, evaluating
 from bertkit.train.losses import LossTerm
 from bertkit.train.processes import gather_in_order
 
-EXAMPLES_AT_ONCE = 2048  # the logits of so many are in memory together
-MOST_LOSS = 700.0  # exp of more overflows
+EXAMPLES_AT_ONCE = 2048  # examples whose logits are in memory together
+MAX_LOSS = 700.0  # exp of a larger number overflows
 
 
 def predict_distributed(
@@ -34,14 +34,14 @@ def predict_distributed(
     features: Sequence[Feature],
     losses: list[LossTerm] | None = None,
 ) -> list[Any]:
-    """Predict every example; all processes take a share, and all get all predictions.
+    """Predict examples in all processes; each process predicts a share and returns all predictions, in order.
 
     Args:
-        accelerator: has prepared the model, whose modes are restored at the end.
-        predictor: the model with its task.
+        accelerator: has prepared the model.
+        predictor: the model with its task; its training mode is restored at the end.
         examples: at least one.
-        features: of the examples, in their order.
-        losses: the loss of every batch of this process is added to it; then all features need labels.
+        features: the tokenized examples, in the same order.
+        losses: a list to which the loss of every batch of this process is added; all features then need labels.
     """
     rank, size = accelerator.process_index, accelerator.num_processes
     first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
@@ -63,7 +63,7 @@ def predict_distributed(
 def predict_local(
     predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature], losses: list[LossTerm] | None = None
 ) -> list[Any]:
-    """Predict examples in this process with a model in evaluation mode; arguments as for `answer`."""
+    """Predict examples in this process alone; the model must be in evaluation mode. Arguments as for `predict_distributed`."""
     logits = logits_local(predictor, examples, features, losses)
     task, labels, tokenizer = predictor.task, predictor.labels, predictor.tokenizer
     return predictor.shape.predictions(task, examples, features, logits, labels, tokenizer)
@@ -72,16 +72,19 @@ def predict_local(
 def logits_local(
     predictor: Predictor, examples: Sequence[Any], features: Sequence[Feature], losses: list[LossTerm] | None = None
 ) -> list[Any]:
-    """Give the logits of every feature: for masked LM the best tokens, for generation the texts; arguments as for `answer`."""
+    """Return the logits of every feature, in this process alone; arguments as for `predict_distributed`.
+
+    For masked LM, the most probable tokens take the place of the logits; for generation, the written texts do.
+    """
     shape, search = predictor.shape, predictor.task.generation
     if losses is None:
         features = [dataclasses.replace(feature, label=None) for feature in features]
     num_choices = shape.num_choices(examples)
     batches = FeatureBatches(features, shape.head, num_choices)
-    most = None if search is None else max(1, ROWS_AT_ONCE // num_rows(search))
+    max_sequences = None if search is None else max(1, ROWS_AT_ONCE // num_rows(search))
     logits: list[Any] = [None] * len(features)
     rows: list[Any]
-    for items, batch in batches.in_turn(predictor.micro_tokens, 0, 1, most):
+    for items, batch in batches.in_turn(predictor.micro_tokens, 0, 1, max_sequences):
         places = (items[:, None] * num_choices + np.arange(num_choices)).reshape(-1)
         if shape.pack is not None:
             rows = list(_best_tokens(predictor, [features[place] for place in places.tolist()]))
@@ -95,7 +98,7 @@ def logits_local(
 
 
 def _rows_and_loss(predictor: Predictor, batch: TaskBatch, with_loss: bool) -> tuple[list[Any], LossTerm | None]:
-    """Give the logits, or the written texts, of every sequence, and the loss if asked for."""
+    """Return the logits, or the written texts, of every sequence; and the loss, if `with_loss` is set."""
     search, loss = predictor.task.generation, None
     if not predictor.shape.writes_text or search is None:
         rows, loss = task_logits(predictor.model, batch, predictor.precision)
@@ -110,38 +113,34 @@ def _rows_and_loss(predictor: Predictor, batch: TaskBatch, with_loss: bool) -> t
 
 
 def require_finite(is_finite: bool) -> None:
-    """Refuse results of a model that overflowed.
-
-    Raises:
-        NumericsError: `is_finite` is false.
-    """
+    """Raise NumericsError if a model's results are not finite."""
     if not is_finite:
         raise NumericsError(
-            "the model's output is not finite: its weights are too large or damaged; run verify on it, take another "
+            "the model's output is not finite: its weights are too large or damaged; run verify on it, use another "
             "checkpoint, or train again with a lower optimizer.peak_learning_rate="
         )
 
 
 def _best_tokens(predictor: Predictor, features: Sequence[Feature]) -> Iterator[list[tuple[list[int], list[float]]]]:
-    """Give for every feature the tokens at its masks, the best first, and their probabilities."""
+    """Yield for every feature the most probable tokens at each [MASK], and their probabilities."""
     assert predictor.shape.pack is not None
-    tokens, shares = best_tokens(predictor.model, predictor.shape.pack(features), predictor.top_k, predictor.precision)
-    require_finite(bool(np.isfinite(shares).all()))
-    masks = zip(tokens.tolist(), shares.tolist(), strict=True)
+    tokens, probs = best_tokens(predictor.model, predictor.shape.pack(features), predictor.top_k, predictor.precision)
+    require_finite(bool(np.isfinite(probs).all()))
+    masks = zip(tokens.tolist(), probs.tolist(), strict=True)
     for feature in features:
         yield [next(masks) for _ in feature.where]
 
 
 def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) -> float:
-    """Give the mean loss of the batches that `answer` added to `losses`, over all predictions of all processes."""
+    """Return the mean, over all processes, of the losses that `predict_distributed` added to `losses`."""
     own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
     everyone = gather_in_order([(accelerator.process_index, own)], accelerator.num_processes)
     return sum(total for total, _ in everyone) / sum(count for _, count in everyone)
 
 
 def perplexity(loss: float) -> float:
-    """Give the perplexity of a reference token from the mean loss in nats, without smoothing."""
-    return math.exp(min(loss, MOST_LOSS))
+    """Return the perplexity, exp(loss), for a mean loss in nats per reference token, without label smoothing."""
+    return math.exp(min(loss, MAX_LOSS))
 
 
 def measure_split(
@@ -152,9 +151,9 @@ def measure_split(
     batch_sequences: int,
     precision: str = "fp32",
 ) -> dict[str, tuple[float, int]]:
-    """Give `mlm_loss`, `mlm_accuracy`, `nsp_loss` and `nsp_accuracy` of a split, each with its number of predictions.
+    """Return `mlm_loss`, `mlm_accuracy`, `nsp_loss` and `nsp_accuracy` on a split, each with its number of predictions.
 
-    The sequences are the same every time; each process takes a range of its own.
+    Every call uses the same sequences and masks; each process computes a part of them.
 
     Raises:
         NumericsError: a loss is not finite.
@@ -172,7 +171,7 @@ def measure_split(
     for name, term in measured.items():
         if not math.isfinite(term.loss):
             raise NumericsError(
-                f"{name}_loss={term.loss} on prepared text: the weights are too large or damaged; take another checkpoint, "
+                f"{name}_loss={term.loss} on prepared text: the weights are too large or damaged; use another checkpoint, "
                 "or train again with a lower optimizer.peak_learning_rate="
             )
         results |= {f"{name}_loss": (term.loss, term.count), f"{name}_accuracy": (term.accuracy, term.count)}

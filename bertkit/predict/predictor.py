@@ -1,4 +1,4 @@
-"""Prediction from Python: texts, pairs or rows -> the lines that `bertkit predict` writes."""
+"""Prediction from Python: texts, pairs or rows -> mappings like the lines that `bertkit predict` writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertkit.train import micro_batches, processes
 
 
 def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> LoadedPredictor:
-    """Load a model that predicts texts, pairs or rows; the settings are those of `bertkit predict`.
+    """Load a model for prediction from Python, with the settings of `bertkit predict`.
 
     >>> predictor = bertkit.load_predictor(stars)
     >>> sorted(predictor("a good day")["probabilities"])
@@ -44,10 +44,10 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
 
 
 def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -> Predictor:
-    """Load a model with its task onto its device; `top_k` is the number of tokens for a mask.
+    """Load a model with its task onto the device; `top_k` is the number of tokens predicted for each [MASK].
 
     Raises:
-        InputError: the model has no prediction head, or its labels are not the task's.
+        InputError: the model has no prediction head, or its labels differ from the task's.
     """
     device = processes.choose_device(settings.device)
     opened = open_task_model(str(settings.model_dir), settings.task, settings.task_changes)
@@ -57,10 +57,10 @@ def open_predictor(settings: PredictSettings | SearchSettings, top_k: int = 1) -
 
 
 class LoadedPredictor:
-    """Predict texts, pairs of texts, or rows, as `bertkit predict` does.
+    """A function from texts, pairs of texts or rows to predictions, as `bertkit predict` writes them.
 
     Attributes:
-        labels: label names in the order of the logits; none for numbers, answers, choices, texts and [MASK].
+        labels: label names in the order of the logits; empty if the model predicts no labels.
     """
 
     def __init__(self, settings: PredictSettings) -> None:
@@ -68,15 +68,15 @@ class LoadedPredictor:
         self.labels = tuple(self._predictor.labels)
 
     def __call__(self, inputs: Any) -> Any:
-        """Predict.
+        """Return the predictions for one input or for many.
 
         Args:
-            inputs: a text, a pair `(text, text_pair)` or `(question, context)`, or a row: a mapping of columns to values,
-                as in a file for `predict`. A tagger finds the entities of a text, with their characters; in a list it
-                also takes lists of words. Or many inputs: a list, a `datasets.Dataset`, a pandas frame.
+            inputs: a text; a pair `(text, text_pair)` or `(question, context)`; or a row, which maps columns to values as in
+                a file for `predict`. Or many of these: a list, a `datasets.Dataset`, a pandas data frame. For a tagging model,
+                an element of a list can also be a list of words.
 
         Returns:
-            A mapping for every input, in their order, as `predict` writes it; for one text, pair or row, one mapping.
+            A mapping for each input, in the same order, as `predict` writes it; a single mapping for a single input.
 
         Raises:
             InputError: an input lacks what the task needs.
@@ -90,25 +90,26 @@ class LoadedPredictor:
         ]
 
     def logits(self, inputs: Any) -> Any:
-        """Give the model's logits.
+        """Return the model's logits.
 
         Args:
-            inputs: as for a call.
+            inputs: n inputs, as for a call.
 
         Returns:
-            (n, C) for labels, n inputs; (n, 1) for numbers; (n, choices) for choices; for tags and answers a list with
-            (T, C) or (T, 2) for every sequence of T tokens: the windows of a long input follow one another.
+            (n, C) for labels, (n, 1) for regression, (n, choices) for multiple choice. For tagging and question answering, a
+            list of (T, C) or (T, 2), one for each sequence of T tokens; a long input has several sequences, its windows.
 
         Raises:
-            InputError: the model writes texts or fills masks, which has no logits of a whole input; or as for a call.
+            InputError: the model generates text or fills masks, so it has no logits for a whole input; or an input lacks what
+                the task needs.
         """
         shape = self._predictor.shape
         if shape.writes_text:
             raise InputError(
-                "logits: a model that writes has none before it writes; call load_model with decoder_input_ids"
+                "logits: a generation model has none for a source alone; use load_model, with decoder_input_ids"
             )
         if shape.pack is not None:
-            raise InputError("logits: a masked LM gives tokens at [MASK]; call load_model for its logits")
+            raise InputError("logits: a masked LM predicts tokens at [MASK] only; use load_model for its logits")
         inputs = [inputs] if isinstance(inputs, (str, tuple, Mapping)) else inputs
         logits: list[Any] = []
         for predictor, examples, features in read_inputs(self._predictor, inputs):
@@ -120,7 +121,7 @@ class LoadedPredictor:
 
 
 def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, list[Any], list[Feature]]]:
-    """Read inputs for a `LoadedPredictor`: examples, some at a time, their features, and the predictor for them.
+    """Yield the inputs in chunks, as (predictor to use, examples, features).
 
     Raises:
         InputError: an input lacks what the task needs.
@@ -132,13 +133,13 @@ def read_inputs(predictor: Predictor, inputs: Any) -> Iterator[tuple[Predictor, 
         return
     table = records("inputs", "jsonl", enumerate(itertools.chain([first], rows), 1), Gaps())
     read = read_table(predictor.shape, task, table)
-    predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagger has another one for running text
+    predictor = dataclasses.replace(predictor, shape=read.shape)  # a tagging model has another shape for plain text
     for examples in read.chunks:
         yield predictor, examples, predictor.features(examples)
 
 
 def _with_columns(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, TaskConfig]:
-    """Turn texts, pairs and lists of words into rows, whose columns the new task names."""
+    """Turn texts, pairs and lists of words into rows; return them with a task that names their columns."""
     first = inputs[0] if isinstance(inputs, Sequence) and len(inputs) else None
     if not isinstance(first, (str, tuple, list)):
         return inputs, task
@@ -153,7 +154,7 @@ def _with_columns(inputs: Any, shape: Shape, task: TaskConfig) -> tuple[Any, Tas
     for number, one in enumerate(inputs, start=1):
         values = one if isinstance(one, tuple) else (one,)
         if type(one) is not type(first) or not names or len(values) != len(names):
-            kind = f"a model of {shape.kind} takes {expected}"
+            kind = f"a model of kind {shape.kind} takes {expected}"
             raise InputError(f"inputs:{number}: {one!r:.80}: {kind}; give all inputs in the same form")
         rows.append(dict(zip(names, values, strict=True)))
     return rows, dataclasses.replace(task, columns=columns)

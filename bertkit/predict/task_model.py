@@ -1,4 +1,4 @@
-"""A model with its task, as `predict` and `evaluate` open it."""
+"""A model with its task, as `predict` and `evaluate` load it."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from bertkit.tasks.shapes import make_features, shape_of, shape_of_head
 from bertkit.tasks.task import Feature, Shape
 from bertkit.tasks.task_config import TaskConfig, without_retired
 
-TOP_K = 5  # tokens for every mask
-Opened = TypeVar("Opened", bound="TaskModel")
+TOP_K = 5  # tokens predicted for each [MASK]
+AnyTaskModel = TypeVar("AnyTaskModel", bound="TaskModel")
 
 
 @dataclass(frozen=True)
 class TaskModel:
     """A model, its tokenizer and its task."""
 
-    model: Any  # with the head of the shape; from `open_task_model` packed, in evaluation mode, on the CPU
-    shape: Shape  # of its examples: that of its task, or fill-mask
-    tokenizer: Tokenizer  # of the model
-    task: TaskConfig  # how its examples are written, and its sizes
-    labels: tuple[str, ...]  # in the order of the logits; none for a regression, spans, choices and masked LM
+    model: Any  # has the head for the shape; `open_task_model` returns it packed, in evaluation mode, on the CPU
+    shape: Shape  # the shape of the task, or fill-mask
+    tokenizer: Tokenizer
+    task: TaskConfig  # the columns of the examples, and their sizes
+    labels: tuple[str, ...]  # label names in the order of the logits; empty if the model predicts no labels
 
     def predictor(
         self, precision: str, micro_tokens: int, model: nn.Module | None = None, top_k: int = TOP_K
     ) -> Predictor:
-        """Give a predictor with this model, or with another form of it, such as the prepared one."""
+        """Return a predictor; `model` replaces the model, for example by one that Accelerate has prepared."""
         return Predictor(
             model or self.model, self.shape, self.tokenizer, self.task, self.labels, precision, micro_tokens, top_k
         )
 
     def features(self, examples: Sequence[Any]) -> list[Feature]:
-        """Tokenize examples of the shape."""
+        """Tokenize examples."""
         return list(make_features(self.task, examples, self.tokenizer, self.labels, self.shape))
 
 
 @dataclass(frozen=True)
 class Predictor(TaskModel):
-    """A model that predicts the examples of a task."""
+    """A model with its task, and how to run it."""
 
-    precision: str  # of the matrix products
-    micro_tokens: int  # of one forward pass
-    top_k: int = TOP_K  # masked LM: the number of tokens for a mask
+    precision: str  # precision of the matrix products
+    micro_tokens: int  # number of tokens in one forward pass
+    top_k: int = TOP_K  # masked LM: number of tokens predicted for each [MASK]
 
 
 def open_task_model(
@@ -67,12 +67,12 @@ def open_task_model(
 
     Args:
         model_dir: any model directory.
-        task: None for the task of the directory's run, or without a run for the general task of the head's shape.
-        changes: overrides for the task's settings, by name; a group is a nested mapping.
-        without_head: also accept a model without a task head, to read texts and pairs up to the model's length.
+        task: None for the task that the model was fine-tuned on; if this is unknown, the general task for the model's head.
+        changes: new values of the task's settings, by name; a group is a nested mapping.
+        without_head: whether to accept a model without a task head, whose examples are texts and pairs.
 
     Raises:
-        InputError: a bare encoder, a head for another shape or other labels than the task's, or too large sizes.
+        InputError: the model has no head for the task, or has other labels; or a size exceeds the model's.
     """
     source = resolve_model_dir(model_dir)
     model, _ = load_packed(source)
@@ -83,11 +83,9 @@ def open_task_model(
     if not heads:
         if task is not None or not (without_head or "masked_lm" in model.heads):
             what = "prediction" if task is None else f"task={task.name}"
-            way = (
-                "leave task= out for masked LM" if "masked_lm" in model.heads else "give a model with a masked LM head"
-            )
+            way_out = "leave task= out for masked LM" if "masked_lm" in model.heads else "use one with a masked LM head"
             only = ", ".join(model.heads) or "an encoder"
-            raise InputError(f"model_dir={model_dir}: no head for {what}, only {only}; fine-tune it first, or {way}")
+            raise InputError(f"model_dir={model_dir}: no head for {what}, only {only}; fine-tune it, or {way_out}")
         texts = _texts_for(model, changes)
         opened = TaskModel(model, shape_of(texts), tokenizer, texts, ())
         return opened if without_head else as_fill_mask(opened)
@@ -99,14 +97,14 @@ def open_task_model(
     return opened
 
 
-def as_fill_mask(opened: Opened) -> Opened:
-    """Give a model with a masked LM head the task of filling masks, which reads single texts."""
+def as_fill_mask(opened: AnyTaskModel) -> AnyTaskModel:
+    """Return a model that has a masked LM head with the task of filling masks in single texts."""
     columns = dataclasses.replace(opened.task.columns, text_pair=None)
     return dataclasses.replace(opened, shape=fill_mask.SHAPE, task=dataclasses.replace(opened.task, columns=columns))
 
 
 def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
-    """Give the task of reading texts for a model without a task head, up to the model's length."""
+    """Return a task for a model without a task head: texts and pairs, up to the model's length."""
     longest = model.config.max_position_embeddings
     task = _changed({**_general("sequence"), "max_seq_length": longest}, changes)
     _check_length(task, longest)
@@ -114,18 +112,14 @@ def _texts_for(model: BertWithHeads, changes: Mapping[str, Any]) -> TaskConfig:
 
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
-    """Give the label names of a sequence or token head; none for a regression."""
+    """Return the label names of a sequence or token head; empty for regression."""
     config = model.config
     is_regression = config.problem_type == "regression" or (config.problem_type is None and len(config.labels) == 1)
     return () if is_regression and "sequence" in model.heads else config.labels
 
 
 def check_labels(model_dir: str, opened: TaskModel) -> None:
-    """Refuse a model whose labels are not the task's.
-
-    Raises:
-        InputError: with both sets of labels.
-    """
+    """Raise InputError, with both sets of labels, if the model's labels differ from the task's."""
     task = opened.task
     if not opened.shape.has_names:
         return
@@ -136,7 +130,7 @@ def check_labels(model_dir: str, opened: TaskModel) -> None:
     if not is_same:
         raise InputError(
             f"model_dir={model_dir} has the labels {', '.join(opened.labels) or 'numbers'}; task={task.name} has "
-            f"{expected or 'labels by name'}; take a model for this task, or set task.labels="
+            f"{expected or 'labels by name'}; use a model for this task, or set task.labels="
         )
 
 
@@ -151,8 +145,8 @@ def _task_for(
         if settings is None:
             settings = _general(kind)
             settings |= {"max_seq_length": min(settings["max_seq_length"], longest), "multi_label": multi_label}
-            if written := settings.get("generation"):
-                settings["generation"] = written | {"max_target_length": min(written["max_target_length"], longest)}
+            if search := settings.get("generation"):
+                settings["generation"] = search | {"max_target_length": min(search["max_target_length"], longest)}
         task = _changed(settings, changes)
     if shape_of(task).head != head:
         raise InputError(
@@ -179,10 +173,10 @@ def _check_length(task: TaskConfig, longest: int) -> None:
 
 
 def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
-    """Change settings of a model's task.
+    """Return the model with changed settings of its task.
 
     Raises:
-        InputError: a value is wrong, or larger than the model can take.
+        InputError: a value is wrong, or exceeds the model's size, or the model does not allow the change.
     """
     task = _changed(to_mapping(opened.task), changes)
     for name in ("kind", "labels", "multi_label"):
@@ -193,18 +187,18 @@ def with_changes(opened: TaskModel, changes: Mapping[str, Any]) -> TaskModel:
 
 
 def task_of_texts(column: str | int | None) -> TaskConfig:
-    """Give the task of reading single texts from a column; None for a column with one of the usual names."""
+    """Return a task whose examples are single texts in a column; None for a column with one of the usual names."""
     text = {} if column is None else {"text": column}
     return _changed(_general("sequence"), {"columns": {**text, "text_pair": None}})
 
 
 def general_task(kind: str) -> TaskConfig:
-    """Give the general task of a shape."""
+    """Return the general task for a shape."""
     return _changed(_general(kind), {})
 
 
 def _general(kind: str) -> dict[str, Any]:
-    """Read the general task of a shape: plain YAML without defaults, under the shape's name."""
+    """Read the general task for a shape from its file in `conf/task`, which has no defaults list."""
     settings: dict[str, Any] = yaml.safe_load((conf_dir() / "task" / f"{kind}.yaml").read_text(encoding="utf-8"))
     return settings
 
@@ -225,10 +219,10 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TaskCon
 
 
 def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
-    """Read the task of the fine-tuning run in, or around, a directory; None without such a run.
+    """Return the task settings of the fine-tuning run to which a directory belongs; None if there is no such run.
 
-    A model trained on pairs needs pairs. The run may come from an untrusted source, so its settings must not open
-    anything outside the user's `data_dir`: neither other files nor hub datasets.
+    If the model was trained on pairs, `needs_pair` is set. The run may come from an untrusted source, so settings that lead
+    to files outside the user's `data_dir`, or to hub datasets, are removed.
     """
     run_dir = run_of(model_dir)
     settings = None if run_dir is None else read_settings(run_dir)
@@ -241,7 +235,7 @@ def task_settings_of_run(model_dir: str) -> dict[str, Any] | None:
 
 
 def _kept_inside(task: dict[str, Any]) -> dict[str, Any]:
-    """Remove the settings of a task that lead outside of a `data_dir`."""
+    """Remove the settings of a task that lead outside `data_dir`."""
 
     def inside(names: Any) -> Any:
         listed = [names] if isinstance(names, str) else names if isinstance(names, list) else []

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, say
-from bertkit.predict.chunks import opened_examples, write_answers
+from bertkit.predict.chunks import opened_examples, write_results
 from bertkit.predict.embedding import load_embedder
 from bertkit.predict.task_model import task_of_texts
 from bertkit.run.outputs import beginning_of, check_free, opened_output
@@ -52,7 +52,7 @@ def run(settings: EmbedSettings) -> None:
             opened_examples(shape_of(task), task, (), settings) as source,
             _opened_output(settings.output, embed.dimension) as output,
         ):
-            if not write_answers(source, vectors_of, output, "vectors", not to_file):
+            if not write_results(source, vectors_of, output, "vectors", not to_file):
                 return
     except InputError as error:  # the reader names the settings of a task
         message = str(error).replace("task.columns.text", "column").replace("task.format", "format")

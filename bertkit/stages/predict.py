@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.base.errors import say
-from bertkit.predict.chunks import opened_examples, write_answers
+from bertkit.predict.chunks import opened_examples, write_results
 from bertkit.predict.inference import predict_local
 from bertkit.predict.predictor import open_predictor
 from bertkit.predict.task_model import Predictor
@@ -45,7 +45,7 @@ def run(settings: PredictSettings) -> None:
         def predictions_of(examples: list[Any]) -> list[Any]:
             return predict_local(predictor, examples, predictor.features(examples))
 
-        if not write_answers(source, predictions_of, output, "predictions", not to_file):
+        if not write_results(source, predictions_of, output, "predictions", not to_file):
             return
         output.finish()
     if not output.num_written:
