@@ -1,7 +1,7 @@
-"""The server: requests of many clients -> packed batches -> answers. The door:
+"""The server: the requests of many clients are computed in packed batches, with FastAPI and uvicorn. The door:
 
     run   the command `serve`
 
-FastAPI reads requests and uvicorn serves them. app: the paths; bodies: the fields of requests and answers; models: a model's
-answers to many requests; queues: waiting requests, and the thread that answers them; service: loads and reloads the models.
+app: the HTTP paths; bodies: the fields of requests and responses; service: models, their queues and metrics; queues: waiting
+requests, and the threads that compute them; models: a model's predictions and vectors for many requests at once.
 """

@@ -1,4 +1,4 @@
-"""The paths of the server: JSON requests, and answers or errors in JSON."""
+"""The HTTP paths of the server; requests, responses and errors are JSON."""
 
 import asyncio
 import contextlib
@@ -26,18 +26,18 @@ from bertkit.serve.queues import RefusedError
 from bertkit.serve.service import Service
 from bertkit.view.page import render, serve_policy
 
-CLOSING_SECONDS = 0.5  # between a signal and the stop, so that idle clients learn of it from an answer
+CLOSING_SECONDS = 0.5  # between a signal and the stop; responses in this time ask clients to close the connection
 CLOSE = (b"connection", b"close")
 
 
 class JsonRequest(Request):
-    """A request whose body is JSON in UTF-8, neither too large nor too deep."""
+    """A request whose body must be JSON in UTF-8, neither too large nor too deeply nested."""
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Give the body in parts.
+        """Yield the body in parts.
 
         Raises:
-            RefusedError: it has another type, or is too large.
+            RefusedError: the body has another content type, or is too large.
         """
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RefusedError(415, "wrong_type", "expected JSON; send the header content-type: application/json")
@@ -52,14 +52,14 @@ class JsonRequest(Request):
             yield part
 
     async def json(self) -> Any:
-        """Give the body.
+        """Return the parsed body.
 
         Raises:
-            RefusedError: it is not JSON.
+            RefusedError: the body is not JSON.
         """
         try:
             value = parse_json((await self.body()).decode("utf-8"))
-        except ValueError as error:  # also of UTF-8
+        except ValueError as error:  # UnicodeDecodeError is one too
             expected = "UTF-8" if isinstance(error, UnicodeDecodeError) else f"JSON ({error})"
             raise RefusedError(400, "bad_json", f"the body is not {expected}") from None
         if _service(self).settings.log_inputs:
@@ -68,10 +68,10 @@ class JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A path that reads `JsonRequest`."""
+    """A route whose requests are `JsonRequest`s."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Give the function that answers a request."""
+        """Return the function that handles a request."""
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
@@ -80,21 +80,21 @@ class JsonRoute(APIRoute):
         return handle
 
 
-class Counted:
-    """Counts requests, answers unexpected errors, and closes connections while the server stops."""
+class RequestMiddleware:
+    """Counts requests, turns unexpected errors into responses, and closes connections while the server stops."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
         self.paths = frozenset(("/openapi.json", *(path for _, path, *_ in PATHS)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         started_at, status = time.perf_counter(), 500
 
-        async def noting_status(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -103,10 +103,11 @@ class Counted:
             await send(message)
 
         try:
-            await self.app(scope, receive, noting_status)
+            await self.app(scope, receive, send_and_record)
         except Exception as error:
             say(f"error: {scope['path']}: {type(error).__name__}; this is a fault of bertkit", file=sys.stderr)
-            await _problem(500, "failed", "the server failed; its log has the error")(scope, receive, noting_status)
+            response = _error_response(500, "failed", "the server failed; its log has the error")
+            await response(scope, receive, send_and_record)
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.service.metrics.requests.labels(path, str(status)).inc()
@@ -118,18 +119,18 @@ def _service(request: Request) -> Service:
     return service
 
 
-async def _size(request: Request) -> int:
-    """Estimate the number of tokens of a request."""
+async def _num_tokens(request: Request) -> int:
+    """Estimate the number of tokens in a request."""
     return len(await request.body()) // 4 + 1
 
 
 def _models(request: Request) -> dict[str, Any]:
     service = _service(request)
-    return {"models": list(map(bodies.described, service.models.values())), "has_search": service.has_search}
+    return {"models": list(map(bodies.describe_model, service.models.values())), "has_search": service.has_search}
 
 
 async def page(request: Request) -> Response:
-    """A page to try the models."""
+    """A web page for trying the models."""
     content = render("serve.html", name="bertkit", served=_models(request))
     return HTMLResponse(content, headers={"content-security-policy": serve_policy()})
 
@@ -152,30 +153,30 @@ async def metrics(request: Request) -> Response:
 
 async def predict(body: bodies.PredictBody, request: Request) -> Response:
     """The row that `predict` writes, for each input."""
-    rows = await _service(request).predict(body.model, body.inputs, await _size(request), body.alternatives)
+    rows = await _service(request).queue_predict(body.model, body.inputs, await _num_tokens(request), body.alternatives)
     return JSONResponse({"predictions": rows})
 
 
 async def embed(body: bodies.EmbedBody, request: Request) -> Response:
     """A vector for each text."""
-    name, vectors = await _service(request).embed(body.model, body.inputs, await _size(request))
-    numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits are exact for float32
+    name, vectors = await _service(request).queue_embed(body.model, body.inputs, await _num_tokens(request))
+    numbers = ", ".join(["%.9g"] * vectors.shape[1])  # nine digits represent a float32 exactly
     rows = ", ".join(f"[{numbers % tuple(row)}]" for row in vectors.tolist())
     return Response(f'{{"model": {json.dumps(name)}, "vectors": [{rows}]}}', media_type="application/json")
 
 
 async def view(body: bodies.ViewBody, request: Request) -> Response:
     """A page with a model's attention and the attributions of its prediction."""
-    return HTMLResponse(await _service(request).view(body.model, body.input, await _size(request)))
+    return HTMLResponse(await _service(request).queue_view(body.model, body.input, await _num_tokens(request)))
 
 
 async def search(body: bodies.SearchBody, request: Request) -> Response:
     """Passages of the library, and the answers in them."""
-    answer = await _service(request).search(body.question, body.order, body.top_k, await _size(request))
-    return JSONResponse(answer)
+    service, num_tokens = _service(request), await _num_tokens(request)
+    return JSONResponse(await service.queue_search(body.question, body.order, body.top_k, num_tokens))
 
 
-# tried in this order, so the most frequent path comes first
+# matched in this order, so the most frequent path comes first
 PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] = (
     ("POST", "/predict", predict, bodies.Predictions),
     ("POST", "/embed", embed, bodies.Vectors),
@@ -188,29 +189,29 @@ PATHS: tuple[tuple[str, str, Callable[..., Any], type[BaseModel] | None], ...] =
 )
 
 
-def _problem(status: int, code: str, message: str, headers: Any = None) -> Response:
+def _error_response(status: int, code: str, message: str, headers: Any = None) -> Response:
     return JSONResponse({"error": {"code": code, "message": shown(message)}}, status, headers)
 
 
-async def _refused(request: Request, error: Any) -> Response:
-    """Answer a request that bertkit refuses, or FastAPI: an unknown path, another method."""
+async def _handle_http_error(request: Request, error: Any) -> Response:
+    """Respond to a request that bertkit refuses, or FastAPI, because of an unknown path or method."""
     if isinstance(error, RefusedError):
-        return _problem(error.status_code, error.code, error.detail, error.headers)
+        return _error_response(error.status_code, error.code, error.detail, error.headers)
     message = f"{request.method} {request.url.path[:100]}: {error.detail}; GET /openapi.json lists all paths"
-    return _problem(error.status_code, HTTPStatus(error.status_code).name.lower(), message, error.headers)
+    return _error_response(error.status_code, HTTPStatus(error.status_code).name.lower(), message, error.headers)
 
 
-async def _wrong(_: Request, error: Any) -> Response:
-    """Answer a request with wrong inputs or fields."""
+async def _handle_input_error(_: Request, error: Any) -> Response:
+    """Respond to a request with wrong inputs or fields."""
     if isinstance(error, InputError):
-        return _problem(400, "bad_input", str(error))
+        return _error_response(400, "bad_input", str(error))
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"][1:])) or "the body"
-    return _problem(400, "bad_input", f"{where[:100]}: {first['msg']}")
+    return _error_response(400, "bad_input", f"{where[:100]}: {first['msg']}")
 
 
 def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
-    """Build the application of a service; `ready` is called when it accepts requests."""
+    """Build the FastAPI application of a service; `ready` is called when the server accepts requests."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -219,7 +220,7 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
 
         def stop(number: signal.Signals) -> None:
             service.is_stopping = True
-            loop.call_later(CLOSING_SECONDS, handlers[number], number, None)  # uvicorn's own way to stop
+            loop.call_later(CLOSING_SECONDS, handlers[number], number, None)  # uvicorn's handler
 
         for number in handlers:
             loop.add_signal_handler(number, stop, number)
@@ -237,10 +238,10 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
     app.state.service = service
     app.router.route_class = JsonRoute
     for method, path, endpoint, model in PATHS:
-        kind = JSONResponse if model else Response  # a page has no schema; its errors are JSON too
+        kind = JSONResponse if model else Response  # a page has no schema; errors are always JSON
         app.add_api_route(path, endpoint, methods=[method], response_model=model, response_class=kind)
-    app.add_exception_handler(StarletteHTTPException, _refused)
-    app.add_exception_handler(RequestValidationError, _wrong)
-    app.add_exception_handler(InputError, _wrong)
-    app.add_middleware(Counted, service=service)
+    app.add_exception_handler(StarletteHTTPException, _handle_http_error)
+    app.add_exception_handler(RequestValidationError, _handle_input_error)
+    app.add_exception_handler(InputError, _handle_input_error)
+    app.add_middleware(RequestMiddleware, service=service)
     return app

@@ -1,12 +1,12 @@
-"""The fields of requests and answers, as the OpenAPI page shows them, and the description of a model."""
+"""The fields of requests and responses, as OpenAPI lists them, and the description of a model."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 
-# a model checks its own inputs, since it knows its columns
+# the model checks its inputs, since only it knows their columns
 Input = Annotated[Any, WithJsonSchema({
     "description": "a text, a pair of texts (or a list of words to be tagged), or a row as predict reads it",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "object"}],
@@ -17,7 +17,7 @@ Model = Field(None, description="the name of a model; the first one if left out"
 
 
 class Body(BaseModel):
-    """A request: unknown fields and other types are refused."""
+    """A request; unknown fields and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -66,7 +66,7 @@ class Vectors(BaseModel):
 
 
 class Passages(BaseModel):
-    """Passages, the best first: the rows of `search`, with scores and answers."""
+    """Passages, the best first: the rows that `search` writes, with scores and answers."""
 
     answers: list[dict[str, Any]]
     order: str
@@ -74,19 +74,19 @@ class Passages(BaseModel):
 
 
 class Fault(BaseModel):
-    """An error: a word for programs, and a line for people."""
+    """An error: a code for programs, and a message for people."""
 
     code: str
     message: str
 
 
 class Problem(BaseModel):
-    """The answer to a refused or failed request."""
+    """The response to a refused or failed request."""
 
     error: Fault
 
 
-# example inputs of each kind of model
+# example inputs for each kind of model
 EXAMPLES: dict[str, list[Any]] = {
     "sequence": ["A warm and funny film that I would gladly see again.", "It was too long, and nothing in it was new."],
     "pair": [["The company sold the ship in May.", "In May the ship was sold by the company."]],
@@ -100,7 +100,7 @@ EXAMPLES: dict[str, list[Any]] = {
 }
 
 
-def described(model: Served) -> dict[str, Any]:
+def describe_model(model: ServedModel) -> dict[str, Any]:
     """Describe a model for `/models` and for the page."""
     shape, task = model.predictor.shape, model.predictor.task
     columns = [getattr(task.columns, name) for name in shape.text_columns]
@@ -121,7 +121,7 @@ def described(model: Served) -> dict[str, Any]:
 
 
 def _choice(context: Any, start: Any, endings: Any) -> dict[str, Any]:
-    """Give the example of a choice with the columns of a task."""
+    """Return the example of multiple choice, with the column names of a task."""
     (example,) = EXAMPLES["choice"]
     row = {_first(context): example["context"]}
     if start is not None:

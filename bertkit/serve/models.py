@@ -1,4 +1,4 @@
-"""The served models: their answers to many requests at once."""
+"""The served models; each computes many requests at once."""
 
 import copy
 import dataclasses
@@ -37,31 +37,31 @@ JSON_TYPES = {str: "a text", int: "a number", float: "a number", list: "a list",
 class _Input:
     """An input of a request."""
 
-    request: int
-    place: int  # index in its request
+    request: int  # index of the request
+    index: int  # within the request
     value: Any
-    predictor: Predictor  # for its shape
+    predictor: Predictor  # has the shape for this input
     example: Any = None
     features: list[Feature] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The answers to some requests: a value, or an exception, for each; and the amount of work."""
+    """The results of some requests, a value or an exception for each, and the amount of work."""
 
-    answers: list[Any]
+    results: list[Any]
     num_sequences: int = 0
     num_tokens: int = 0
 
 
-class Served:
-    """A model by its name: predictions, vectors, and pages that explain an input.
+class ServedModel:
+    """A model for `/predict`, `/embed` and `/view`.
 
     Attributes:
-        name: in requests.
+        name: the name of the model in requests.
         kind: sequence, tagging, spans, choice, generation, fill_mask, next_sentence; embedding for a model without a head.
-        predictor: reads and predicts the inputs; without a head it only reads them.
-        explained: the predictor for `view`; for a pretrained model it reads pairs too.
+        predictor: the model with its task; if the model has no head, it is only used to read inputs.
+        explained: the predictor for `view`, which also accepts pairs if the model is a masked LM.
         load_seconds: loading time.
     """
 
@@ -74,31 +74,31 @@ class Served:
 
     @property
     def can_predict(self) -> bool:
-        """Whether it has a head."""
+        """Whether the model has a prediction head."""
         return self.kind != "embedding"
 
-    def predict(self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0) -> Batch:
-        """Predict the inputs of many requests: a list of rows for each, or its error.
+    def predict_requests(self, requests: Sequence[Sequence[Any]], max_tokens: int, num_alternatives: int = 0) -> Batch:
+        """Predict the inputs of many requests; the result of a request is a list of rows, or an error.
 
         Args:
-            requests: the inputs of each.
-            max_tokens: of a request.
-            num_alternatives: best answers to each question.
+            requests: the inputs of each request.
+            max_tokens: largest number of tokens in a request.
+            num_alternatives: number of answers to each question.
 
         Raises:
             NumericsError: the model's output is not finite.
         """
-        answers: list[Any] = [[None] * len(inputs) for inputs in requests]
+        results: list[Any] = [[None] * len(inputs) for inputs in requests]
         inputs = [
-            _Input(request, place, _as_pair(value, self.predictor), self.predictor)
+            _Input(request, index, _as_pair(value, self.predictor), self.predictor)
             for request, values in enumerate(requests)
-            for place, value in enumerate(values)
+            for index, value in enumerate(values)
         ]
-        self._read(inputs, answers)
-        self._refuse_long(inputs, answers, max_tokens)
+        self._read(inputs, results)
+        self._refuse_long(inputs, results, max_tokens)
         groups: dict[Any, list[_Input]] = {}
         for one in inputs:
-            if not isinstance(answers[one.request], Exception):
+            if not isinstance(results[one.request], Exception):
                 shape = one.predictor.shape
                 groups.setdefault((id(shape), len(one.features) if shape.has_choices else 0), []).append(one)
         num_sequences = num_tokens = 0
@@ -108,23 +108,23 @@ class Served:
             num_sequences += len(features)
             num_tokens += sum(len(feature.input_ids) for feature in features)
             for one, prediction in zip(group, predict_local(predictor, examples, features), strict=True):
-                answers[one.request][one.place] = self._row(one, prediction, num_alternatives)
-        return Batch(answers, num_sequences, num_tokens)
+                results[one.request][one.index] = self._row(one, prediction, num_alternatives)
+        return Batch(results, num_sequences, num_tokens)
 
-    def embed(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> Batch:
-        """Embed the texts of many requests: vectors for each, or its error; arguments as for `predict`."""
+    def embed_requests(self, requests: Sequence[Sequence[Any]], max_tokens: int) -> Batch:
+        """Embed the texts of many requests; the result of a request is an array of vectors, or an error."""
         if isinstance(self._embedder, InputError):
             return Batch([self._embedder] * len(requests))
         texts: list[str] = []
         parts: list[slice | Exception] = []
         total = 0
         for inputs in requests:
-            wrong = next((place for place, text in enumerate(inputs) if not isinstance(text, str)), None)
+            wrong = next((index for index, text in enumerate(inputs) if not isinstance(text, str)), None)
             if wrong is not None:
                 parts.append(InputError(f"inputs[{wrong}]: {JSON_TYPES[type(inputs[wrong])]}, expected a text"))
                 continue
             own = list(map(without_surrogates, inputs))
-            ids = self._embedder.tokenizer(own)["input_ids"]  # a hundredth of the model's time
+            ids = self._embedder.tokenizer(own)["input_ids"]  # takes a hundredth of the model's time
             num_tokens = sum(min(len(text), self._embedder.max_seq_length) for text in ids)
             if num_tokens > max_tokens:
                 parts.append(_too_long(num_tokens, max_tokens))
@@ -136,16 +136,16 @@ class Served:
         return Batch([vectors[part] if isinstance(part, slice) else part for part in parts], len(texts), total)
 
     def view(self, value: Any, settings: ServeSettings) -> str:
-        """Write the page that explains one input.
+        """Return the HTML page that explains one input.
 
         Raises:
-            InputError: the model does not take such an input.
-            RefusedError: it is too long.
+            InputError: the input is wrong for the model.
+            RefusedError: the input is too long.
         """
-        if self._viewer is None:  # a twin, since explaining changes the model's hooks and gradients
-            model: Any = twin(self.explained.model)
+        if self._viewer is None:  # a copy, since explaining changes the model's hooks and gradients
+            model: Any = copy_sharing_weights(self.explained.model)
             model.use(fast.PLAIN)
-            self._viewer = for_another_thread(dataclasses.replace(self.explained, model=model, precision="fp32"))
+            self._viewer = with_own_tokenizer(dataclasses.replace(self.explained, model=model, precision="fp32"))
         ((predictor, examples, features),) = read_inputs(self._viewer, [_as_pair(value, self._viewer)])
         lengths, most = [len(feature.input_ids) for feature in features], settings.max_view_tokens
         if max(lengths, default=0) > most:
@@ -154,8 +154,8 @@ class Served:
             raise _too_long(sum(lengths), settings.max_tokens)
         return attention_page(explain(predictor, examples[0], features, steps=VIEW_STEPS), self.name)
 
-    def _read(self, inputs: list[_Input], answers: list[Any]) -> None:
-        """Read the inputs of one form together; if that fails, those of every request by themselves, to find the wrong one."""
+    def _read(self, inputs: list[_Input], results: list[Any]) -> None:
+        """Read all inputs of the same form together; if one is wrong, read each request alone, to find the wrong request."""
         forms: dict[Any, list[_Input]] = {}
         for one in inputs:
             form = tuple(one.value) if isinstance(one.value, dict) else type(one.value)
@@ -169,35 +169,35 @@ class Served:
                     try:
                         self._read_alike(own)
                     except InputError as error:
-                        answers[request] = InputError(_in_request(str(error), own))
+                        results[request] = InputError(_for_request(str(error), own))
 
     def _read_alike(self, inputs: Sequence[_Input]) -> None:
-        rest = iter(inputs)
+        remaining = iter(inputs)
         for predictor, examples, features in read_inputs(self.predictor, [one.value for one in inputs]):
-            part = list(itertools.islice(rest, len(examples)))
+            part = list(itertools.islice(remaining, len(examples)))
             for one, example in zip(part, examples, strict=True):
                 one.predictor, one.example, one.features = predictor, example, []
             for feature in features:
                 part[feature.example].features.append(feature)
 
-    def _refuse_long(self, inputs: Sequence[_Input], answers: list[Any], max_tokens: int) -> None:
+    def _refuse_long(self, inputs: Sequence[_Input], results: list[Any], max_tokens: int) -> None:
         search = self.predictor.task.generation
-        num_written = 0 if search is None else search.max_target_length  # at most, for each input
+        num_written = 0 if search is None else search.max_target_length  # largest number, for each input
         totals: dict[int, int] = {}
         for one in inputs:
             lengths = (len(feature.input_ids) + num_written for feature in one.features)
             totals[one.request] = totals.get(one.request, 0) + sum(lengths)
         for request, num_tokens in totals.items():
-            if num_tokens > max_tokens and not isinstance(answers[request], Exception):
-                answers[request] = _too_long(num_tokens, max_tokens, num_written > 0)
+            if num_tokens > max_tokens and not isinstance(results[request], Exception):
+                results[request] = _too_long(num_tokens, max_tokens, num_written > 0)
 
     def _row(self, one: _Input, prediction: Any, num_alternatives: int) -> dict[str, Any]:
-        """Write a prediction as `predict` does; an input without an id is numbered within its request."""
+        """Return the row that `predict` writes; the id of an input without one is its index in the request."""
         row = one.predictor.shape.row(one.example, prediction)
         column = self.predictor.task.columns.id
         names = column if isinstance(column, tuple) else (column,)
         if not isinstance(one.value, dict) or all(one.value.get(str(name)) in (None, "") for name in names):
-            row["id"] = str(one.place)
+            row["id"] = str(one.index)
         if num_alternatives:
             best = [answer for answer in prediction.n_best if answer.text][:num_alternatives]
             fields = ("text", "probability", "start", "end")
@@ -209,13 +209,13 @@ def _numbered(feature: Feature, example: int) -> Feature:
     return feature if feature.example == example else dataclasses.replace(feature, example=example)
 
 
-def open_models(settings: ServeSettings) -> dict[str, Served]:
-    """Load all models; the default one comes first.
+def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
+    """Load all models; the default model comes first.
 
     Raises:
         InputError: a model cannot be loaded.
     """
-    models: dict[str, Served] = {}
+    models: dict[str, ServedModel] = {}
     for name, directory in settings.names.items():
         started_at = time.perf_counter()
         for served in _open(name, directory, settings):
@@ -227,7 +227,7 @@ def open_models(settings: ServeSettings) -> dict[str, Served]:
     return models
 
 
-def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served]:
+def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[ServedModel]:
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
     own = {key: value for key, value in settings.task_changes.items() if getattr(opened.task, key) is not None}
@@ -244,35 +244,35 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
-        embedder = Embedder(twin(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
-    except InputError as error:  # a way of pooling that bertkit does not have
+        embedder = Embedder(copy_sharing_weights(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
+    except InputError as error:  # bertkit does not have this kind of pooling
         embedder = error
-    yield Served(name, kind, predictor, embedder, texts)
+    yield ServedModel(name, kind, predictor, embedder, texts)
     if "next_sentence" in heads:
-        follows = _next_sentence(opened, twin(model, ("next_sentence",)), predictor)
-        yield Served(f"{name}/next_sentence", "next_sentence", follows, embedder, texts)
+        pairs = _next_sentence(opened, copy_sharing_weights(model, ("next_sentence",)), predictor)
+        yield ServedModel(f"{name}/next_sentence", "next_sentence", pairs, embedder, texts)
 
 
 def _next_sentence(opened: TaskModel, model: nn.Module, predictor: Predictor) -> Predictor:
-    """Give a predictor of next sentence prediction, as a classifier of pairs."""
+    """Return a predictor for next sentence prediction, as a classifier of pairs."""
     shape = dataclasses.replace(sequence.SHAPE, head="next_sentence")
     columns = dataclasses.replace(opened.task.columns, text="text", text_pair="text_pair")
     task = dataclasses.replace(opened.task, columns=columns, needs_pair=True)
     return dataclasses.replace(predictor, model=model, shape=shape, task=task, labels=FOLLOWS)
 
 
-def twin(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
-    """Give a second model that shares the weights; with some of the heads, or all."""
+def copy_sharing_weights(model: nn.Module, heads: Sequence[str] | None = None) -> BertWithHeads:
+    """Return a copy of a model that shares its weights, with all heads or only with these."""
     weights = itertools.chain(model.parameters(), model.buffers())
-    other: Any = copy.deepcopy(model, {id(weight): weight for weight in weights})
-    for head in list(other.heads):
+    copied: Any = copy.deepcopy(model, {id(weight): weight for weight in weights})
+    for head in list(copied.heads):
         if heads is not None and head not in heads:
-            del other.heads[head]
-    return other  # type: ignore[no-any-return]
+            del copied.heads[head]
+    return copied  # type: ignore[no-any-return]
 
 
-def for_another_thread(predictor: Predictor) -> Predictor:
-    """Give a predictor with its own tokenizer: with older tokenizers, two threads cannot share one."""
+def with_own_tokenizer(predictor: Predictor) -> Predictor:
+    """Return a predictor with its own tokenizer, for another thread; older tokenizers are not thread-safe."""
     return dataclasses.replace(predictor, tokenizer=copy.deepcopy(predictor.tokenizer))
 
 
@@ -283,14 +283,14 @@ def _too_long(num_tokens: int, most: int, with_written: bool = False) -> Refused
 
 
 def _as_pair(value: Any, predictor: Predictor) -> Any:
-    """Turn a list of two texts into a pair, which JSON lacks, except for a tagger, which reads a list of words."""
+    """Turn a list of two texts into a tuple, which JSON lacks; for a tagging model it stays a list of words."""
     is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
     return tuple(value) if is_pair and not predictor.shape.is_of_words else value
 
 
-def _in_request(message: str, inputs: Sequence[_Input]) -> str:
-    """Number the inputs as the request does, from 0, and leave out advice for the command line."""
+def _for_request(message: str, inputs: Sequence[_Input]) -> str:
+    """Change an error message to the indices of the request, from 0, without the advice for the command line."""
     place = re.match(r"inputs:(\d+)", message)
     if place is not None and 0 < int(place[1]) <= len(inputs):
-        message = f"inputs[{inputs[int(place[1]) - 1].place}]{message[place.end() :]}"
+        message = f"inputs[{inputs[int(place[1]) - 1].index}]{message[place.end() :]}"
     return re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", message)

@@ -1,4 +1,4 @@
-"""Queues of requests; one thread answers all waiting requests of a queue together, in the order of arrival."""
+"""Queues of requests. Each queue has a thread that computes waiting requests together, in the order of arrival."""
 
 import asyncio
 import math
@@ -17,13 +17,13 @@ from bertkit.base.errors import BertkitError, InputError, say
 
 
 class RefusedError(HTTPException):
-    """A request that is not answered.
+    """An HTTP error: the server refuses a request.
 
     Args:
-        status: of HTTP.
-        code: a word for programs.
+        status: the HTTP status.
+        code: a short code for programs.
         message: a line for people.
-        headers: of the response.
+        headers: additional headers of the response.
     """
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
@@ -39,10 +39,10 @@ class Job:
     """A waiting request.
 
     Attributes:
-        kind: jobs of one kind, such as a path and a model, are answered together.
-        inputs: of the request.
+        kind: jobs of the same kind, such as a method and a model, are computed together.
+        inputs: the inputs of the request.
         size: estimated number of tokens.
-        future: receives the answer in the event loop.
+        future: receives the result in the event loop.
     """
 
     kind: Any
@@ -52,24 +52,24 @@ class Job:
 
 
 class Queue:
-    """Waiting requests, with the thread that answers them.
+    """Waiting requests, with the thread that computes them.
 
     Args:
-        answer: (kind, inputs of the jobs) -> for each job its answer, or an exception.
-        max_waiting: number of waiting jobs; one more is refused.
-        batch_size: jobs are taken together up to this size; a larger one is taken alone.
-        max_seconds: the longest that a job waits.
+        compute: from a kind, and the inputs of each of its jobs, returns a result or an exception for each job.
+        max_waiting: largest number of waiting jobs; further jobs are refused.
+        batch_size: largest total size of jobs that are taken together; a larger job is taken alone.
+        max_seconds: longest time that a job waits.
     """
 
     def __init__(
-        self, answer: Callable[[Any, list[Any]], Sequence[Any]], max_waiting: int, batch_size: int, max_seconds: float
+        self, compute: Callable[[Any, list[Any]], Sequence[Any]], max_waiting: int, batch_size: int, max_seconds: float
     ) -> None:
-        self._answer, self.max_waiting, self.batch_size = answer, max_waiting, batch_size
+        self._compute, self.max_waiting, self.batch_size = compute, max_waiting, batch_size
         self.max_seconds = max_seconds
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._seconds_per_job = 0.05  # a moving mean
+        self._seconds_per_job = 0.05  # a moving average
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -78,8 +78,8 @@ class Queue:
         """The number of waiting jobs."""
         return len(self._waiting)
 
-    async def ask(self, kind: Any, inputs: Any, size: int) -> Any:
-        """Wait for an answer.
+    async def submit(self, kind: Any, inputs: Any, size: int) -> Any:
+        """Add a job to the queue, and wait for its result.
 
         Raises:
             RefusedError: the queue is full, or the job waited too long.
@@ -93,14 +93,14 @@ class Queue:
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
-        timer = self._loop.call_later(self.max_seconds, self._refuse, job)
+        timer = self._loop.call_later(self.max_seconds, self._time_out, job)
         try:
             return await job.future
         finally:
             timer.cancel()
 
     async def close(self) -> None:
-        """Answer all waiting jobs, then end the thread."""
+        """Compute all waiting jobs, then end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -112,32 +112,32 @@ class Queue:
             for kind in dict.fromkeys(job.kind for job in jobs):
                 alike = [job for job in jobs if job.kind == kind]
                 try:
-                    answers = self._answer(kind, [job.inputs for job in alike])
+                    results = self._compute(kind, [job.inputs for job in alike])
                 except Exception as error:
-                    answers = [_reason(error, len(alike))] * len(alike)
-                self._loop.call_soon_threadsafe(_deliver, alike, answers)
+                    results = [_client_error(error, len(alike))] * len(alike)
+                self._loop.call_soon_threadsafe(_set_results, alike, results)
             seconds = (time.monotonic() - started_at) / len(jobs)
             self._seconds_per_job += 0.2 * (seconds - self._seconds_per_job)
 
     def _take(self) -> list[Job]:
-        """Wait for jobs and take the first ones; none when the queue is closed."""
+        """Wait for jobs, and take the first ones up to the batch size; returns none when the queue is closed and empty."""
         taken: list[Job] = []
         size = 0
         with self._changed:
             while True:
                 while self._waiting and (not taken or size + self._waiting[0].size <= self.batch_size):
                     job = self._waiting.popleft()
-                    if not job.future.done():  # else its client is gone
+                    if not job.future.done():  # otherwise its client has disconnected
                         taken.append(job)
                         size += job.size
                 if taken or self._is_closed:
                     return taken
                 self._changed.wait()
 
-    def _refuse(self, job: Job) -> None:
+    def _time_out(self, job: Job) -> None:
         """Refuse a job that has waited too long."""
         with self._changed:
-            if job not in self._waiting:  # it is being answered
+            if job not in self._waiting:  # it is being computed
                 return
             self._waiting.remove(job)
         if not job.future.done():
@@ -145,23 +145,23 @@ class Queue:
             job.future.set_exception(RefusedError(503, "waited_too_long", message, {"retry-after": "1"}))
 
 
-def _reason(error: Exception, num_jobs: int) -> Exception:
-    """Give the error for the clients; the server's own faults are logged here."""
+def _client_error(error: Exception, num_jobs: int) -> Exception:
+    """Return the error to report to the clients; log it if the clients did not cause it."""
     if isinstance(error, (InputError, RefusedError)):
         return error
     message = f"the model failed: {error}"
-    if not isinstance(error, BertkitError):  # its text may quote inputs, so it is not logged
+    if not isinstance(error, BertkitError):  # its message may quote inputs, so only its place is logged
         say(*"".join(traceback.format_tb(error.__traceback__)).splitlines(), file=sys.stderr)
         message = f"the server failed: {type(error).__name__}"
     say(f"error: {num_jobs} requests failed together: {message}", file=sys.stderr)
     return RefusedError(500, "failed", message)
 
 
-def _deliver(jobs: Sequence[Job], answers: Sequence[Any]) -> None:
-    for job, answer in zip(jobs, answers, strict=True):
+def _set_results(jobs: Sequence[Job], results: Sequence[Any]) -> None:
+    for job, result in zip(jobs, results, strict=True):
         if job.future.done():
             continue
-        if isinstance(answer, Exception):
-            job.future.set_exception(answer)
+        if isinstance(result, Exception):
+            job.future.set_exception(result)
         else:
-            job.future.set_result(answer)
+            job.future.set_result(result)

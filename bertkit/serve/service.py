@@ -1,4 +1,4 @@
-"""The models of a worker, their queues, and the figures for Prometheus; all called by the event loop."""
+"""The models of a worker process, their queues, and the Prometheus metrics; all of it runs in the event loop."""
 
 import asyncio
 import os
@@ -13,29 +13,29 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from bertkit.base.errors import BertkitError, say
 from bertkit.base.typed_settings import nearest
 from bertkit.search.ranking import Searcher, read_glossary
-from bertkit.serve.models import Served, for_another_thread, open_models
+from bertkit.serve.models import ServedModel, open_models, with_own_tokenizer
 from bertkit.serve.queues import Queue, RefusedError
 from bertkit.settings.serve import ServeSettings
 from bertkit.train import micro_batches, processes
 
-MAX_VIEWS = 8  # waiting ones: each takes seconds
-# the buckets of histograms
+MAX_VIEWS = 8  # waiting requests for /view, which take seconds each
+# upper bounds of the histograms' buckets
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 32768, 131072)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # the time of a figure's first count
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the `_created` time of every counter
 
 
 class Metrics:
-    """The figures of one worker.
+    """The metrics of one worker.
 
     Args:
-        num_workers: of the server; the one that took the connection answers.
-        queue: gives the number of waiting requests.
+        num_workers: number of workers of the server; GET /metrics shows the metrics of one of them.
+        num_waiting: returns the number of waiting requests.
     """
 
-    def __init__(self, num_workers: int, queue: Callable[[], int]) -> None:
+    def __init__(self, num_workers: int, num_waiting: Callable[[], int]) -> None:
         of = "" if num_workers == 1 else f", for one of {num_workers} workers"
         self.registry = own = CollectorRegistry()
         self.requests = Counter(
@@ -44,39 +44,32 @@ class Metrics:
         self.seconds = Histogram(
             "bertkit_request_seconds", f"Time of a request{of}", ("path",), registry=own, buckets=SECONDS
         )
-        Gauge("bertkit_queue_requests", f"Requests waiting{of}", registry=own).set_function(queue)
+        Gauge("bertkit_queue_requests", f"Requests waiting{of}", registry=own).set_function(num_waiting)
         self.sequences = Histogram(
             "bertkit_batch_sequences", f"Sequences of a batch{of}", registry=own, buckets=SEQUENCES
         )
         self.tokens = Histogram("bertkit_batch_tokens", f"Tokens of a batch{of}", registry=own, buckets=TOKENS)
         self.load_seconds = Gauge("bertkit_model_load_seconds", f"Loading time{of}", ("model",), registry=own)
         self.loads = Counter("bertkit_loads", f"Loads of all models{of}", ("result",), registry=own)
-        self.loads.labels("failed")  # shown before the first failure
+        self.loads.labels("failed")  # 0 until the first failure
 
 
 class Service:
-    """The models of a worker.
-
-    Args:
-        settings: of the command.
-
-    Raises:
-        BertkitError: a model cannot be loaded.
-    """
+    """The models of a worker and their queues; raises BertkitError if a model cannot be loaded."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings, self.is_stopping, self._is_loading = settings, False, False
         device = processes.choose_device(settings.device)
         models, searcher = self._open()
         batch_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
-        most, seconds = settings.queue_requests, settings.request_seconds
-        # slow requests have threads of their own: predictions share the processor with them, and do not wait for them
-        self._predictions = Queue(self._answer, most, batch_tokens, seconds)
-        self._searches = Queue(lambda searcher, inputs: [searcher.search(*inputs[0])], most, 1, seconds)
+        max_waiting, seconds = settings.queue_requests, settings.request_seconds
+        # slow requests have their own threads, so predictions do not wait for them
+        self._predictions = Queue(self._compute, max_waiting, batch_tokens, seconds)
+        self._searches = Queue(lambda searcher, inputs: [searcher.search(*inputs[0])], max_waiting, 1, seconds)
         self._views = Queue(lambda model, inputs: [model.view(inputs[0], settings)], MAX_VIEWS, 1, seconds)
         self._queues = (self._predictions, self._searches, self._views)
         self.metrics = Metrics(settings.workers, lambda: sum(map(len, self._queues)))
-        self._use(models, searcher)
+        self._replace_models(models, searcher)
 
     @property
     def has_search(self) -> bool:
@@ -84,13 +77,13 @@ class Service:
         return self._searcher is not None
 
     async def reload(self) -> None:
-        """Load the models again while the old ones answer; if one cannot be loaded, all old ones stay."""
+        """Load the models again, while the old models serve; if one cannot be loaded, all old models stay."""
         if self._is_loading or self.is_stopping:
             return
         self._is_loading, started_at = True, time.perf_counter()
         worker = "" if self.settings.workers == 1 else f"worker {os.getpid()}: "
         try:
-            self._use(*await asyncio.to_thread(self._open))
+            self._replace_models(*await asyncio.to_thread(self._open))
             say(f"{worker}models loaded again in {time.perf_counter() - started_at:.1f} s")
         except (BertkitError, OSError) as error:
             self.metrics.loads.labels("failed").inc()
@@ -99,36 +92,36 @@ class Service:
             self._is_loading = False
 
     async def close(self) -> None:
-        """Answer all waiting requests, then end the threads."""
+        """Compute all waiting requests, then end the threads."""
         for queue in self._queues:
             await queue.close()
 
-    async def predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
-        """Give the rows for inputs; for questions with `num_alternatives` answers each."""
+    async def queue_predict(self, name: str | None, inputs: Sequence[Any], size: int, num_alternatives: int = 0) -> Any:
+        """Return a row for each input; for questions, with `num_alternatives` answers."""
         model = self._model(name, needs_head=True)
         if num_alternatives and not model.predictor.shape.answers_questions:
             message = f"alternatives={num_alternatives}: has no effect on a model of kind {model.kind}; leave it out"
             raise RefusedError(400, "bad_input", message)
         self._check_count(inputs)
-        return await self._predictions.ask((Served.predict, model, num_alternatives), inputs, size)
+        return await self._predictions.submit((ServedModel.predict_requests, model, num_alternatives), inputs, size)
 
-    async def embed(self, name: str | None, texts: Sequence[Any], size: int) -> tuple[str, Any]:
-        """Give the name of the model, and the vectors of texts, (n, D)."""
+    async def queue_embed(self, name: str | None, texts: Sequence[Any], size: int) -> tuple[str, Any]:
+        """Return the name of the model, and the vectors of the texts, (n, D)."""
         model = self._model(name)
         self._check_count(texts)
-        return model.name, await self._predictions.ask((Served.embed, model), texts, size)
+        return model.name, await self._predictions.submit((ServedModel.embed_requests, model), texts, size)
 
-    async def view(self, name: str | None, value: Any, size: int) -> Any:
-        """Give the page that explains an input."""
-        return await self._views.ask(self._model(name), value, size)
+    async def queue_view(self, name: str | None, value: Any, size: int) -> Any:
+        """Return the HTML page that explains an input."""
+        return await self._views.submit(self._model(name), value, size)
 
-    async def search(self, question: str, order: str | None, top_k: int, size: int) -> Any:
-        """Give passages, and the answers in them."""
+    async def queue_search(self, question: str, order: str | None, top_k: int, size: int) -> Any:
+        """Return passages, and the answers in them."""
         if self._searcher is None:
             raise RefusedError(404, "no_search", "no library to search; start the server with index=library.db")
-        return await self._searches.ask(self._searcher, (question, order, top_k), size)
+        return await self._searches.submit(self._searcher, (question, order, top_k), size)
 
-    def _model(self, name: str | None, needs_head: bool = False) -> Served:
+    def _model(self, name: str | None, needs_head: bool = False) -> ServedModel:
         models = self.models
         if name is not None and name not in models:
             hint = nearest(name, models) or f"; there are {', '.join(models)}"
@@ -142,30 +135,30 @@ class Service:
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         if len(inputs) > self.settings.max_inputs:
-            message = f"inputs: {len(inputs):,} of them; expected at most {self.settings.max_inputs:,}"
+            message = f"inputs: {len(inputs):,} inputs; expected at most {self.settings.max_inputs:,}"
             raise RefusedError(413, "too_large", f"{message}; send several requests")
 
-    def _open(self) -> tuple[dict[str, Served], Searcher | None]:
-        """Load the models, and the library with the first model that answers questions as its reader."""
+    def _open(self) -> tuple[dict[str, ServedModel], Searcher | None]:
+        """Load the models; open the library, with the first question answering model as its reader."""
         settings, models = self.settings, open_models(self.settings)
         if settings.index is None:
             return models, None
         readers = (model.predictor for model in models.values() if model.predictor.shape.answers_questions)
-        reader = next(map(for_another_thread, readers), None)
+        reader = next(map(with_own_tokenizer, readers), None)
         glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
         return models, Searcher(settings.index, reader, settings.both, settings.candidates, glossary)
 
-    def _use(self, models: dict[str, Served], searcher: Searcher | None) -> None:
+    def _replace_models(self, models: dict[str, ServedModel], searcher: Searcher | None) -> None:
         self.models, self._searcher = models, searcher
         self.metrics.loads.labels("done").inc()
         for name, model in models.items():
             self.metrics.load_seconds.labels(name).set(model.load_seconds)
 
-    def _answer(self, kind: tuple[Any, ...], requests: list[Any]) -> list[Any]:
-        """Answer requests of one kind in the queue's thread."""
+    def _compute(self, kind: tuple[Any, ...], requests: list[Any]) -> list[Any]:
+        """Compute requests of the same kind, in the queue's thread."""
         method, model, *more = kind
         batch = method(model, requests, self.settings.max_tokens, *more)
         if batch.num_sequences:
             self.metrics.sequences.observe(batch.num_sequences)
             self.metrics.tokens.observe(batch.num_tokens)
-        return list(batch.answers)
+        return list(batch.results)

@@ -142,8 +142,8 @@ def test_a_wrong_request_fails_alone(models: Path) -> None:
     served = open_models(settings)["stars"]
     requests: list[list[Any]] = [["kan"], [{"txt": "lon"}], ["min", 5], ["lon"], ["kan " * 300], [["a", "b", "c"]],
                                  ["kar", {"text": "x"}]]  # fmt: skip
-    batch = served.predict(requests, max_tokens=90)
-    answers, alone = batch.answers, [served.predict([each], max_tokens=90).answers[0] for each in requests]
+    batch = served.predict_requests(requests, max_tokens=90)
+    answers, alone = batch.results, [served.predict_requests([each], max_tokens=90).results[0] for each in requests]
     assert [isinstance(each, Exception) for each in answers] == [False, True, True, False, True, True, False]
     for ours, theirs in zip(answers, alone, strict=True):
         assert str(ours) == str(theirs) if isinstance(ours, Exception) else same(ours, theirs)

@@ -216,8 +216,8 @@ def test_requests_in_one_batch_do_not_cross(runs: Path) -> None:
     models = served(runs, "task.generation.num_candidates=2")
     requests: list[Any] = [["kan lon"], ["mir", {"source": "ten", "id": "x"}], [""], [5], ["sod " * 30], [{"a": "b"}]]
     for name, model in models.items():
-        batch = model.predict(requests, max_tokens=99)
-        answers, alone = batch.answers, [model.predict([each], max_tokens=99).answers[0] for each in requests]
+        batch = model.predict_requests(requests, max_tokens=99)
+        answers, alone = batch.results, [model.predict_requests([each], max_tokens=99).results[0] for each in requests]
         assert [isinstance(each, Exception) for each in answers] == [False] * 3 + [True, False, True]
         assert re.search(r"inputs\[0\]: .*'source'", str(answers[5]))
         for ours, theirs in zip(answers, alone, strict=True):
@@ -231,10 +231,10 @@ def test_requests_in_one_batch_do_not_cross(runs: Path) -> None:
         assert [row["id"] for row in answers[1]] == ["0", "x"]
         assert batch.num_sequences == 5
         # what may be written counts: 4 and 7 tokens of an input
-        refused = model.predict([["kan lon"]], max_tokens=10)
-        assert re.search(r"\b11 tokens; expected at most 10\b", str(refused.answers[0]))
+        refused = model.predict_requests([["kan lon"]], max_tokens=10)
+        assert re.search(r"\b11 tokens; expected at most 10\b", str(refused.results[0]))
         assert refused.num_sequences == refused.num_tokens == 0
-        vectors = model.embed([["kan lon"], ["mir"]], max_tokens=99).answers
+        vectors = model.embed_requests([["kan lon"], ["mir"]], max_tokens=99).results
         assert np.allclose(vectors[0], load_embedder(runs / name, device="cpu")(["kan lon"]), atol=1e-6)
 
 
