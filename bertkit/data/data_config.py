@@ -54,7 +54,7 @@ class SegmentsConfig:
     kind: Literal["pairs", "full_sentences"]
     max_seq_length: int
     short_seq_prob: float
-    # nsp predicts whether B follows A or is random; sop (sentence order prediction), whether A and B are swapped
+    # nsp: does B follow A, or is it random? sop (sentence order prediction): are A and B swapped? none: not predicted
     next_sentence: Literal["nsp", "sop", "none"]
 
     def __post_init__(self) -> None:

@@ -220,7 +220,7 @@ def make_app(service: Service, ready: Callable[[], None]) -> FastAPI:
 
         def stop(number: signal.Signals) -> None:
             service.is_stopping = True
-            loop.call_later(CLOSING_SECONDS, handlers[number], number, None)  # uvicorn's handler
+            loop.call_later(CLOSING_SECONDS, handlers[number], number, None)  # uvicorn stops the server
 
         for number in handlers:
             loop.add_signal_handler(number, stop, number)

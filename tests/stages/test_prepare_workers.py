@@ -258,8 +258,8 @@ def test_shards_that_do_not_belong_together(
     file = next((damaged / "pieces").glob("*.npz"))
     file.write_bytes(bytes(reversed(file.read_bytes())))
     for given, message in [
-        ([one, two], "merge: shard 3/3 missing or given twice; expected each of 3 once"),
-        ([one, two, three, again], "merge: shard 2/3 missing or given twice"),
+        ([one, two], "merge: shard 3/3 missing or listed twice; expected each of the 3 shards"),
+        ([one, two, three, again], "merge: shard 2/3 missing or listed twice"),
         ([one, tmp_path / "of_two"], "of_two is a shard of another dataset (shard: '1/3' in"),
         ([one, tmp_path / "other"], "other is a shard of another dataset (held_out_prob: 0.2 in"),
         ([one, damaged], f"{file} changed since it was made; prepare this shard again"),

@@ -28,8 +28,8 @@ from bertkit.data.data_config import InstancesConfig, MaskingConfig
 
 Sentence = list[int]
 Document = Sequence[Sentence]
-MASK_PROB = 0.8  # of a chosen token
-KEEP_PROB = 0.5  # of a chosen token that does not become [MASK]
+MASK_PROB = 0.8  # probability that a chosen token becomes [MASK]
+KEEP_PROB = 0.5  # probability that another chosen token stays as it is
 TRIES_FOR_ANOTHER_DOCUMENT = 10
 
 

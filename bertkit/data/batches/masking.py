@@ -39,7 +39,7 @@ def mask_tokens(
         chosen = _whole_words(input_ids, starts, sequence_lengths, maskable, quota, keys, policy.max_ngram, vocab)
     else:
         priority = np.where(maskable, uniform(position, after=bits(keys, Stream.MASK_CHOICE)[sequence]), 2.0)
-        order = np.lexsort((priority, sequence))  # each sequence's tokens, lowest priority number first
+        order = np.lexsort((priority, sequence))  # sorted by priority within each sequence
         chosen = np.sort(order[(position < quota[sequence]) & (priority[order] < 2.0)])
 
     labels, place = input_ids[chosen], position[chosen]

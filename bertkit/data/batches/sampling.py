@@ -34,7 +34,7 @@ PERMUTED_AT_ONCE = 4096  # positions permuted together and cached, for many step
 class ExampleSource(ABC):
     """Training examples, packed into the micro-batches of any step."""
 
-    seed: int  # of the order of the examples
+    seed: int  # for the order of the examples
 
     @abstractmethod
     def size_of(self, epoch: int) -> int:
@@ -110,7 +110,7 @@ class Sampler(ExampleSource):
     vocab: VocabFacts
     segments: SegmentsConfig
     masking: MaskingConfig
-    seed: int  # of the pairs, their order and the masks
+    seed: int  # for the pairs, their order and the masks
     open_epoch: Callable[[int], Examples] | None = None  # loads the examples of an epoch; None: compute them in memory
     _epochs: dict[int, Examples] = field(default_factory=dict, init=False)
 
@@ -181,7 +181,7 @@ class EpochCache:
             self._write(partial, epoch)
             try:
                 partial.rename(final)
-            except OSError:  # another process was faster; its files are equal
+            except OSError:  # another process has written the same files
                 shutil.rmtree(partial)
             if epoch > 2:
                 shutil.rmtree(self._path(epoch - 2), ignore_errors=True)

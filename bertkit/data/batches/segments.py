@@ -41,7 +41,7 @@ class Examples:
 def examples_of_epoch(
     sentences: Offsets, documents: Offsets, config: SegmentsConfig, seed: int, epoch: int
 ) -> Iterator[Examples]:
-    """Cut a split into the examples of one epoch; yields those of thousands of documents at a time."""
+    """Cut a split into the examples of one epoch; each group that is yielded has the examples of many documents."""
     if config.kind == "full_sentences":
         yield from full_sentence_blocks(sentences, documents, config.max_seq_length, seed, epoch)
         return
@@ -101,7 +101,7 @@ def document_pairs(
         position = np.where(is_random, a_end, chunk_end)
 
     columns = [np.concatenate(column).astype(np.int64) for column in zip(*chunks, strict=True)]
-    order = np.argsort(columns[0], kind="stable")  # each document's pairs stay in their order
+    order = np.argsort(columns[0], kind="stable")  # keeps the order of the pairs of a document
     a_start, a_length, b_start, b_length, next_sentence_labels = (column[order] for column in columns[1:])
     return Examples(
         first_segment=np.arange(0, 2 * len(order) + 1, 2),

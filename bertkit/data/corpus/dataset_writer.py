@@ -61,7 +61,9 @@ def open_shards(directories: Iterable[Path]) -> list[PreparedShard]:
     count = first.place[1]
     wrong = [f"{number}/{count}" for number in range(1, count + 1) if numbers.count(number) != 1]
     if wrong:
-        raise InputError(f"merge: shard {', '.join(wrong)} missing or given twice; expected each of {count} once")
+        raise InputError(
+            f"merge: shard {', '.join(wrong)} missing or listed twice; expected each of the {count} shards once"
+        )
     return shards
 
 

@@ -315,7 +315,7 @@ def _label_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
         return names
     try:
         for column, feature in json.loads(metadata[b"huggingface"])["info"]["features"].items():
-            label = feature.get("feature", feature)  # a list of labels describes its items
+            label = feature.get("feature", feature)  # in a column of lists, the labels of the items
             if isinstance(label, dict) and isinstance(label.get("names"), list):
                 names[column] = label["names"]
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):

@@ -135,7 +135,7 @@ def is_done(output_dir: Path, kind: str, facts: dict[str, Any], text_sha256: Cal
     """
     if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
         return False
-    expected = "prepared dataset" if kind == FORMAT else "shard of one"
+    expected = "prepared dataset" if kind == FORMAT else "shard of a dataset"
     wrong_format = f"output_dir={output_dir} exists and is not a {expected}; choose another one"
     if not (output_dir / "manifest.json").is_file():
         raise InputError(wrong_format)

@@ -174,7 +174,7 @@ def check_unchanged(dataset: PreparedDataset, splits: Collection[str] | None = N
 
 
 def check_offsets(starts: NDArray[Any], end: int, path: Path, *, is_strict: bool = True, chunk: int = 1 << 22) -> None:
-    """Check that offsets increase from 0 to `end`, since a loop over others might not end; `is_strict`: strictly.
+    """Check that offsets increase (or with `is_strict=False` stay equal) from 0 to `end`, so that loops over them end.
 
     Raises:
         InputError: they do not; the message names their file.

@@ -9,7 +9,7 @@ from bertkit.data.corpus.encoded_documents import EncodedDocuments
 
 SAMPLE_SIZE = 1 << 18
 LONG_DOCUMENT_SENTENCES = 10_000
-FEWEST_DOCUMENTS = 10  # with fewer, possibly none is held out
+FEWEST_DOCUMENTS = 10  # if there are fewer documents, perhaps none is held out
 
 
 @dataclass

@@ -157,7 +157,7 @@ class Tokenizer:
         encodings = self.word_backend.encode_batch(words, add_special_tokens=False)
         located = []
         for text, split, encoding in zip(texts, words, encodings, strict=True):
-            # `split_words` makes as many characters of a character alone as of one inside a text
+            # `split_words` replaces a character by as many characters when it is alone as inside a text
             lengths = {character: len(split_words(character, self.lowercase)) for character in set(text)}
             origin = np.repeat(np.arange(len(text)), [lengths[character] for character in text]).tolist()
             assert len(origin) == len(split), "a character alone and inside a text becomes as many characters"
@@ -206,9 +206,7 @@ class Tokenizer:
         if return_tensors is None:
             return {name: rows[0] for name, rows in columns.items()} if isinstance(text, str) else columns
         if len({len(row) for row in columns["input_ids"]}) > 1:
-            raise InputError(
-                f"return_tensors={return_tensors!r}: the sequences have different lengths; set padding=True"
-            )
+            raise InputError(f"return_tensors={return_tensors!r}: sequences have different lengths; set padding=True")
         if return_tensors == "np":
             return {name: np.array(rows) for name, rows in columns.items()}
         if return_tensors != "pt":

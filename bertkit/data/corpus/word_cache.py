@@ -40,7 +40,7 @@ class WordCache:
 
     def _encode_flat(self, sentences: list[str]) -> FlatIds:
         joined = " \n ".join(sentences)
-        if not sentences or joined.count("\n") >= len(sentences):  # a sentence contains the separator
+        if not sentences or joined.count("\n") >= len(sentences):  # a sentence contains a line break
             return self.tokenizer.encode_flat(sentences)
         return self._runs.encode_flat(joined.split(" "), self._learn_runs)
 
