@@ -44,7 +44,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         if not 100 <= self.vocab_size <= MAX_VOCAB_SIZE:
-            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MAX_VOCAB_SIZE} (BERT: 30522)")
+            raise InputError(f"tokenizer.vocab_size={self.vocab_size}: expected 100 to {MAX_VOCAB_SIZE:,}; BERT: 30522")
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """Inference with a model and its task: predictions, losses, generated texts and vectors. `run` never imports it.
 
-task_model  loading a model with its task
-inference   predictions and losses, in one process or in all
-generating  text generation with a decoder: greedy, beam search or sampling
-predictor   prediction from Python
-embedding   texts to vectors
-chunks      reading an input, and writing the results, a chunk at a time
+Doors:
+
+    task_model  loading a model with its task
+    inference   predictions and losses, in one process or in all
+    generating  text generation with a decoder: greedy, beam search or sampling
+    predictor   prediction from Python
+    embedding   texts to vectors
+    chunks      reading an input, and writing the results, a chunk at a time
 """

@@ -38,7 +38,7 @@ def encode_in_parts(sentences: list[str], rules: str, encode: Callable[[list[str
     return ids, np.add.reduceat(lengths, np.cumsum([0, *map(len, parts[:-1])]))
 
 
-def encode_long_text(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
+def encode_long(text: str, backend: Tokenizer) -> tuple[Any, list[tuple[int, int]]]:
     """Encode a long text in parts by Hugging Face's rules; return `ids` and `word_ids`, and the place of each piece."""
     shorter, place_in_text = shorten_long_runs(text)
     whole, offsets, begins = SimpleNamespace(ids=[], word_ids=[]), [], 0

@@ -39,9 +39,7 @@ class Span:
     num_bytes: int  # size on disk
 
 
-Portion = tuple[
-    Span, ...
-]  # a part of the corpus, which one worker reads; if there are no files, () is the whole corpus
+Portion = tuple[Span, ...]  # a part of the corpus, read by one worker; () is the whole of a corpus without files
 
 
 def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> tuple[list[tuple[Path, str]], list[Path], int]:

@@ -26,7 +26,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import building_dir, to_json
 from bertkit.base.text_files import read_json
 from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD, split_words
-from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, encode_long_text
+from bertkit.data.corpus.long_texts import PART_CHARACTERS, FlatIds, encode_in_parts, encode_long
 from bertkit.data.corpus.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, learn_vocabulary, read_vocabulary
 
 Rules = Literal["hugging_face", "google"]
@@ -150,7 +150,7 @@ class Tokenizer:
             batch = self.corpus_backend.encode_batch(short, add_special_tokens=False)
             whole = ((encoding, encoding.offsets) for encoding in batch)
             return [
-                next(whole) if len(text) <= PART_CHARACTERS else encode_long_text(text, self.corpus_backend)
+                next(whole) if len(text) <= PART_CHARACTERS else encode_long(text, self.corpus_backend)
                 for text in texts
             ]
         words = [split_words(text, self.lowercase) for text in texts]
