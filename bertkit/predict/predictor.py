@@ -37,9 +37,9 @@ def load_predictor(model_dir: str | os.PathLike[str], **settings: Any) -> Loaded
     Raises:
         InputError: the model has no prediction head, or a setting is wrong.
     """
-    from bertkit.settings.compose import compose, spelled
+    from bertkit.settings.compose import compose, to_overrides
 
-    overrides = spelled({"model_dir": model_dir, "input": "-", "output": "-", **settings})
+    overrides = to_overrides({"model_dir": model_dir, "input": "-", "output": "-", **settings})
     return LoadedPredictor(build(PredictSettings, compose("predict", overrides)))
 
 

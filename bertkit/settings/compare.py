@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from bertkit.base.errors import InputError
-from bertkit.settings.common import WORDS
+from bertkit.settings.names import WORDS
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
-from bertkit.settings.common import InputSettings
+from bertkit.settings.predict import InputSettings
 
 ENDINGS = (".npy", ".parquet", ".jsonl")
 

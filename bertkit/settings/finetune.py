@@ -11,7 +11,8 @@ from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.model.bert_config import BertShape, DecoderConfig, DecoderShape
-from bertkit.settings.common import SEED_RANGE, TrainingSettings
+from bertkit.settings.names import SEED_RANGE
+from bertkit.settings.pretrain import TrainingSettings
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.train.train_config import SavingConfig
 

@@ -1,13 +1,42 @@
-"""What `bertkit predict` accepts."""
+"""The settings of `bertkit predict`, and those that other commands with inputs share with it."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
-from bertkit.settings.common import VERBATIM, InputSettings
+from bertkit.settings.names import VERBATIM
 from bertkit.tasks.task_config import TaskConfig
 
 TAKEN = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # written beside the output, for SQuAD
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """What the commands share that read inputs for a model.
+
+    Attributes:
+        input: a file, or - for standard input.
+        output: a file, or - for standard output.
+    """
+
+    model_dir: str | None
+    input: str | None
+    output: str
+    overwrite: bool
+    device: Literal["auto", "cpu", "cuda"]
+
+    def input_problems(self, alternative: str | None = None) -> list[str]:
+        """Say what is wrong with the input and the output; the setting `alternative` can replace the input."""
+        problems = []
+        if alternative is not None:
+            is_set = getattr(self, alternative) is not None
+            if self.input is None and not is_set:
+                problems.append(f"missing value: set {alternative}=, or input=")
+            if self.input is not None and is_set:
+                problems.append(f"input= and {alternative}=: set one of the two")
+        if self.output != "-" and self.output == self.input:
+            problems.append(f"output={self.output} is the input; choose another file")
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Literal
 from bertkit.base.typed_settings import outside, refuse
 from bertkit.data.data_config import CorpusConfig, InstancesConfig, MaskingConfig, SegmentsConfig, TokenizerConfig
 from bertkit.launch.launch_config import too_many
-from bertkit.settings.common import SEED_RANGE
+from bertkit.settings.names import SEED_RANGE
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class PrepareSettings:
     """`bertkit prepare`.
 
     Attributes:
-        given: the keys and groups on the command line, and the keys of its experiment: all that is not a default.
+        explicit_keys: the keys and groups on the command line, and the keys of its experiment: all that is not a default.
     """
 
     corpus: CorpusConfig
@@ -33,7 +33,7 @@ class PrepareSettings:
     seed: int
     dump: str | None
     overwrite: bool
-    given: tuple[str, ...] = field(metadata={"is_written": False})
+    explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         refuse(
@@ -55,11 +55,13 @@ class PrepareSettings:
                 "pretrain (or take segments=google, for fixed instances)"
             ]
         if self.segments is None:
-            idle = ", ".join(key for key in self.given if key.split(".")[0] in ("masking", "seed", "dump", "overwrite"))
+            idle = ", ".join(
+                key for key in self.explicit_keys if key.split(".")[0] in ("masking", "seed", "dump", "overwrite")
+            )
             why = "has no effect here, since prepare stores tokens only; add segments=google, or give it to pretrain"
             return [f"{idle}: {why}"] if idle else []
         problems = []
-        if "held_out_prob" in self.given and self.held_out_prob > 0:
+        if "held_out_prob" in self.explicit_keys and self.held_out_prob > 0:
             problems.append(
                 f"held_out_prob={self.held_out_prob}: has no effect with segments=google, which takes every document; "
                 "leave it out"
@@ -95,7 +97,7 @@ class PrepareSettings:
         if self.merge is not None:
             if not self.merge:
                 problems.append("merge=[]: expected the directories of all shards")
-            others = ", ".join(key for key in self.given if key not in ("merge", "output_dir", "strict"))
+            others = ", ".join(key for key in self.explicit_keys if key not in ("merge", "output_dir", "strict"))
             if others:
                 problems.append(f"{others}: has no effect with merge=, which takes it from the shards; leave it out")
         return problems

@@ -1,10 +1,12 @@
-"""What `bertkit pretrain` accepts."""
+"""The settings of `bertkit pretrain`, and those that fine-tuning shares with it."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import outside, refuse, unused
 from bertkit.data.data_config import InstancesConfig, MaskingConfig, SegmentsConfig
+from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model.bert_config import (
     AttentionConfig,
     BertShape,
@@ -14,8 +16,51 @@ from bertkit.model.bert_config import (
     size_problems,
     too_long,
 )
-from bertkit.settings.common import SEED_RANGE, TrainingSettings
-from bertkit.train.train_config import CheckpointConfig, EvaluationConfig
+from bertkit.settings.names import SEED_RANGE
+from bertkit.train.train_config import (
+    BatchConfig,
+    CheckpointConfig,
+    EvaluationConfig,
+    LogConfig,
+    NumericsConfig,
+    OptimizerConfig,
+    ResumeConfig,
+    ScheduleConfig,
+)
+
+
+@dataclass(frozen=True)
+class SkipConfig:
+    """Steps whose batches are left out."""
+
+    skip_steps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        first = min(self.skip_steps, default=1)
+        if first < 1:
+            raise InputError(f"data.skip_steps={list(self.skip_steps)}: no step {first}; steps count from 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What pretraining and fine-tuning share."""
+
+    model_dir: str | None
+    output_dir: str
+    seed: int
+    precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
+    compile: bool | Literal["auto"]
+    device: Literal["auto", "cpu", "cuda"]
+    reproducibility: Literal["default", "strict"]
+    batch: BatchConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    log: LogConfig
+    numerics: NumericsConfig
+    data: SkipConfig
+    resume: ResumeConfig
+    launch: LaunchConfig
 
 
 @dataclass(frozen=True)
@@ -49,7 +94,7 @@ class PretrainSettings(TrainingSettings):
     masking: MaskingConfig
     checkpoint: CheckpointConfig
     evaluation: EvaluationConfig
-    given: tuple[str, ...] = field(metadata={"is_written": False})
+    explicit_keys: tuple[str, ...] = field(metadata={"is_written": False})
 
     def __post_init__(self) -> None:
         refuse(
@@ -70,12 +115,12 @@ class PretrainSettings(TrainingSettings):
         if self.model_dir is not None:
             return [
                 f"{key}: has no effect with model_dir=, which sets it; leave it out"
-                for key in self.given
+                for key in self.explicit_keys
                 if key.split(".")[0] in ("attention", "norm", "pooling")
             ]
         shape = self.model
         problems = [
-            line for key in self.given for line in self.attention.without_effect(key.removeprefix("attention."))
+            line for key in self.explicit_keys for line in self.attention.without_effect(key.removeprefix("attention."))
         ]
         if isinstance(self.segments, SegmentsConfig):
             length, limit = self.segments.max_seq_length, shape.max_position_embeddings
@@ -99,7 +144,7 @@ class PretrainSettings(TrainingSettings):
         longest = self.final_phase.max_seq_length
         if longest is None:
             # allow final_phase.max_seq_length=null beside a share, to repeat a run without its phase
-            if "final_phase.share" in self.given and "final_phase.max_seq_length" not in self.given:
+            if "final_phase.share" in self.explicit_keys and "final_phase.max_seq_length" not in self.explicit_keys:
                 share = self.final_phase.share
                 return [f"final_phase.share={share}: has no effect without final_phase.max_seq_length=; leave it out"]
             return []

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertkit.base.typed_settings import outside, refuse, unused
-from bertkit.settings.common import VERBATIM, InputSettings
+from bertkit.settings.names import VERBATIM
+from bertkit.settings.predict import InputSettings
 from bertkit.tasks.task_config import TaskConfig
 
 ORDERS = ("search", "bert", "both")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bertkit.base.typed_settings import outside, refuse
-from bertkit.settings.common import SEED_RANGE
+from bertkit.settings.names import SEED_RANGE
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertkit.base.typed_settings import outside, refuse, unused
-from bertkit.settings.common import VERBATIM
+from bertkit.settings.names import VERBATIM
 from bertkit.settings.predict import TextSettings
 
 ENDINGS = (".html", ".json", ".svg", ".png")

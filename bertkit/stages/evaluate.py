@@ -132,7 +132,7 @@ def _evaluate_task(settings: EvaluateSettings) -> dict[str, Any] | None:
 def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
     """Draw pairs as the model's run did, which gives the labels their meaning, unless the command line says how."""
     run_dir, segments = run_of(settings.model_dir), settings.segments
-    is_set = "segments.next_sentence" in settings.given
+    is_set = "segments.next_sentence" in settings.explicit_keys
     if run_dir is None or is_set or isinstance(segments, InstancesConfig) or not segments.has_pairs:
         return settings
     trained = read_manifest(run_dir).identity
@@ -146,7 +146,7 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
 
 def _measures_instances(settings: EvaluateSettings, dataset: PreparedDataset) -> bool:
     """Tell whether fixed instances are measured: by default if the dataset has them."""
-    return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.given)
+    return settings.segments.kind == "google" or (has_instances(dataset) and "segments" not in settings.explicit_keys)
 
 
 def _sampler(settings: EvaluateSettings, dataset: PreparedDataset, split: str) -> ExampleSource:
@@ -163,7 +163,7 @@ def _split_for(settings: EvaluateSettings, dataset: PreparedDataset) -> str:
             raise InputError(
                 f"split={settings.split}: the instances of {dataset.directory} have no splits; leave split out"
             )
-        if "seed" in settings.given:
+        if "seed" in settings.explicit_keys:
             raise InputError(
                 f"seed={settings.seed}: has no effect on the instances of {dataset.directory}; leave it out"
             )

@@ -75,7 +75,7 @@ def _prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     results = [Path(name) for name in (settings.output_dir, settings.dump) if name is not None]
     corpus = Corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
     formats = {kind for _, kind in corpus.files}
-    if "corpus.field" in settings.given and formats and formats <= {"text", "wikiextractor"}:
+    if "corpus.field" in settings.explicit_keys and formats and formats <= {"text", "wikiextractor"}:
         raise InputError(f"corpus.field={settings.corpus.field} has no effect on plain text; leave it out")
     portions = corpus.portions(settings.part_bytes)
     number, count = settings.shard_of
